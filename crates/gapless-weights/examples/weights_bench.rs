@@ -134,8 +134,10 @@ fn encode_into(kind: Kind, values: &[u8], path: Path, out: &mut [u8]) -> usize {
     let mut directory = Directory::new(kind, values.len() as u64);
     let mut encoder = Encoder::new(kind, path);
     let mut at = stream::directory_bytes(chunks);
-    for part in values.chunks(kind.chunk() * kind.width()) {
-        let length = encoder.chunk(part, &mut out[at..]);
+    let mut parts = values.chunks(kind.chunk() * kind.width()).peekable();
+    while let Some(part) = parts.next() {
+        let next = parts.peek().copied().unwrap_or_default();
+        let length = encoder.chunk_before(part, &mut out[at..], next);
         directory.push(chunks, &out[at..at + length]);
         at += length;
     }

@@ -33,15 +33,47 @@ const LONG: usize = 1024;
 
 /// The checksum of `bytes`.
 pub fn checksum(bytes: &[u8]) -> u64 {
-    if bytes.len() <= LONG {
-        return xxhash_rust::xxh3::xxh3_64(bytes);
+    Sum::new(bytes).finish()
+}
+
+/// A checksum that is taken a block at a time, between other work.
+#[derive(Debug)]
+pub struct Sum<'a> {
+    bytes: &'a [u8],
+    /// Bytes of whole blocks that are in the sums.
+    done: usize,
+    sums: [u64; 8],
+}
+
+impl<'a> Sum<'a> {
+    /// Nothing of `bytes` is summed up yet.
+    pub fn new(bytes: &'a [u8]) -> Sum<'a> {
+        Sum { bytes, done: 0, sums: FIRST }
     }
-    long(bytes, whole_blocks)
+
+    /// Sums up the next 1024 bytes, if they are not the last ones.
+    pub fn step(&mut self) {
+        // The last block is another matter, even where it is whole.
+        if self.bytes.len() - self.done > BLOCK {
+            let block = &self.bytes[self.done..self.done + BLOCK];
+            whole_blocks(&mut self.sums, block.as_chunks::<BLOCK>().0);
+            self.done += BLOCK;
+        }
+    }
+
+    /// The checksum of all bytes.
+    pub fn finish(self) -> u64 {
+        if self.bytes.len() <= LONG {
+            return xxhash_rust::xxh3::xxh3_64(self.bytes);
+        }
+        finish(self.bytes, self.done, self.sums, whole_blocks)
+    }
 }
 
 /// Adds whole blocks to the sums by the best instructions that there are.
 #[allow(unsafe_code)]
-fn whole_blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]], secrets: &[[u64; 8]; 16], scramble: &[u64; 8]) {
+fn whole_blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]]) {
+    let (secrets, scramble) = (&SECRETS, &SCRAMBLE);
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
@@ -53,7 +85,7 @@ fn whole_blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]], secrets: &[[u64; 8];
             return unsafe { vectors::avx2(sums, bytes, secrets, scramble) };
         }
     }
-    blocks(sums, bytes, secrets, scramble);
+    blocks(sums, bytes);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -143,11 +175,29 @@ fn words(bytes: &[u8; STRIPE]) -> [u64; 8] {
     words
 }
 
-fn secret(at: usize) -> [u64; 8] {
-    let mut stripe = [0; STRIPE];
-    stripe.copy_from_slice(&SECRET[at..at + STRIPE]);
-    words(&stripe)
+const fn secret(at: usize) -> [u64; 8] {
+    let (mut words, mut byte) = ([0; 8], 0);
+    while byte < STRIPE {
+        words[byte / 8] |= (SECRET[at + byte] as u64) << (8 * (byte % 8));
+        byte += 1;
+    }
+    words
 }
+
+/// What is mixed into each stripe of a block.
+static SECRETS: [[u64; 8]; 16] = {
+    let (mut all, mut k) = ([[0; 8]; 16], 0);
+    while k < 16 {
+        all[k] = secret(8 * k);
+        k += 1;
+    }
+    all
+};
+/// What is mixed in after each block.
+static SCRAMBLE: [u64; 8] = secret(SECRET.len() - STRIPE);
+/// The sums of nothing.
+const FIRST: [u64; 8] =
+    [0xc2b2_ae3d, PRIMES64[0], PRIMES64[1], PRIMES64[2], PRIMES64[3], 0x85eb_ca77, PRIMES64[4], PRIME32];
 
 fn add(sums: &mut [u64; 8], stripe: &[u8; STRIPE], secret: &[u64; 8]) {
     let data = words(stripe);
@@ -161,30 +211,27 @@ fn add(sums: &mut [u64; 8], stripe: &[u8; STRIPE], secret: &[u64; 8]) {
     }
 }
 
-type Blocks = fn(&mut [u64; 8], &[[u8; BLOCK]], &[[u64; 8]; 16], &[u64; 8]);
+type Blocks = fn(&mut [u64; 8], &[[u8; BLOCK]]);
 
 /// The portable definition of what the vectors do.
-fn blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]], secrets: &[[u64; 8]; 16], scramble: &[u64; 8]) {
+fn blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]]) {
     for block in bytes {
-        for (stripe, secret) in block.as_chunks::<STRIPE>().0.iter().zip(secrets) {
+        for (stripe, secret) in block.as_chunks::<STRIPE>().0.iter().zip(&SECRETS) {
             add(sums, stripe, secret);
         }
-        for (sum, key) in sums.iter_mut().zip(scramble) {
+        for (sum, key) in sums.iter_mut().zip(&SCRAMBLE) {
             *sum = (*sum ^ (*sum >> 47) ^ key).wrapping_mul(PRIME32);
         }
     }
 }
 
-fn long(bytes: &[u8], add_blocks: Blocks) -> u64 {
-    let mut sums =
-        [0xc2b2_ae3d, PRIMES64[0], PRIMES64[1], PRIMES64[2], PRIMES64[3], 0x85eb_ca77, PRIMES64[4], PRIME32];
-    let secrets: [[u64; 8]; 16] = std::array::from_fn(|k| secret(8 * k));
-    let scramble = secret(SECRET.len() - STRIPE);
+/// The checksum of more than `LONG` bytes, of which `done` are in the sums.
+fn finish(bytes: &[u8], done: usize, mut sums: [u64; 8], add_blocks: Blocks) -> u64 {
     // The last block is never scrambled, even where it is whole; the last stripe may overlap the one before it.
     let blocks = (bytes.len() - 1) / BLOCK;
-    add_blocks(&mut sums, bytes[..blocks * BLOCK].as_chunks::<BLOCK>().0, &secrets, &scramble);
+    add_blocks(&mut sums, bytes[done..blocks * BLOCK].as_chunks::<BLOCK>().0);
     let rest = &bytes[blocks * BLOCK..bytes.len() - 1];
-    for (stripe, secret) in rest.as_chunks::<STRIPE>().0.iter().zip(&secrets) {
+    for (stripe, secret) in rest.as_chunks::<STRIPE>().0.iter().zip(&SECRETS) {
         add(&mut sums, stripe, secret);
     }
     if let Some(last) = bytes.last_chunk::<STRIPE>() {
@@ -212,9 +259,14 @@ mod tests {
         let lengths = (0..3000).chain([4095, 4096, 4097, 16384, 65536, 65600, 70_000]);
         for length in lengths {
             assert_eq!(checksum(&bytes[..length]), xxh3_64(&bytes[..length]), "{length} bytes");
+            for steps in [1, 3, 1000] {
+                let mut sum = Sum::new(&bytes[..length]);
+                (0..steps).for_each(|_| sum.step());
+                assert_eq!(sum.finish(), xxh3_64(&bytes[..length]), "{length} bytes, {steps} steps");
+            }
             if length > super::LONG {
                 assert_eq!(
-                    long(&bytes[..length], blocks),
+                    finish(&bytes[..length], 0, FIRST, blocks),
                     xxh3_64(&bytes[..length]),
                     "{length} bytes, portable"
                 );
@@ -222,9 +274,9 @@ mod tests {
                 #[allow(unsafe_code)]
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: the processor has these instructions, as was just asked.
-                    let avx2: Blocks = |a, b, c, d| unsafe { vectors::avx2(a, b, c, d) };
+                    let avx2: Blocks = |a, b| unsafe { vectors::avx2(a, b, &SECRETS, &SCRAMBLE) };
                     assert_eq!(
-                        long(&bytes[..length], avx2),
+                        finish(&bytes[..length], 0, FIRST, avx2),
                         xxh3_64(&bytes[..length]),
                         "{length} bytes, AVX2"
                     );

@@ -190,14 +190,18 @@ impl Directory {
 
     /// Compares a chunk's bytes with its checksum.
     pub fn check(&self, chunk: usize, bytes: &[u8]) -> Result<(), StreamError> {
-        if bytes.len() == self.entries[chunk].length && checksum(bytes) == self.entries[chunk].checksum {
+        self.compare(chunk, bytes, checksum(bytes))
+    }
+
+    fn compare(&self, chunk: usize, bytes: &[u8], sum: u64) -> Result<(), StreamError> {
+        if bytes.len() == self.entries[chunk].length && sum == self.entries[chunk].checksum {
             Ok(())
         } else {
             Err(StreamError::Checksum { chunk, bytes: self.range(chunk) })
         }
     }
 
-    /// Checks a chunk and decodes it into `out`, which is as long as its `range`.
+    /// Checks a chunk and decodes it into `out`, which is as long as its `range`. After an error `out` holds anything.
     pub fn decode(
         &self,
         chunk: usize,
@@ -205,12 +209,22 @@ impl Directory {
         decoder: &mut Decoder,
         out: &mut [u8],
     ) -> Result<(), StreamError> {
-        self.check(chunk, bytes)?;
-        decoder.chunk(bytes, out).map_err(|damage| StreamError::Chunk {
-            chunk,
-            bytes: self.range(chunk),
-            damage,
-        })
+        self.decode_before(chunk, bytes, decoder, out, &[])
+    }
+
+    /// As `decode`, where `next` is what is decoded after it.
+    fn decode_before(
+        &self,
+        chunk: usize,
+        bytes: &[u8],
+        decoder: &mut Decoder,
+        out: &mut [u8],
+        next: &[u8],
+    ) -> Result<(), StreamError> {
+        // A decoder believes nothing, so the checksum may be taken on the way: the bytes are read once.
+        let (result, sum) = decoder.chunk_and_sum(bytes, out, next);
+        self.compare(chunk, bytes, sum)?;
+        result.map_err(|damage| StreamError::Chunk { chunk, bytes: self.range(chunk), damage })
     }
 }
 
@@ -234,8 +248,9 @@ pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
     let chunks = chunks_of(kind, values.len() as u64);
     let mut out = vec![0; directory_bytes(chunks)];
     let mut room = vec![0; Encoder::room(kind, kind.chunk() * kind.width())];
-    for part in values.chunks(kind.chunk() * kind.width()) {
-        let length = encoder.chunk(part, &mut room);
+    let mut parts = values.chunks(kind.chunk() * kind.width()).peekable();
+    while let Some(part) = parts.next() {
+        let length = encoder.chunk_before(part, &mut room, parts.peek().copied().unwrap_or_default());
         directory.push(chunks, &room[..length]);
         out.extend_from_slice(&room[..length]);
     }
@@ -274,11 +289,12 @@ pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool)
         return Err(StreamError::Header("the tensor has another length"));
     }
     let mut decoder = Decoder::new(directory.kind, path, past_caches);
+    // `parse` saw that all ranges lie in the stream.
+    let bytes_of = |entry: &Entry| &stream[entry.start as usize..entry.start as usize + entry.length];
     let parts = out.chunks_mut(directory.chunk * directory.kind.width());
     for (chunk, (part, entry)) in parts.zip(&directory.entries).enumerate() {
-        // `parse` saw that all ranges lie in the stream.
-        let bytes = &stream[entry.start as usize..entry.start as usize + entry.length];
-        directory.decode(chunk, bytes, &mut decoder, part)?;
+        let next = directory.entries.get(chunk + 1).map(bytes_of).unwrap_or_default();
+        directory.decode_before(chunk, bytes_of(entry), &mut decoder, part, next)?;
     }
     Ok(())
 }

@@ -223,3 +223,70 @@ fn a_hostile_chunk_never_leaves_its_memory() {
         }
     }
 }
+
+/// Values of one of nine sorts: what `testdata/weights/streams.bin` holds, as version 0.1.0 encoded it.
+fn old_values(kind: Kind, sort: u64) -> Vec<u8> {
+    let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ (sort << 8 | kind as u64));
+    let count = 1200 + rng.below(100);
+    let mut all = Vec::with_capacity(count * kind.width());
+    for at in 0..count as u64 {
+        let any = rng.next();
+        let sum: u64 = (0..4).map(|k| any >> (16 * k) & 0xffff).sum();
+        // The exponent falls off on both sides of its middle; mantissa and sign are even.
+        let exponent = 118 - u64::from((sum.abs_diff(131_070) | 1).leading_zeros()) % 24 + sort % 3;
+        let bits = match sort {
+            0..3 => match kind {
+                Kind::Bf16 => exponent << 7 | any >> 20 & 0x807f,
+                Kind::Fp16 => (exponent & 31) << 10 | any >> 20 & 0x83ff,
+                Kind::Fp32 => exponent << 23 | any >> 20 & 0x807f_ffff,
+                _ => sum >> 10,
+            },
+            // Few mantissas, and exponents that suit no cascade.
+            3 => {
+                let mut below = |limit: usize| rng.below(limit) as u64;
+                match kind {
+                    Kind::Bf16 => (100 + below(23)) << 7 | (below(5) * 3) << 3 | any >> 63 << 15,
+                    Kind::Fp16 => (3 + below(23)) << 10 | (below(5) * 3) << 5 | any >> 63 << 15,
+                    Kind::Fp32 => (100 + below(23)) << 23 | (below(5) * 3) << 19 | any >> 63 << 31,
+                    _ => below(5).min(below(5)) * 0x0101_0101_0101_0101,
+                }
+            }
+            4 if rng.below(3) == 0 => any | 1,
+            5 => at % 77 * 0x0123_4567_89ab_cdef,
+            6 => any,
+            // One exponent.
+            7 => match kind {
+                Kind::Bf16 => 0x3f80 | any >> 20 & 0x807f,
+                Kind::Fp32 => 0x3f80_0000 | any >> 20 & 0x807f_ff00,
+                _ => any & 0x0f0f,
+            },
+            _ => 0,
+        };
+        all.extend_from_slice(&bits.to_le_bytes()[..kind.width()]);
+    }
+    all
+}
+
+#[test]
+fn streams_of_version_0_1_0_are_read() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/weights/streams.bin");
+    let mut bytes = &std::fs::read(file).expect("testdata")[..];
+    let (mut codings, mut modes) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
+    for kind in KINDS {
+        for sort in (0..9).filter(|sort| *sort != 6 || kind == Kind::Bf16) {
+            let (length, rest) = bytes.split_first_chunk::<4>().expect("a length");
+            let (stream, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
+            bytes = rest;
+            modes.insert(stream[64]);
+            codings.extend(stream[72..80].iter().copied());
+            let values = old_values(kind, sort);
+            for path in Path::all() {
+                let mut out = vec![0xa5; values.len()];
+                stream::decode_into(stream, &mut out, path, false).expect("a whole stream");
+                assert!(out == values, "{kind:?}, sort {sort}, {path:?}");
+            }
+        }
+    }
+    assert!(bytes.is_empty());
+    assert_eq!((modes.len(), codings.len()), (4, 5), "every mode and every coding is there");
+}

@@ -5,6 +5,8 @@
 //! each caller, though all are equal: a function with one caller is always inlined.
 #![allow(unsafe_code)]
 
+use super::ahead::{Ahead, SOON, TURNS, soon};
+use super::portable;
 use std::arch::x86_64::*;
 
 /// Which of the next bytes lands on item k of a group; 0x80 (a zero byte) where bit k of the mask is clear.
@@ -142,10 +144,12 @@ pub(super) fn decode_level<const B: usize>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
+        ahead.fetch();
         let halves = block::<B, false, false>(planes, palette, source, &mut position);
         for (to, half) in out.as_chunks_mut::<32>().0.iter_mut().zip(halves) {
             store(to, half);
@@ -161,16 +165,53 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [[u8; 128]],
+    ahead: &mut Ahead,
 ) -> usize {
     let mut position = 0;
     let palette = _mm256_broadcastsi128_si256(eight(palette));
-    for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
-        let outs = out.as_chunks_mut::<64>().0;
-        // Bytes are interleaved in each half of a vector, so the second and the third eight change places before: in
-        // the symbols they did already.
-        for ((out, low), high) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
+    let parts = out.chunks_mut(TURNS).zip(low.chunks(TURNS)).zip(planes.chunks(8 * B * TURNS));
+    for ((out, low), planes) in parts {
+        let lines = ahead.steps();
+        let blocks = out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)).enumerate();
+        for (number, ((out, low), planes)) in blocks {
+            lines.fetch(number);
+            soon(low, SOON);
+            let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
+            let outs = out.as_chunks_mut::<64>().0;
+            // Bytes are interleaved in each half of a vector, so the second and the third eight change places before:
+            // in the symbols they did already.
+            for ((out, low), high) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
+                let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
+                let quarters = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
+                for (to, values) in out.as_chunks_mut::<32>().0.iter_mut().zip(quarters) {
+                    let turned =
+                        _mm256_or_si256(_mm256_srli_epi16::<1>(values), _mm256_slli_epi16::<15>(values));
+                    put::<STREAM>(to, turned);
+                }
+            }
+        }
+    }
+    if STREAM {
+        _mm_sfence();
+    }
+    position
+}
+
+/// Values of 16 bits from blocks of their low and their high bytes.
+#[target_feature(enable = "avx2")]
+pub(super) fn join<const STREAM: bool>(
+    low: &[[u8; 64]],
+    high: &[[u8; 64]],
+    out: &mut [[u8; 128]],
+    ahead: &mut Ahead,
+) -> usize {
+    let blocks = out.len().min(low.len()).min(high.len());
+    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+        ahead.step();
+        let halves = low.as_chunks::<32>().0.iter().zip(high.as_chunks::<32>().0);
+        for (out, (low, high)) in out.as_chunks_mut::<64>().0.iter_mut().zip(halves) {
             let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
+            let high = _mm256_permute4x64_epi64::<0b11011000>(load(high));
             let quarters = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
             for (to, values) in out.as_chunks_mut::<32>().0.iter_mut().zip(quarters) {
                 let turned = _mm256_or_si256(_mm256_srli_epi16::<1>(values), _mm256_slli_epi16::<15>(values));
@@ -181,7 +222,7 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     if STREAM {
         _mm_sfence();
     }
-    position
+    blocks
 }
 
 /// Planes of 64 symbols, of which `valid` exist; the escaped ones go to `out[position..]`.
@@ -237,26 +278,19 @@ fn each(palette: &[u8; 8]) -> [__m256i; 7] {
 #[target_feature(enable = "avx2,popcnt")]
 pub(super) fn encode_first<const B: usize>(
     values: &[u8],
-    palette: &[u8; 8],
+    codes: &[u8; 8],
     low: &mut [[u8; 64]],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let byte = _mm256_set1_epi16(255);
-    let (palette, mut position) = (each(palette), 0);
-    for ((block, low), planes) in values.chunks(128).zip(low).zip(planes.chunks_exact_mut(8 * B)) {
-        let mut padded = [0u8; 128];
-        let whole: &[u8; 128] = match block.try_into() {
-            Ok(whole) => whole,
-            Err(_) => {
-                padded[..block.len()].copy_from_slice(block);
-                &padded
-            }
-        };
-        let count = block.len() / 2;
-        let valid = if count >= 64 { !0u64 } else { (1u64 << count) - 1 };
+    let (palette, mut position) = (each(codes), 0);
+    let (whole, rest) = values.as_chunks::<128>();
+    for ((block, low), planes) in whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B)) {
+        ahead.fetch();
         let mut halves = [_mm256_setzero_si256(); 2];
-        let quarters = whole.as_chunks::<64>().0;
+        let quarters = block.as_chunks::<64>().0;
         for ((half, from), low) in halves.iter_mut().zip(quarters).zip(low.as_chunks_mut::<32>().0) {
             let [a, b] = from.as_chunks::<32>().0 else { continue };
             let (a, b) = (load(a), load(b));
@@ -267,7 +301,11 @@ pub(super) fn encode_first<const B: usize>(
             store(low, _mm256_permute4x64_epi64::<0b11011000>(lows));
             *half = _mm256_permute4x64_epi64::<0b11011000>(highs);
         }
-        position += encode_block::<B, true>(halves, valid, &palette, planes, out, position);
+        position += encode_block::<B, true>(halves, !0, &palette, planes, out, position);
+    }
+    if !rest.is_empty() {
+        let (low, planes) = (&mut low[whole.len()..], &mut planes[8 * B * whole.len()..]);
+        position += portable::encode_first::<B>(rest, codes, low, planes, &mut out[position..], ahead);
     }
     position
 }
@@ -279,10 +317,12 @@ pub(super) fn encode_level<const B: usize>(
     palette: &[u8; 8],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let (palette, mut position) = (each(palette), 0);
     let blocks = source.as_chunks::<64>().0.iter().zip(planes.chunks_exact_mut(8 * B));
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
+        ahead.fetch();
         let left = count - 64 * i;
         let valid = if left >= 64 { !0u64 } else { (1u64 << left) - 1 };
         let [a, b] = symbols.as_chunks::<32>().0 else { continue };

@@ -5,6 +5,8 @@
 //! equal: a function with one caller is always inlined.
 #![allow(unsafe_code)]
 
+use super::ahead::{Ahead, SOON, TURNS, soon};
+use super::portable;
 use std::arch::x86_64::*;
 
 #[inline]
@@ -84,9 +86,11 @@ pub(super) fn decode_level<const B: usize>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let (palette, mut position) = (splat(palette), 0);
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
+        ahead.fetch();
         let (symbols, escaped) = block::<B, false, false>(planes, &palette);
         let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
         store(out, symbols);
@@ -115,22 +119,85 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [[u8; 128]],
+    ahead: &mut Ahead,
 ) -> usize {
     let (palette, mut position) = (splat(palette), 0);
     let (first, second) = (load(&LOW), load(&HIGH));
-    for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
-        let (symbols, escaped) = block::<B, true, STREAM>(planes, &palette);
-        let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
-        position += escaped.count_ones() as usize;
-        let low = load(low);
-        let a = _mm512_permutex2var_epi8(low, first, symbols);
-        let b = _mm512_permutex2var_epi8(low, second, symbols);
+    let parts = out.chunks_mut(TURNS).zip(low.chunks(TURNS)).zip(planes.chunks(8 * B * TURNS));
+    for ((out, low), planes) in parts {
+        let lines = ahead.steps();
+        let blocks = out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)).enumerate();
+        for (number, ((out, low), planes)) in blocks {
+            lines.fetch(number);
+            soon(low, SOON);
+            soon(planes, SOON / 4);
+            soon(&source[position..], SOON / 4);
+            let (symbols, escaped) = block::<B, true, STREAM>(planes, &palette);
+            let symbols = _mm512_mask_expand_epi8(symbols, escaped, next64(source, position));
+            position += escaped.count_ones() as usize;
+            let low = load(low);
+            let a = _mm512_permutex2var_epi8(low, first, symbols);
+            let b = _mm512_permutex2var_epi8(low, second, symbols);
+            let [to_a, to_b] = out.as_chunks_mut::<64>().0 else { continue };
+            put::<STREAM>(to_a, _mm512_shrdi_epi16::<1>(a, a));
+            put::<STREAM>(to_b, _mm512_shrdi_epi16::<1>(b, b));
+        }
+    }
+    if STREAM {
+        _mm_sfence();
+    }
+    position
+}
+
+/// Values of 16 bits from blocks of their low and their high bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
+pub(super) fn join<const STREAM: bool>(
+    low: &[[u8; 64]],
+    high: &[[u8; 64]],
+    out: &mut [[u8; 128]],
+    ahead: &mut Ahead,
+) -> usize {
+    let blocks = out.len().min(low.len()).min(high.len());
+    let (first, second) = (load(&LOW), load(&HIGH));
+    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+        ahead.step();
+        let (low, high) = (load(low), load(high));
+        let a = _mm512_permutex2var_epi8(low, first, high);
+        let b = _mm512_permutex2var_epi8(low, second, high);
         let [to_a, to_b] = out.as_chunks_mut::<64>().0 else { continue };
         put::<STREAM>(to_a, _mm512_shrdi_epi16::<1>(a, a));
         put::<STREAM>(to_b, _mm512_shrdi_epi16::<1>(b, b));
     }
     if STREAM {
         _mm_sfence();
+    }
+    blocks
+}
+
+/// Values of 16 bits where `bits` has a one, zeros elsewhere; `kept` has 32 values past those that are taken.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+pub(super) fn put_kept(bits: &[[u8; 4]], kept: &[u8], out: &mut [[u8; 64]]) -> usize {
+    let mut position = 0;
+    for (out, bits) in out.iter_mut().zip(bits) {
+        let mask = u32::from_le_bytes(*bits);
+        store(out, _mm512_maskz_expand_epi16(mask, next64(kept, 2 * position)));
+        position += mask.count_ones() as usize;
+    }
+    position
+}
+
+/// A bit for each value of 16 bits that is not zero, and those values; `kept` has room for 32 more.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+pub(super) fn take_kept(values: &[[u8; 64]], bits: &mut [[u8; 4]], kept: &mut [u8]) -> usize {
+    let mut position = 0;
+    for (values, bits) in values.iter().zip(bits) {
+        let values = load(values);
+        let mask = _mm512_test_epi16_mask(values, values);
+        *bits = mask.to_le_bytes();
+        let (room, _) =
+            kept[2 * position..].split_first_chunk_mut::<64>().expect("room behind the kept values");
+        store(room, _mm512_maskz_compress_epi16(mask, values));
+        position += mask.count_ones() as usize;
     }
     position
 }
@@ -187,30 +254,27 @@ static ODD: [u8; 64] = step_of_two(1);
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
 pub(super) fn encode_first<const B: usize>(
     values: &[u8],
-    palette: &[u8; 8],
+    codes: &[u8; 8],
     low: &mut [[u8; 64]],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
-    let (even, odd, palette) = (load(&EVEN), load(&ODD), each(palette));
+    let (even, odd, palette) = (load(&EVEN), load(&ODD), each(codes));
+    let (whole, rest) = values.as_chunks::<128>();
     let mut position = 0;
-    for ((block, low), planes) in values.chunks(128).zip(low).zip(planes.chunks_exact_mut(8 * B)) {
-        let mut padded = [0u8; 128];
-        let whole: &[u8; 128] = match block.try_into() {
-            Ok(whole) => whole,
-            Err(_) => {
-                padded[..block.len()].copy_from_slice(block);
-                &padded
-            }
-        };
-        let count = block.len() / 2;
-        let valid = if count >= 64 { !0u64 } else { (1u64 << count) - 1 };
-        let [a, b] = whole.as_chunks::<64>().0 else { continue };
+    for ((block, low), planes) in whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B)) {
+        ahead.fetch();
+        let [a, b] = block.as_chunks::<64>().0 else { continue };
         let (a, b) = (load(a), load(b));
         let (a, b) = (_mm512_shldi_epi16::<1>(a, a), _mm512_shldi_epi16::<1>(b, b));
         store(low, _mm512_permutex2var_epi8(a, even, b));
         let symbols = _mm512_permutex2var_epi8(a, odd, b);
-        position += encode_block::<B, true>(symbols, valid, &palette, planes, out, position);
+        position += encode_block::<B, true>(symbols, !0, &palette, planes, out, position);
+    }
+    if !rest.is_empty() {
+        let (low, planes) = (&mut low[whole.len()..], &mut planes[8 * B * whole.len()..]);
+        position += portable::encode_first::<B>(rest, codes, low, planes, &mut out[position..], ahead);
     }
     position
 }
@@ -222,10 +286,12 @@ pub(super) fn encode_level<const B: usize>(
     palette: &[u8; 8],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let (palette, mut position) = (each(palette), 0);
     let blocks = source.as_chunks::<64>().0.iter().zip(planes.chunks_exact_mut(8 * B));
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
+        ahead.fetch();
         let left = count - 64 * i;
         let valid = if left >= 64 { !0u64 } else { (1u64 << left) - 1 };
         position += encode_block::<B, false>(load(symbols), valid, &palette, planes, out, position);

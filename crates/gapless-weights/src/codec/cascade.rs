@@ -4,6 +4,7 @@
 //! of the next level. After the last level, symbols stand as they are. The shape (levels and bits) is chosen for each
 //! chunk. Codes are bit planes, so that an escape mask is an AND, a position a count of bits, and a symbol two blends.
 
+use super::ahead::Ahead;
 use super::path::Path;
 use super::portable;
 #[cfg(target_arch = "x86_64")]
@@ -33,6 +34,11 @@ pub(super) fn plane_bytes(items: usize, bits: u8) -> usize {
     items.div_ceil(64) * 8 * usize::from(bits)
 }
 
+/// Bytes of a section of `items` at its worst: every level passes everything on.
+pub(super) fn most(items: usize) -> usize {
+    LEVELS * plane_bytes(items, 3) + items
+}
+
 /// Symbols with their counts, the most frequent first; symbols that do not occur are left out.
 pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
     let mut order: Vec<(u32, u8)> = counts
@@ -48,32 +54,6 @@ pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
 impl Cascade {
     /// The shape with the fewest bits for symbols in falling order of their counts, and those bits.
     pub(super) fn choose(order: &[(u32, u8)]) -> (Cascade, u64) {
-        Cascade::choose_from(order, 1..=3)
-    }
-
-    /// As `choose`, with the first level as it is: none where symbols occur that its palette has room for.
-    pub(super) fn choose_rest(&self, order: &[(u32, u8)]) -> Option<(Cascade, u64)> {
-        let palette = &self.palettes[0][..(1 << self.bits[0]) - 1];
-        let own = palette.iter().enumerate().filter(|(at, symbol)| !palette[..*at].contains(symbol));
-        // Counts of its own symbols do not matter: none of them is passed on.
-        let mut kept: Vec<(u32, u8)> = own.map(|(_, symbol)| (0, *symbol)).collect();
-        let known = kept.len();
-        kept.extend(order.iter().filter(|(_, symbol)| !palette.contains(symbol)));
-        if known < palette.len() && kept.len() > known {
-            return None;
-        }
-        let passed_on: u64 = kept.iter().map(|(count, _)| u64::from(*count)).sum();
-        let items: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
-        if let Some(first) = kept.first_mut() {
-            first.0 = (items - passed_on) as u32;
-        }
-        let (mut found, bits) = Cascade::choose_from(&kept, self.bits[0]..=self.bits[0]);
-        found.palettes[0] = self.palettes[0];
-        found.escapes[0] = self.escapes[0];
-        Some((found, bits))
-    }
-
-    fn choose_from(order: &[(u32, u8)], first: std::ops::RangeInclusive<u8>) -> (Cascade, u64) {
         // How many items the first k symbols leave over.
         let mut rest = [0u64; 257];
         for (k, (count, _)) in order.iter().enumerate().rev() {
@@ -81,7 +61,7 @@ impl Cascade {
         }
         let left = |k: usize| rest[k.min(order.len())];
         let (mut best, mut least) = ([3u8, 3, 3, 3], u64::MAX);
-        for a in first {
+        for a in 1..=3u8 {
             for b in 0..4u8 {
                 for c in 0..if b == 0 { 1 } else { 4u8 } {
                     for d in 0..if c == 0 { 1 } else { 4u8 } {
@@ -112,6 +92,14 @@ impl Cascade {
         (cascade, least)
     }
 
+    /// Bits of all levels, and of the symbols after the last one.
+    pub(super) fn bits_of(&self, items: usize) -> u64 {
+        let passed_on =
+            std::iter::once(items as u64).chain(self.escapes.iter().map(|count| u64::from(*count)));
+        let levels = passed_on.zip(&self.bits).take(self.levels);
+        levels.map(|(items, bits)| items * u64::from(*bits)).sum::<u64>() + 8 * self.raw() as u64
+    }
+
     /// Where each level's planes begin, counted from the first one's, and where the raw symbols do.
     pub(super) fn places(&self, items: usize) -> [usize; LEVELS + 1] {
         let (mut places, mut items) = ([0; LEVELS + 1], items);
@@ -123,6 +111,45 @@ impl Cascade {
             places[level] = places[self.levels];
         }
         places
+    }
+
+    /// How often each symbol occurs in a section of `items`: the planes tell, and only the symbols after the last level
+    /// are counted one by one.
+    #[allow(unsafe_code)]
+    pub(super) fn counts(&self, items: usize, section: &[u8], path: Path) -> [u32; 256] {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "popcnt")]
+        fn by_popcnt(planes: &[u8], bits: u8) -> [u32; 8] {
+            sets_of(planes, bits)
+        }
+        let places = self.places(items);
+        let raw = &section[places[self.levels]..places[self.levels] + self.raw()];
+        let mut counts = super::counts::of_bytes(raw, true);
+        let mut items = items as u32;
+        for level in 0..self.levels {
+            let (planes, bits) = (&section[places[level]..places[level + 1]], self.bits[level]);
+            let mut with = match path {
+                Path::Portable => sets_of(planes, bits),
+                // SAFETY: `Path::checked` saw that the processor has the instruction.
+                #[cfg(target_arch = "x86_64")]
+                _ => unsafe { by_popcnt(planes, bits) },
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => sets_of(planes, bits),
+            };
+            with[0] = items;
+            let escape = (1usize << bits) - 1;
+            for code in 0..escape {
+                // Of the sets that contain the code's bits, those with an odd number of bits more are taken off.
+                let signed = |set: usize| match (set ^ code).count_ones() % 2 {
+                    0 => i64::from(with[set]),
+                    _ => -i64::from(with[set]),
+                };
+                let exact: i64 = (0..=escape).filter(|set| set & code == code).map(signed).sum();
+                counts[usize::from(self.palettes[level][code])] += exact as u32;
+            }
+            items = self.escapes[level];
+        }
+        counts
     }
 
     /// Symbols that follow the last level's planes as they are.
@@ -160,10 +187,10 @@ pub(super) fn encode(
     low: &mut [[u8; 64]],
     out: &mut [u8],
     tables: &mut [Vec<u8>; 2],
-    path: Path,
+    (path, ahead): (Path, &mut Ahead),
 ) -> usize {
-    let length = encode_first(values, cascade, low, out, tables, path);
-    length + encode_rest(cascade, &mut out[length..], tables, path)
+    let length = encode_first(values, cascade, low, out, tables, (path, ahead));
+    length + encode_rest(cascade, &mut out[length..], tables, (path, ahead))
 }
 
 /// The first level alone; what it passes on is in the first table afterwards.
@@ -174,7 +201,7 @@ pub(super) fn encode_first(
     low: &mut [[u8; 64]],
     out: &mut [u8],
     tables: &mut [Vec<u8>; 2],
-    path: Path,
+    (path, ahead): (Path, &mut Ahead),
 ) -> usize {
     let [to, _] = tables;
     let (bits, palette) = (cascade.bits[0], &cascade.palettes[0]);
@@ -183,11 +210,15 @@ pub(super) fn encode_first(
     let count = match path {
         // SAFETY: `Path::checked` saw that the processor has these instructions.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => unsafe { with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to)) },
+        Path::Avx512 => unsafe {
+            with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to, ahead))
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => unsafe { with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to)) },
-        _ => with_bits!(bits, portable::encode_first, (values, palette, low, planes, to)),
+        Path::Avx2 => unsafe {
+            with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to, ahead))
+        },
+        _ => with_bits!(bits, portable::encode_first, (values, palette, low, planes, to, ahead)),
     };
     cascade.escapes[0] = count as u32;
     length
@@ -199,7 +230,7 @@ pub(super) fn encode_rest(
     cascade: &mut Cascade,
     out: &mut [u8],
     tables: &mut [Vec<u8>; 2],
-    path: Path,
+    (path, ahead): (Path, &mut Ahead),
 ) -> usize {
     let [from, to] = tables;
     let (mut count, mut at) = (cascade.escapes[0] as usize, 0);
@@ -211,12 +242,14 @@ pub(super) fn encode_rest(
             // SAFETY: `Path::checked` saw that the processor has these instructions.
             #[cfg(target_arch = "x86_64")]
             Path::Avx512 => unsafe {
-                with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to))
+                with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to, ahead))
             },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => unsafe { with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to)) },
-            _ => with_bits!(bits, portable::encode_level, (from, count, palette, planes, to)),
+            Path::Avx2 => unsafe {
+                with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to, ahead))
+            },
+            _ => with_bits!(bits, portable::encode_level, (from, count, palette, planes, to, ahead)),
         };
         cascade.escapes[level] = count as u32;
         at += length;
@@ -224,45 +257,6 @@ pub(super) fn encode_rest(
     }
     out[at..at + count].copy_from_slice(&from[..count]);
     at + count
-}
-
-/// How often each symbol occurs in a chunk whose first level is encoded: of its own symbols the planes tell, and only
-/// those that it passed on are counted one by one.
-#[allow(unsafe_code)]
-pub(super) fn counts_after_first(
-    cascade: &Cascade,
-    items: usize,
-    planes: &[u8],
-    passed_on: &[u8],
-    path: Path,
-) -> [u32; 256] {
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "popcnt")]
-    fn by_popcnt(planes: &[u8], bits: u8) -> [u32; 8] {
-        sets_of(planes, bits)
-    }
-    let bits = cascade.bits[0];
-    let mut with = match path {
-        Path::Portable => sets_of(planes, bits),
-        // SAFETY: `Path::checked` saw that the processor has the instruction.
-        #[cfg(target_arch = "x86_64")]
-        _ => unsafe { by_popcnt(planes, bits) },
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => sets_of(planes, bits),
-    };
-    with[0] = items as u32;
-    let mut counts = super::counts::of_bytes(passed_on, true);
-    let escape = (1usize << bits) - 1;
-    for code in 0..escape {
-        // Of the sets that contain the code's bits, those with an odd number of bits more are taken off.
-        let signed = |set: usize| match (set ^ code).count_ones() % 2 {
-            0 => i64::from(with[set]),
-            _ => -i64::from(with[set]),
-        };
-        let exact: i64 = (0..=escape).filter(|set| set & code == code).map(signed).sum();
-        counts[usize::from(cascade.palettes[0][code])] += exact as u32;
-    }
-    counts
 }
 
 /// Entry s: the items whose codes have all bits of s. Entry 0 is not filled.
@@ -300,8 +294,8 @@ pub(super) fn decode(
     section: &[u8],
     out: &mut [u8],
     tables: &mut [Vec<u8>; 2],
-    path: Path,
-    stream: bool,
+    (path, stream): (Path, bool),
+    ahead: &mut Ahead,
 ) -> bool {
     let items = out.len() / 2;
     let places = cascade.places(items);
@@ -314,11 +308,13 @@ pub(super) fn decode(
         let used = match path {
             // SAFETY: `Path::checked` saw that the processor has these instructions.
             #[cfg(target_arch = "x86_64")]
-            Path::Avx512 => unsafe { with_bits!(bits, avx512::decode_level, (planes, palette, from, to)) },
+            Path::Avx512 => unsafe {
+                with_bits!(bits, avx512::decode_level, (planes, palette, from, to, ahead))
+            },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => unsafe { with_bits!(bits, avx2::decode_level, (planes, palette, from, to)) },
-            _ => with_bits!(bits, portable::decode_level, (planes, palette, from, to)),
+            Path::Avx2 => unsafe { with_bits!(bits, avx2::decode_level, (planes, palette, from, to, ahead)) },
+            _ => with_bits!(bits, portable::decode_level, (planes, palette, from, to, ahead)),
         };
         if used != cascade.escapes[level] as usize {
             return false;
@@ -327,26 +323,104 @@ pub(super) fn decode(
     }
     let (bits, palette) = (cascade.bits[0], &cascade.palettes[0]);
     let planes = &section[..places[1]];
-    let run = |low: &[[u8; 64]], planes: &[u8], source: &[u8], out: &mut [[u8; 128]]| match path {
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => unsafe {
-            with_bits!(bits, stream, avx512::decode_first, (low, planes, palette, source, out))
-        },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => unsafe {
-            with_bits!(bits, stream, avx2::decode_first, (low, planes, palette, source, out))
-        },
-        _ => with_bits!(bits, portable::decode_first, (low, planes, palette, source, out)),
-    };
+    let run =
+        |low: &[[u8; 64]], planes: &[u8], source: &[u8], out: &mut [[u8; 128]], ahead: &mut Ahead| match path
+        {
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 => unsafe {
+                with_bits!(bits, stream, avx512::decode_first, (low, planes, palette, source, out, ahead))
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx2 => unsafe {
+                with_bits!(bits, stream, avx2::decode_first, (low, planes, palette, source, out, ahead))
+            },
+            _ => with_bits!(bits, portable::decode_first, (low, planes, palette, source, out, ahead)),
+        };
     let (whole, tail) = out.as_chunks_mut::<128>();
     let blocks = whole.len();
-    let mut used = run(low, planes, from, whole);
+    let mut used = run(low, planes, from, whole, ahead);
     if !tail.is_empty() {
         let mut last = [[0u8; 128]];
-        used += run(&low[blocks..], &planes[blocks * 8 * usize::from(bits)..], &from[used..], &mut last);
+        used +=
+            run(&low[blocks..], &planes[blocks * 8 * usize::from(bits)..], &from[used..], &mut last, ahead);
         tail.copy_from_slice(&last[0][..tail.len()]);
     }
     used == cascade.escapes[0] as usize
+}
+
+/// Values of 16 bits from their low bytes, in whole blocks, and as many high bytes as there are values.
+#[allow(unsafe_code)]
+pub(super) fn join(
+    low: &[[u8; 64]],
+    high: &[u8],
+    out: &mut [u8],
+    (path, stream): (Path, bool),
+    ahead: &mut Ahead,
+) {
+    let (blocks, whole) = (high.as_chunks::<64>().0, out.as_chunks_mut::<128>().0);
+    let done = match (path, stream) {
+        // SAFETY: `Path::checked` saw that the processor has these instructions.
+        #[cfg(target_arch = "x86_64")]
+        (Path::Avx512, true) => unsafe { avx512::join::<true>(low, blocks, whole, ahead) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        (Path::Avx512, false) => unsafe { avx512::join::<false>(low, blocks, whole, ahead) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        (Path::Avx2, true) => unsafe { avx2::join::<true>(low, blocks, whole, ahead) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        (Path::Avx2, false) => unsafe { avx2::join::<false>(low, blocks, whole, ahead) },
+        _ => 0,
+    };
+    portable::join(&low.as_flattened()[64 * done..], &high[64 * done..], &mut out[128 * done..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symbols around a middle, and strays.
+    fn values(count: usize, seed: u32) -> Vec<u8> {
+        let mut state = seed | 1;
+        let mut next = move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 16
+        };
+        let value = |_| {
+            let exponent = if next() % 50 == 0 { next() % 256 } else { 110 + (next() | 1).trailing_zeros() };
+            (exponent << 7 | next() & 0x807f) as u16
+        };
+        (0..count).map(value).flat_map(u16::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn the_planes_tell_how_often_each_symbol_occurs() {
+        for (count, seed) in [(1, 1), (63, 2), (64, 3), (65, 4), (1000, 5), (20_000, 6)] {
+            let values = values(count, seed);
+            let (high, _) = super::super::counts::of_pairs(&values);
+            // The cascade that suits them, and one for other symbols: everything is passed on.
+            let other = [(3, 1), (2, 2), (1, 3), (1, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9)];
+            for order in [by_count(&high), other.to_vec()] {
+                for path in Path::all() {
+                    let mut cascade = Cascade::choose(&order).0;
+                    let mut low = vec![[0; 64]; count.div_ceil(64)];
+                    let mut section = vec![0; most(count)];
+                    let mut tables = [const { Vec::new() }; 2];
+                    tables.iter_mut().for_each(|table| table.resize(count.next_multiple_of(64) + SLACK, 0));
+                    let ahead = &mut Ahead::new(&[]);
+                    let length =
+                        encode(&values, &mut cascade, &mut low, &mut section, &mut tables, (path, ahead));
+                    assert!(cascade.counts(count, &section[..length], path) == high, "{count}, {path:?}");
+                    let bytes = (cascade.bits_of(count) / 8) as usize;
+                    assert!(
+                        (bytes..bytes + 8 * 3 * LEVELS).contains(&length),
+                        "{count}: {length} for {bytes}"
+                    );
+                }
+            }
+        }
+    }
 }

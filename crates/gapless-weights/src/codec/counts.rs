@@ -1,29 +1,57 @@
 //! How often each byte occurs in a plane, and what that says about its size.
 
+use super::ahead::Ahead;
+use std::sync::LazyLock;
+
 /// Values in one run of a sample: shorter runs miss the cache once each, and were a seventh slower.
 const RUN: usize = 512;
 /// A sample counts one run of this many.
 const STEP: usize = 16;
 
 /// Counts of the high and the low byte of 16-bit values after a rotation by one bit: for bf16 the exponent, and
-/// mantissa with sign. Of a long chunk only every sixteenth run of 512 is counted unless `all` are asked for.
-pub(super) fn of_pairs(values: &[u8], all: bool) -> ([u32; 256], [u32; 256]) {
+/// mantissa with sign.
+pub(super) fn of_pairs(values: &[u8]) -> ([u32; 256], [u32; 256]) {
     // Four tables: neighbours are often equal, and one counter cannot be raised twice in a cycle.
     let mut high = [[0u32; 256]; 4];
     let mut low = [[0u32; 256]; 4];
-    for run in values.chunks(2 * RUN).step_by(step(values.len() / 2, all)) {
+    for (k, value) in values.as_chunks::<2>().0.iter().enumerate() {
+        let [h, l] = u16::from_le_bytes(*value).rotate_left(1).to_be_bytes();
+        high[k % 4][usize::from(h)] += 1;
+        low[k % 4][usize::from(l)] += 1;
+    }
+    (sum(&high), sum(&low))
+}
+
+/// As `of_pairs`, of every sixteenth run of 512 values where a chunk is long. Low bytes are counted in half of the
+/// runs: they only have to show whether they are even.
+pub(super) fn of_sample(values: &[u8], ahead: &mut Ahead) -> ([u32; 256], [u32; 256]) {
+    let mut high = [[0u32; 256]; 4];
+    let mut low = [[0u32; 256]; 4];
+    let halves = |four: &[u8; 8], k: usize| {
+        u16::from_le_bytes([four[2 * k], four[2 * k + 1]]).rotate_left(1).to_be_bytes().map(usize::from)
+    };
+    for (number, run) in values.chunks(2 * RUN).step_by(step(values.len() / 2, false)).enumerate() {
         let (fours, rest) = run.as_chunks::<8>();
-        for four in fours {
-            for k in 0..4 {
-                let [h, l] = u16::from_le_bytes([four[2 * k], four[2 * k + 1]]).rotate_left(1).to_be_bytes();
-                high[k][usize::from(h)] += 1;
-                low[k][usize::from(l)] += 1;
+        if number % 2 == 0 {
+            for four in fours {
+                ahead.fetch();
+                for k in 0..4 {
+                    let [h, l] = halves(four, k);
+                    high[k][h] += 1;
+                    low[k][l] += 1;
+                }
+            }
+        } else {
+            for four in fours {
+                for k in 0..4 {
+                    high[k][halves(four, k)[0]] += 1;
+                }
             }
         }
         for value in rest.as_chunks::<2>().0 {
-            let [h, l] = u16::from_le_bytes(*value).rotate_left(1).to_be_bytes();
-            high[0][usize::from(h)] += 1;
-            low[0][usize::from(l)] += 1;
+            let [h, l] = u16::from_le_bytes(*value).rotate_left(1).to_be_bytes().map(usize::from);
+            high[0][h] += 1;
+            low[0][l] += 1;
         }
     }
     (sum(&high), sum(&low))
@@ -33,10 +61,12 @@ pub(super) fn of_pairs(values: &[u8], all: bool) -> ([u32; 256], [u32; 256]) {
 pub(super) fn of_bytes(plane: &[u8], all: bool) -> [u32; 256] {
     let mut tables = [[0u32; 256]; 4];
     for run in plane.chunks(RUN).step_by(step(plane.len(), all)) {
-        let (fours, rest) = run.as_chunks::<4>();
-        for four in fours {
-            for k in 0..4 {
-                tables[k][usize::from(four[k])] += 1;
+        let (eights, rest) = run.as_chunks::<8>();
+        for eight in eights {
+            // One load for eight bytes: the counters need the others.
+            let word = u64::from_le_bytes(*eight);
+            for k in 0..8 {
+                tables[k % 4][usize::from((word >> (8 * k)) as u8)] += 1;
             }
         }
         for byte in rest {
@@ -54,18 +84,22 @@ fn sum(tables: &[[u32; 256]; 4]) -> [u32; 256] {
     std::array::from_fn(|byte| tables.iter().map(|table| table[byte]).sum())
 }
 
+/// `count * log2(count)` of small counts: those of a sample's low bytes, 256 of them in each chunk.
+static WEIGHTED: LazyLock<[f64; 64]> = LazyLock::new(|| std::array::from_fn(|count| weighted(count as u32)));
+
+fn weighted(count: u32) -> f64 {
+    if count == 0 { 0.0 } else { f64::from(count) * f64::from(count).log2() }
+}
+
 /// Bits a symbol by the frequencies alone. A sample shows fewer than there are; the correction is Miller's and Madow's.
 pub(super) fn entropy(counts: &[u32; 256]) -> f64 {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     if total == 0 {
         return 0.0;
     }
-    let total = total as f64;
-    let (mut bits, mut symbols) = (0.0, 0.0);
-    for count in counts.iter().filter(|count| **count > 0) {
-        let count = f64::from(*count);
-        bits -= count * (count / total).log2();
-        symbols += 1.0;
-    }
-    (bits / total + (symbols - 1.0) / (2.0 * total * std::f64::consts::LN_2)).min(8.0)
+    let (total, small) = (total as f64, &*WEIGHTED);
+    let known = |count: u32| small.get(count as usize).copied().unwrap_or_else(|| weighted(count));
+    let bits = total.log2() - counts.iter().map(|count| known(*count)).sum::<f64>() / total;
+    let symbols = counts.iter().filter(|count| **count > 0).count() as f64;
+    (bits + (symbols - 1.0) / (2.0 * total * std::f64::consts::LN_2)).clamp(0.0, 8.0)
 }

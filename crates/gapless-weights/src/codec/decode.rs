@@ -1,6 +1,7 @@
 //! Bytes to a chunk of values. Nothing in the bytes is believed: every length is compared with what is there, every
 //! count with what was decoded.
 
+use super::ahead::Ahead;
 use super::cascade::{self, Cascade, LEVELS, SYMBOLS};
 use super::path::Path;
 use super::{HEADER, Kind, MOST_VALUES, aligned, mask, rans, three_bits};
@@ -54,10 +55,18 @@ impl Decoder {
     /// Decodes the chunk at the head of `bytes` into `out`, whose length must be the chunk's. After an error `out`
     /// holds anything.
     pub fn chunk(&mut self, bytes: &[u8], out: &mut [u8]) -> Result<()> {
-        self.any(bytes, out, true)
+        self.any(bytes, out, true, &mut Ahead::new(&[]))
     }
 
-    fn any(&mut self, bytes: &[u8], out: &mut [u8], may_be_masked: bool) -> Result<()> {
+    /// As `chunk`, of exactly one chunk; gives its checksum too, decoded or not. Asks for the lines of `next`
+    /// meanwhile: of what is decoded after it.
+    pub fn chunk_and_sum(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> (Result<()>, u64) {
+        let mut ahead = Ahead::summing(bytes, next);
+        let result = self.any(bytes, out, true, &mut ahead);
+        (result, ahead.finish())
+    }
+
+    fn any(&mut self, bytes: &[u8], out: &mut [u8], may_be_masked: bool, ahead: &mut Ahead) -> Result<()> {
         let width = self.kind.width();
         let head = bytes.first_chunk::<HEADER>().ok_or(Damage("the chunk is shorter than its header"))?;
         let count = u32_at(head, 4);
@@ -88,21 +97,21 @@ impl Decoder {
                 }
                 let inner = body.get(aligned(bits.len())..).ok_or(SHORT)?;
                 let mut values = std::mem::take(&mut self.kept);
-                values.resize(kept * width, 0);
-                let result = self.any(inner, &mut values, false);
+                values.resize(kept * width + mask::SLACK, 0);
+                let result = self.any(inner, &mut values[..kept * width], false, ahead);
                 if result.is_ok() {
-                    mask::put(bits, &values, width, out);
+                    mask::put(bits, &values, width, out, self.path);
                 }
                 self.kept = values;
                 result?;
             }
-            3 => self.planes(head, body, out)?,
+            3 => self.planes(head, body, out, ahead)?,
             _ => return Err(Damage("the chunk's mode is not known")),
         }
         Ok(())
     }
 
-    fn planes(&mut self, head: &[u8; HEADER], body: &[u8], out: &mut [u8]) -> Result<()> {
+    fn planes(&mut self, head: &[u8; HEADER], body: &[u8], out: &mut [u8], ahead: &mut Ahead) -> Result<()> {
         if head[1] != self.kind.split() as u8 {
             return Err(Damage("the chunk is split in another way than its tensor's type is"));
         }
@@ -118,19 +127,21 @@ impl Decoder {
         let codings = &head[8..16];
         let mut at = 0;
         match self.kind {
-            Kind::Bf16 => self.halves(head, &codings[..2], body, &mut at, out, self.stream),
+            Kind::Bf16 => self.halves(head, &codings[..2], body, &mut at, out, (self.stream, ahead)),
             Kind::Fp16 => {
                 let mut halves = self.take_halves(2 * count);
                 // The upper three bits of mantissa wait in `kept` while the tables are used.
                 let mut three = std::mem::take(&mut self.kept);
                 three.resize(count, 0);
                 let done = self
-                    .plane(codings[0], body, &mut at, count)
+                    .plane(codings[0], body, &mut at, count, ahead)
                     .map(|plane| match plane {
                         Plane::There(bytes) => three.copy_from_slice(bytes),
                         Plane::Decoded => three.copy_from_slice(&self.high[..count]),
                     })
-                    .and_then(|()| self.halves(head, &codings[1..3], body, &mut at, &mut halves, false));
+                    .and_then(|()| {
+                        self.halves(head, &codings[1..3], body, &mut at, &mut halves, (false, ahead))
+                    });
                 if done.is_ok() {
                     let pairs = out.as_chunks_mut::<2>().0.iter_mut().zip(halves.as_chunks::<2>().0);
                     for ((value, half), three) in pairs.zip(&three) {
@@ -145,7 +156,7 @@ impl Decoder {
             Kind::Fp32 => {
                 for byte in 0..2 {
                     let words = out.as_chunks_mut::<4>().0;
-                    match self.plane(codings[byte], body, &mut at, count)? {
+                    match self.plane(codings[byte], body, &mut at, count, ahead)? {
                         Plane::There(plane) => {
                             words.iter_mut().zip(plane).for_each(|(to, from)| to[byte] = *from)
                         }
@@ -155,7 +166,7 @@ impl Decoder {
                     }
                 }
                 let mut halves = self.take_halves(2 * count);
-                let done = self.halves(head, &codings[2..4], body, &mut at, &mut halves, false);
+                let done = self.halves(head, &codings[2..4], body, &mut at, &mut halves, (false, ahead));
                 for (word, half) in out.as_chunks_mut::<4>().0.iter_mut().zip(halves.as_chunks::<2>().0) {
                     [word[2], word[3]] = *half;
                 }
@@ -163,7 +174,7 @@ impl Decoder {
                 done
             }
             Kind::One => {
-                match self.plane(codings[0], body, &mut at, count)? {
+                match self.plane(codings[0], body, &mut at, count, ahead)? {
                     Plane::There(plane) => out.copy_from_slice(plane),
                     Plane::Decoded => out.copy_from_slice(&self.high[..count]),
                 }
@@ -171,7 +182,7 @@ impl Decoder {
             }
             Kind::Two | Kind::Four | Kind::Eight => {
                 for byte in 0..width {
-                    let plane = match self.plane(codings[byte], body, &mut at, count)? {
+                    let plane = match self.plane(codings[byte], body, &mut at, count, ahead)? {
                         Plane::There(plane) => plane,
                         Plane::Decoded => &self.high,
                     };
@@ -189,7 +200,14 @@ impl Decoder {
     }
 
     /// A plane of `count` bytes at `at`; what has to be decoded lands in `self.high`.
-    fn plane<'a>(&mut self, coding: u8, body: &'a [u8], at: &mut usize, count: usize) -> Result<Plane<'a>> {
+    fn plane<'a>(
+        &mut self,
+        coding: u8,
+        body: &'a [u8],
+        at: &mut usize,
+        count: usize,
+        ahead: &mut Ahead,
+    ) -> Result<Plane<'a>> {
         let bytes = body.get(*at..).ok_or(SHORT)?;
         match coding {
             0 => {
@@ -204,7 +222,8 @@ impl Decoder {
             2 => {
                 let length = rans::length(bytes).ok_or(SHORT)?;
                 *at += aligned(length);
-                if rans::decode(&bytes[..length], &mut self.high[..count], &mut self.slots, self.path) {
+                let high = &mut self.high[..count];
+                if rans::decode(&bytes[..length], high, &mut self.slots, self.path, ahead) {
                     Ok(Plane::Decoded)
                 } else {
                     Err(Damage("a plane coded by rANS does not end where it should"))
@@ -239,13 +258,13 @@ impl Decoder {
         body: &[u8],
         at: &mut usize,
         out: &mut [u8],
-        stream: bool,
+        (stream, ahead): (bool, &mut Ahead),
     ) -> Result<()> {
         let count = out.len() / 2;
         // The low plane: where it stands in whole blocks, or decoded and moved to `self.low`.
         let in_place = codings[0] == 0;
         let low_at = *at;
-        match self.plane(codings[0], body, at, count)? {
+        match self.plane(codings[0], body, at, count, ahead)? {
             Plane::There(_) => {}
             Plane::Decoded => std::mem::swap(&mut self.low, &mut self.high),
         }
@@ -261,21 +280,20 @@ impl Decoder {
             let section = body.get(*at..*at + length).ok_or(SHORT)?;
             *at += aligned(length);
             let low = if in_place { low } else { self.low[..aligned(count)].as_chunks::<64>().0 };
-            let is_whole = cascade::decode(&cascade, low, section, out, &mut self.tables, self.path, stream);
+            let is_whole =
+                cascade::decode(&cascade, low, section, out, &mut self.tables, (self.path, stream), ahead);
             return if is_whole {
                 Ok(())
             } else {
                 Err(Damage("a cascade has other escapes than its header counts"))
             };
         }
-        let high = match self.plane(codings[1], body, at, count)? {
+        let high = match self.plane(codings[1], body, at, count, ahead)? {
             Plane::There(plane) => plane,
             Plane::Decoded => &self.high[..count],
         };
-        let low = if in_place { low.as_flattened() } else { &self.low };
-        for ((value, high), low) in out.as_chunks_mut::<2>().0.iter_mut().zip(high).zip(low) {
-            *value = u16::from_be_bytes([*high, *low]).rotate_right(1).to_le_bytes();
-        }
+        let low = if in_place { low } else { self.low.as_chunks::<64>().0 };
+        cascade::join(low, high, out, (self.path, stream), ahead);
         Ok(())
     }
 }

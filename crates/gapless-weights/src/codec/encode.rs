@@ -1,6 +1,7 @@
 //! A chunk of values to bytes: what each plane needs is estimated from a sample, and decided by counting where it is
 //! close.
 
+use super::ahead::Ahead;
 use super::cascade::{self, Cascade};
 use super::path::Path;
 use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, rans, three_bits};
@@ -10,10 +11,8 @@ use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, ran
 const CASCADE_WASTE: f64 = 0.13;
 /// rANS takes the place of plain bytes where it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
-/// A sample misjudged its chunk where its first level costs this many bits a value more than the best one.
+/// A sample misjudged its chunk where its cascade costs this many bits a value more than the best one.
 const MISJUDGED: f64 = 0.005;
-/// A sample that shows this many bits more of waste is believed: the whole chunk would show too much as well.
-const SURELY: f64 = 0.12;
 /// Bits a value that rANS takes for its tables and states in a whole chunk with many symbols.
 const TABLE_BITS: f64 = 0.07;
 /// Zeros are taken out where at least this share of a sample is zero.
@@ -31,7 +30,7 @@ pub struct Encoder {
     halves: Vec<u8>,
     low: Vec<u8>,
     high: Vec<u8>,
-    /// Planes of a first level, until it is known where they go.
+    /// A cascade, until it is known where it goes.
     planes: Vec<u8>,
     words: Vec<u16>,
     kept: Vec<u8>,
@@ -66,6 +65,14 @@ impl Encoder {
     /// # Panics
     /// Where the values are not whole, too many, or `out` is too short.
     pub fn chunk(&mut self, values: &[u8], out: &mut [u8]) -> usize {
+        self.chunk_before(values, out, &[])
+    }
+
+    /// As `chunk`, and brings `next` closer to the core meanwhile: values that are wanted after these.
+    ///
+    /// # Panics
+    /// As `chunk`.
+    pub fn chunk_before(&mut self, values: &[u8], out: &mut [u8], next: &[u8]) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
         assert!(
@@ -77,7 +84,7 @@ impl Encoder {
             self.low.resize(aligned(count), 0);
             self.high.resize(aligned(count), 0);
             self.halves.resize(2 * count, 0);
-            self.planes.resize(cascade::plane_bytes(count, 3), 0);
+            self.planes.resize(cascade::most(count), 0);
             for table in &mut self.tables {
                 table.resize(aligned(count) + cascade::SLACK, 0);
             }
@@ -89,7 +96,7 @@ impl Encoder {
             out[HEADER..HEADER + pattern.len()].copy_from_slice(pattern);
             return close(out, HEADER + pattern.len());
         }
-        let mut length = self.planes(values, out);
+        let mut length = self.planes(values, out, &mut Ahead::new(next));
         if width > 1 && zeros(values, width) >= ZEROS {
             length = self.masked(values, out, length);
         }
@@ -106,12 +113,12 @@ impl Encoder {
         let width = self.kind.width();
         let count = values.len() / width;
         let (mut kept, mut inner) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.inner));
-        kept.resize(values.len() + width, 0);
+        kept.resize(values.len() + mask::SLACK, 0);
         let mut bits = vec![0; count.div_ceil(8)];
-        let number = mask::take(values, width, &mut bits, &mut kept);
+        let number = mask::take(values, width, &mut bits, &mut kept, self.path);
         let values = &kept[..number * width];
         inner.resize(Encoder::room(self.kind, values.len()), 0);
-        let mut length = self.planes(values, &mut inner);
+        let mut length = self.planes(values, &mut inner, &mut Ahead::new(&[]));
         if length >= HEADER + values.len() {
             header(&mut inner, Mode::Raw, Split::Bytes, number);
             inner[HEADER..HEADER + values.len()].copy_from_slice(values);
@@ -133,13 +140,13 @@ impl Encoder {
         result
     }
 
-    fn planes(&mut self, values: &[u8], out: &mut [u8]) -> usize {
+    fn planes(&mut self, values: &[u8], out: &mut [u8], ahead: &mut Ahead) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
         header(out, Mode::Planes, self.kind.split(), count);
         match self.kind.split() {
             Split::Halves => {
-                let (at, codings, cascade) = self.half_planes(values, out, HEADER);
+                let (at, codings, cascade) = self.half_planes(values, out, HEADER, ahead);
                 self.finish(out, &codings, cascade, at)
             }
             Split::Words => {
@@ -153,7 +160,7 @@ impl Encoder {
                 for (half, word) in halves.as_chunks_mut::<2>().0.iter_mut().zip(values.as_chunks::<4>().0) {
                     *half = [word[2], word[3]];
                 }
-                let (at, more, cascade) = self.half_planes(&halves[..2 * count], out, at);
+                let (at, more, cascade) = self.half_planes(&halves[..2 * count], out, at, ahead);
                 self.halves = halves;
                 codings.extend(more);
                 self.finish(out, &codings, cascade, at)
@@ -169,7 +176,7 @@ impl Encoder {
                 }
                 let mut at = HEADER;
                 let three = self.three_bits(count, out, &mut at);
-                let (at, more, cascade) = self.half_planes(&halves[..2 * count], out, at);
+                let (at, more, cascade) = self.half_planes(&halves[..2 * count], out, at, ahead);
                 self.halves = halves;
                 let codings = [&[three], &more[..]].concat();
                 self.finish(out, &codings, cascade, at)
@@ -206,120 +213,67 @@ impl Encoder {
     }
 
     /// The two planes of 16-bit values at `at`.
+    ///
+    /// A sample chooses a cascade, and says whether low bytes may compress; if not, they go to their place at once. All
+    /// levels are encoded, and their planes tell the exact counts of the chunk. Those decide: the cascade is kept,
+    /// another one is better, or rANS is.
     fn half_planes(
         &mut self,
         values: &[u8],
         out: &mut [u8],
-        at: usize,
+        mut at: usize,
+        ahead: &mut Ahead,
     ) -> (usize, [Coding; 2], Option<Cascade>) {
-        let (high, low) = counts::of_pairs(values, false);
-        let order = cascade::by_count(&high);
-        let sampled: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
-        let (cascade, bits) = Cascade::choose(&order);
-        let per_value = bits as f64 / (sampled as f64).max(1.0);
-        let is_wasteful = order.len() < 2 || per_value - counts::entropy(&high) > CASCADE_WASTE + SURELY;
-        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS;
-        if !is_wasteful && let Some(found) = self.usual(values, out, at, cascade, low_is_close) {
-            return found;
-        }
-        self.counted(values, out, at)
-    }
-
-    /// The usual case: a cascade whose first level a sample chose. The others are chosen by what it passed on, counted
-    /// whole. Low bytes are as they are, unless the sample says that they may compress: then they are counted too. None
-    /// where the counts show that rANS is better than a cascade.
-    fn usual(
-        &mut self,
-        values: &[u8],
-        out: &mut [u8],
-        at: usize,
-        mut cascade: Cascade,
-        low_is_close: bool,
-    ) -> Option<(usize, [Coding; 2], Option<Cascade>)> {
         let (count, path) = (values.len() / 2, self.path);
-        let (low_room, first) = if low_is_close {
+        let (high, low) = counts::of_sample(values, ahead);
+        let mut cascade = Cascade::choose(&cascade::by_count(&high)).0;
+        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS;
+        let (low_room, section) = if low_is_close {
             (&mut self.low[..aligned(count)], &mut self.planes[..])
         } else {
             out[at..].split_at_mut(aligned(count))
         };
         let low_room = low_room.as_chunks_mut::<64>().0;
         let tables = &mut self.tables;
-        let mut length = cascade::encode_first(values, &mut cascade, low_room, first, tables, path);
-        let passed_on = &tables[0][..cascade.escapes[0] as usize];
-        let counts = cascade::counts_after_first(&cascade, count, &first[..length], passed_on, path);
+        let mut length = cascade::encode(values, &mut cascade, low_room, section, tables, (path, ahead));
+        let counts = cascade.counts(count, &section[..length], path);
         let order = cascade::by_count(&counts);
         let (best, least) = Cascade::choose(&order);
-        let is_wasteful = least as f64 / count as f64 - counts::entropy(&counts) > CASCADE_WASTE;
-        if order.len() < 2 || (is_wasteful && better_by_rans(&counts, least, count).is_some()) {
-            return None;
-        }
-        match cascade.choose_rest(&order) {
-            Some((kept, bits)) if bits as f64 <= least as f64 + MISJUDGED * count as f64 => cascade = kept,
-            // A chunk of many small tensors is not what its sample shows.
-            _ => {
-                cascade = best;
-                length = cascade::encode_first(values, &mut cascade, low_room, first, tables, path);
-            }
-        }
-        if !low_is_close {
-            length += cascade::encode_rest(&mut cascade, &mut first[length..], tables, path);
-            let end = close(out, at + aligned(count) + length);
-            return Some((end, [Coding::Raw, Coding::Cascade], Some(cascade)));
-        }
-        let (mut at, low) = (at, &self.low[..count]);
-        let low_coding = match plan_of(&counts::of_bytes(low, true), count) {
-            Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
-            Some(Plan::Rans(frequencies)) => put_rans(low, &frequencies, &mut self.words, out, &mut at),
-            None => put_raw(low, out, &mut at),
+        let is_wasteful = least as f64 / count.max(1) as f64 - counts::entropy(&counts) > CASCADE_WASTE;
+        let high_plan = match &order[..] {
+            [] => Some(Plan::Constant(0)),
+            [(_, byte)] => Some(Plan::Constant(*byte)),
+            _ if is_wasteful => better_by_rans(&counts, least, count).map(Plan::Rans),
+            _ => None,
         };
-        out[at..at + length].copy_from_slice(&self.planes[..length]);
-        length += cascade::encode_rest(&mut cascade, &mut out[at + length..], tables, path);
-        Some((close(out, at + length), [low_coding, Coding::Cascade], Some(cascade)))
-    }
-
-    /// As `half_planes`, with every value counted before anything is chosen.
-    fn counted(&mut self, values: &[u8], out: &mut [u8], at: usize) -> (usize, [Coding; 2], Option<Cascade>) {
-        let count = values.len() / 2;
-        let (high, low) = counts::of_pairs(values, true);
-        let order = cascade::by_count(&high);
-        let (mut cascade, bits) = Cascade::choose(&order);
-        let constant = (order.len() < 2).then(|| order.first().map_or(0, |first| first.1));
-        let high_plan = better_by_rans(&high, bits, count);
-        let low_plan = plan_of(&low, count);
-        let mut at = at;
-        if low_plan.is_none() && high_plan.is_none() && constant.is_none() {
-            let (low, rest) = out[at..].split_at_mut(aligned(count));
-            let low = low.as_chunks_mut::<64>().0;
-            let length = cascade::encode(values, &mut cascade, low, rest, &mut self.tables, self.path);
-            let end = close(out, at + aligned(count) + length);
-            return (end, [Coding::Raw, Coding::Cascade], Some(cascade));
+        if high_plan.is_none() && cascade.bits_of(count) as f64 > least as f64 + MISJUDGED * count as f64 {
+            // A chunk of many small tensors is not what its sample shows.
+            cascade = best;
+            length = cascade::encode(values, &mut cascade, low_room, section, tables, (path, ahead));
         }
-        // Two loops that a compiler turns into vectors.
-        let pairs = values.as_chunks::<2>().0;
-        self.high
-            .iter_mut()
-            .zip(pairs)
-            .for_each(|(high, value)| *high = (u16::from_le_bytes(*value) >> 7) as u8);
-        self.low
-            .iter_mut()
-            .zip(pairs)
-            .for_each(|(low, value)| *low = u16::from_le_bytes(*value).rotate_left(1) as u8);
-        let low_coding = match low_plan {
+        let low_coding = if low_is_close {
+            let low = &self.low[..count];
+            match plan_of(&counts::of_bytes(low, true), count) {
+                Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
+                Some(Plan::Rans(frequencies)) => {
+                    put_rans(low, &frequencies, &mut self.words, out, &mut at, path)
+                }
+                None => put_raw(low, out, &mut at),
+            }
+        } else {
+            at += aligned(count);
+            Coding::Raw
+        };
+        let high_coding = match high_plan {
             Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
             Some(Plan::Rans(frequencies)) => {
-                put_rans(&self.low[..count], &frequencies, &mut self.words, out, &mut at)
+                exponents(values, &mut self.high, path);
+                put_rans(&self.high[..count], &frequencies, &mut self.words, out, &mut at, path)
             }
-            None => put_raw(&self.low[..count], out, &mut at),
-        };
-        let high_coding = match (constant, high_plan) {
-            (Some(byte), _) => put_constant(byte, out, &mut at),
-            (None, Some(frequencies)) => {
-                put_rans(&self.high[..count], &frequencies, &mut self.words, out, &mut at)
-            }
-            (None, None) => {
-                let low = self.low[..aligned(count)].as_chunks_mut::<64>().0;
-                let length =
-                    cascade::encode(values, &mut cascade, low, &mut out[at..], &mut self.tables, self.path);
+            None => {
+                if low_is_close {
+                    out[at..at + length].copy_from_slice(&self.planes[..length]);
+                }
                 at = close(out, at + length);
                 return (at, [low_coding, Coding::Cascade], Some(cascade));
             }
@@ -334,7 +288,7 @@ impl Encoder {
             match plan_of(&counts::of_bytes(plane, true), count) {
                 Some(Plan::Constant(byte)) => return put_constant(byte, out, at),
                 Some(Plan::Rans(frequencies)) => {
-                    return put_rans(plane, &frequencies, &mut self.words, out, at);
+                    return put_rans(plane, &frequencies, &mut self.words, out, at, self.path);
                 }
                 None => {}
             }
@@ -353,7 +307,7 @@ impl Encoder {
             if let Some((frequencies, bytes)) = rans::plan(&counts)
                 && (bytes as f64) < three_bits(count) as f64 - PLAIN_GAIN * count as f64
             {
-                return put_rans(plane, &frequencies, &mut self.words, out, at);
+                return put_rans(plane, &frequencies, &mut self.words, out, at, self.path);
             }
         }
         for (block, planes) in plane.chunks(64).zip(out[*at..].as_chunks_mut::<24>().0) {
@@ -369,6 +323,30 @@ impl Encoder {
         }
         *at = close(out, *at + three_bits(count));
         Coding::ThreeBits
+    }
+}
+
+/// The high bytes of 16-bit values after a rotation by one bit.
+#[allow(unsafe_code)]
+fn exponents(values: &[u8], high: &mut [u8], path: Path) {
+    #[inline(always)]
+    fn all(values: &[u8], high: &mut [u8]) {
+        for (high, value) in high.iter_mut().zip(values.as_chunks::<2>().0) {
+            *high = (u16::from_le_bytes(*value) >> 7) as u8;
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn by_avx2(values: &[u8], high: &mut [u8]) {
+        all(values, high);
+    }
+    match path {
+        Path::Portable => all(values, high),
+        // SAFETY: `Path::checked` saw that the processor has these instructions.
+        #[cfg(target_arch = "x86_64")]
+        _ => unsafe { by_avx2(values, high) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => all(values, high),
     }
 }
 
@@ -419,8 +397,9 @@ fn put_rans(
     words: &mut Vec<u16>,
     out: &mut [u8],
     at: &mut usize,
+    path: Path,
 ) -> Coding {
-    let length = rans::encode(plane, frequencies, &mut out[*at..], words);
+    let length = rans::encode(plane, frequencies, &mut out[*at..], words, path);
     *at = close(out, *at + length);
     Coding::Rans
 }
@@ -444,16 +423,17 @@ fn period(values: &[u8], width: usize) -> Option<usize> {
     let first = values.first_chunk::<8>()?;
     let most = (values.len() / width / 2).min(PERIOD);
     // Eight bytes tell almost every chunk that does not repeat; the rest is compared whole.
-    let probed = &values[..(most * width + 8).min(values.len())];
-    let found =
-        probed.windows(8).enumerate().skip(width).step_by(width).filter(|(_, window)| window == first);
-    found.map(|(at, _)| at).find(|at| values[*at..] == values[..values.len() - at]).map(|at| at / width)
+    let may_repeat = |at: usize| values[at * width..].first_chunk::<8>() == Some(first);
+    (1..=most)
+        .filter(|at| may_repeat(*at))
+        .find(|at| values[at * width..] == values[..values.len() - at * width])
 }
 
 /// The share of zeros in a sample.
 fn zeros(values: &[u8], width: usize) -> f64 {
     fn count<const W: usize>(run: &[u8]) -> usize {
-        run.as_chunks::<W>().0.iter().filter(|value| **value == [0; W]).count()
+        let zero = |value: &[u8; W]| u32::from(*value == [0; W]);
+        run.as_chunks::<W>().0.iter().map(zero).sum::<u32>() as usize
     }
     let run = 512 * width;
     let step = if values.len() < 64 * run { 1 } else { 16 };

@@ -24,7 +24,7 @@ pub fn entropy(kind: Kind, values: &[u8]) -> Entropy {
     let plane = |byte: usize| -> Vec<u8> { values.iter().skip(byte).step_by(width).copied().collect() };
     let bits = |byte: usize| counts::entropy(&counts::of_bytes(&plane(byte), true));
     let halves = |values: &[u8]| {
-        let (high, low) = counts::of_pairs(values, true);
+        let (high, low) = counts::of_pairs(values);
         (counts::entropy(&high), counts::entropy(&low), high)
     };
     let parts = match kind {

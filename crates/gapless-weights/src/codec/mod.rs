@@ -26,6 +26,7 @@
 //! sign. Planes of a half: low, high. Of fp16: three bits below the exponent, low, exponent. Of a word: byte 0, byte 1,
 //! then the upper half.
 
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

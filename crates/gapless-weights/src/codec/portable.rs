@@ -2,6 +2,8 @@
 //!
 //! A block is 64 items. Its codes are bit planes: bit k of word j is bit j of item k's code.
 
+use super::ahead::Ahead;
+
 /// Spreads the 8 bits of a byte over the low bits of 8 bytes.
 const fn spread_table() -> [u64; 256] {
     let mut table = [0u64; 256];
@@ -72,9 +74,11 @@ pub(super) fn decode_level<const B: usize>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let mut position = 0;
     for (out, planes) in out.as_chunks_mut::<64>().0.iter_mut().zip(planes.chunks_exact(8 * B)) {
+        ahead.fetch();
         let (mut symbols, escaped) = block::<B>(planes, palette);
         fill(&mut symbols, escaped, source, &mut position);
         *out = symbols;
@@ -88,9 +92,11 @@ pub(super) fn decode_first<const B: usize>(
     palette: &[u8; 8],
     source: &[u8],
     out: &mut [[u8; 128]],
+    ahead: &mut Ahead,
 ) -> usize {
     let mut position = 0;
     for ((out, low), planes) in out.iter_mut().zip(low).zip(planes.chunks_exact(8 * B)) {
+        ahead.step();
         let (mut symbols, escaped) = block::<B>(planes, palette);
         fill(&mut symbols, escaped, source, &mut position);
         for ((value, high), low) in out.as_chunks_mut::<2>().0.iter_mut().zip(symbols).zip(low) {
@@ -107,6 +113,13 @@ fn code_table<const B: usize>(palette: &[u8; 8]) -> [u8; 256] {
         table[usize::from(palette[usize::from(code)])] = code;
     }
     table
+}
+
+/// Values of 16 bits from their low and their high bytes.
+pub(super) fn join(low: &[u8], high: &[u8], out: &mut [u8]) {
+    for ((value, high), low) in out.as_chunks_mut::<2>().0.iter_mut().zip(high).zip(low) {
+        *value = u16::from_be_bytes([*high, *low]).rotate_right(1).to_le_bytes();
+    }
 }
 
 /// Planes of one block of up to 64 items; the escaped ones go to `out[*position..]`. Items past the end get code 0.
@@ -155,9 +168,11 @@ pub(super) fn encode_first<const B: usize>(
     low: &mut [[u8; 64]],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let (codes, mut position) = (code_table::<B>(palette), 0);
     for ((block, low), planes) in values.chunks(128).zip(low).zip(planes.chunks_exact_mut(8 * B)) {
+        ahead.fetch();
         let mut symbols = [0u8; 64];
         *low = [0; 64];
         for ((value, low), high) in block.as_chunks::<2>().0.iter().zip(low).zip(&mut symbols) {
@@ -174,10 +189,12 @@ pub(super) fn encode_level<const B: usize>(
     palette: &[u8; 8],
     planes: &mut [u8],
     out: &mut [u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let (codes, mut position) = (code_table::<B>(palette), 0);
     let blocks = source.as_chunks::<64>().0.iter().zip(planes.chunks_exact_mut(8 * B));
     for (i, (symbols, planes)) in blocks.take(count.div_ceil(64)).enumerate() {
+        ahead.fetch();
         encode_block::<B>(symbols, (count - 64 * i).min(64), &codes, planes, out, &mut position);
     }
     position

@@ -13,6 +13,7 @@
 //! Item k belongs to state k mod 64. A decoder ends with every state at its start and no word left, or the plane is
 //! damaged.
 
+use super::ahead::Ahead;
 use super::path::Path;
 
 const BITS: u32 = 12;
@@ -70,20 +71,29 @@ pub(super) fn most(items: usize) -> usize {
     36 + packed(256) + 4 * LANES + 2 * items
 }
 
-/// Appends the plane to `out`; gives the bytes written. The frequencies are those of `plan`.
-pub(super) fn encode(plane: &[u8], frequencies: &[u32; 256], out: &mut [u8], words: &mut Vec<u16>) -> usize {
-    /// A state below `limit` (f << 20) with the symbol's frequency f becomes state + quotient * (4096 - f) + start.
-    ///
-    /// The quotient by f is exact as (state * inverse) >> 44 with inverse = ceil(2^44 / f) = (2^44 + e) / f, e < f: the
-    /// error state * e / (f * 2^44) is below 1 / f, because state * e < f * 2^20 * f < 2^44. The product is below 2^64:
-    /// (f * 2^20 - 1) * (2^44 + e) / f = 2^64 + 2^20 * e - (2^44 + e) / f, and 2^20 * e < 2^32 < 2^44 / f.
-    #[derive(Clone, Copy, Default)]
-    struct Symbol {
-        inverse: u64,
-        limit: u32,
-        complement: u16,
-        start: u16,
-    }
+/// A state below `limit` (f << 20) with the symbol's frequency f becomes state + quotient * (4096 - f) + start.
+///
+/// The quotient by f is exact as (state * inverse) >> 44 with inverse = ceil(2^44 / f) = (2^44 + e) / f, e < f: the
+/// error state * e / (f * 2^44) is below 1 / f, because state * e < f * 2^20 * f < 2^44. The product is below 2^64:
+/// (f * 2^20 - 1) * (2^44 + e) / f = 2^64 + 2^20 * e - (2^44 + e) / f, and 2^20 * e < 2^32 < 2^44 / f.
+#[derive(Clone, Copy, Default)]
+struct Symbol {
+    inverse: u64,
+    limit: u32,
+    complement: u16,
+    start: u16,
+}
+
+/// Takes the items into the states, the last ones first, and writes the words that the states spill to the end of
+/// `words`; gives the first of them.
+#[allow(unsafe_code)]
+fn states_of(
+    plane: &[u8],
+    frequencies: &[u32; 256],
+    states: &mut [u32; LANES],
+    words: &mut [u16],
+    path: Path,
+) -> usize {
     let mut symbols = [Symbol::default(); 256];
     let mut start = 0;
     for (symbol, &frequency) in symbols.iter_mut().zip(frequencies) {
@@ -97,28 +107,66 @@ pub(super) fn encode(plane: &[u8], frequencies: &[u32; 256], out: &mut [u8], wor
             start += frequency;
         }
     }
+    let (blocks, rest) = plane.as_chunks::<LANES>();
+    let first = words.len();
+    let first = if rest.is_empty() { first } else { take(rest, &symbols, states, words, first) };
+    #[cfg(target_arch = "x86_64")]
+    if path != Path::Portable && is_wide() {
+        let table = symbols.map(|symbol| symbol.limit >> (32 - BITS) | u32::from(symbol.start) << 16);
+        // SAFETY: the processor has these instructions, as was just asked.
+        return unsafe { avx512::encode(blocks, &table, states, words, first) };
+    }
+    let _ = path;
+    blocks.iter().rev().fold(first, |first, block| take(block, &symbols, states, words, first))
+}
+
+/// Takes a block of at most 64 items into the states, and writes what they spill before `words[first]`.
+#[inline(always)]
+fn take(
+    items: &[u8],
+    symbols: &[Symbol; 256],
+    states: &mut [u32; LANES],
+    words: &mut [u16],
+    first: usize,
+) -> usize {
+    let (from, room) = words[..first].split_last_chunk_mut::<LANES>().expect("room for a block's words");
+    let mut left = LANES;
+    for (state, item) in states[..items.len()].iter_mut().zip(items).rev() {
+        let symbol = &symbols[usize::from(*item)];
+        let x = *state;
+        // Written always, kept only where the state is too large: no branch to mispredict.
+        let spill = x >= symbol.limit;
+        room[left.wrapping_sub(1) % LANES] = x as u16;
+        left -= usize::from(spill);
+        let x = if spill { x >> 16 } else { x };
+        let quotient = ((u64::from(x) * symbol.inverse) >> 44) as u32;
+        *state = x + quotient * u32::from(symbol.complement) + u32::from(symbol.start);
+    }
+    from.len() + left
+}
+
+/// Whether there is AVX-512 with bytes and words. The cascade's path needs more: earlier processors have this.
+#[cfg(target_arch = "x86_64")]
+fn is_wide() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+/// Appends the plane to `out`; gives the bytes written. The frequencies are those of `plan`.
+pub(super) fn encode(
+    plane: &[u8],
+    frequencies: &[u32; 256],
+    out: &mut [u8],
+    words: &mut Vec<u16>,
+    path: Path,
+) -> usize {
     let mut states = [START; LANES];
     // A block takes a word for each of its items at most, and each word is written before it is kept.
     if words.len() < plane.len() + LANES {
         words.resize(plane.len() + LANES, 0);
     }
-    let mut first = words.len();
-    for items in plane.chunks(LANES).rev() {
-        let (from, room) = words[..first].split_last_chunk_mut::<LANES>().expect("room for a block's words");
-        let mut left = LANES;
-        for (state, item) in states[..items.len()].iter_mut().zip(items).rev() {
-            let symbol = &symbols[usize::from(*item)];
-            let x = *state;
-            // Written always, kept only where the state is too large: no branch to mispredict.
-            let spill = x >= symbol.limit;
-            room[left.wrapping_sub(1) % LANES] = x as u16;
-            left -= usize::from(spill);
-            let x = if spill { x >> 16 } else { x };
-            let quotient = ((u64::from(x) * symbol.inverse) >> 44) as u32;
-            *state = x + quotient * u32::from(symbol.complement) + u32::from(symbol.start);
-        }
-        first = from.len() + left;
-    }
+    let first = states_of(plane, frequencies, &mut states, words, path);
     let words = &words[first..];
     out[..4].copy_from_slice(&(words.len() as u32).to_le_bytes());
     out[4..36].fill(0);
@@ -150,8 +198,8 @@ pub(super) fn encode(plane: &[u8], frequencies: &[u32; 256], out: &mut [u8], wor
     at + 2 * words.len()
 }
 
-/// A decoder's table: for each of 4096 slots the symbol (8 bits), its frequency (12) and the slot's distance from the
-/// symbol's first slot (12).
+/// A decoder's table: for each of 4096 slots the symbol (8 bits), the slot's distance from the symbol's first slot (12)
+/// and the symbol's frequency (12): a product waits for the frequency, and one shift gives it.
 pub(super) type Table = [u32; SUM as usize];
 
 /// Length of the section that begins `bytes`, or nothing where it does not fit.
@@ -164,7 +212,13 @@ pub(super) fn length(bytes: &[u8]) -> Option<usize> {
 
 /// Decodes a section of exactly `length` bytes. False where it is damaged.
 #[allow(unsafe_code)]
-pub(super) fn decode(section: &[u8], out: &mut [u8], table: &mut Table, path: Path) -> bool {
+pub(super) fn decode(
+    section: &[u8],
+    out: &mut [u8],
+    table: &mut Table,
+    path: Path,
+    ahead: &mut Ahead,
+) -> bool {
     let symbols: usize = section[4..36].iter().map(|byte| byte.count_ones() as usize).sum();
     if !fill(&section[4..36], &section[36..36 + packed(symbols)], table) {
         return false;
@@ -175,12 +229,12 @@ pub(super) fn decode(section: &[u8], out: &mut [u8], table: &mut Table, path: Pa
         *state = u32::from_le_bytes(*bytes);
     }
     let words = words.as_chunks::<2>().0;
-    let (done, mut used) = fast(table, words, &mut states, out, path);
+    let (done, mut used) = fast(table, words, &mut states, out, (path, ahead));
     for block in out[done..].chunks_mut(LANES) {
         for (item, state) in block.iter_mut().zip(&mut states) {
             let entry = table[(*state & (SUM - 1)) as usize];
             *item = entry as u8;
-            let x = ((entry >> 8) & (SUM - 1)) * (*state >> BITS) + (entry >> 20);
+            let x = (entry >> 20) * (*state >> BITS) + ((entry >> 8) & (SUM - 1));
             // Read always, used only where the state is too small: no branch to mispredict.
             let word = u32::from(u16::from_le_bytes(words.get(used).copied().unwrap_or_default()));
             let is_low = x < START;
@@ -199,28 +253,30 @@ fn fast(
     words: &[[u8; 2]],
     states: &mut [u32; LANES],
     out: &mut [u8],
-    path: Path,
+    (path, ahead): (Path, &mut Ahead),
 ) -> (usize, usize) {
-    // These need fewer instructions than the cascade's AVX-512 path: earlier processors have them.
-    let is_wide = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl");
     match path {
         Path::Portable => (0, 0),
         // SAFETY: the processor has these instructions, as was just asked.
-        _ if is_wide => unsafe { avx512::decode(table, words, states, out) },
+        _ if is_wide() => unsafe { avx512::decode(table, words, states, out, ahead) },
         // SAFETY: `Path::checked` saw that the processor has these instructions.
-        _ => unsafe { avx2::decode(table, words, states, out) },
+        _ => unsafe { avx2::decode(table, words, states, out, ahead) },
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn fast(_: &Table, _: &[[u8; 2]], _: &mut [u32; LANES], _: &mut [u8], _: Path) -> (usize, usize) {
+fn fast(
+    _: &Table,
+    _: &[[u8; 2]],
+    _: &mut [u32; LANES],
+    _: &mut [u8],
+    _: (Path, &mut Ahead),
+) -> (usize, usize) {
     (0, 0)
 }
 
 fn fill(present: &[u8], packed: &[u8], table: &mut Table) -> bool {
-    let mut slots = table.iter_mut();
+    let mut slots = &mut table[..];
     let mut nibble = 0;
     for symbol in (0..256u32).filter(|symbol| present[*symbol as usize / 8] >> (symbol % 8) & 1 == 1) {
         let at = nibble / 2;
@@ -230,19 +286,86 @@ fn fill(present: &[u8], packed: &[u8], table: &mut Table) -> bool {
         if frequency == SUM {
             return false;
         }
-        for distance in 0..frequency {
-            let Some(slot) = slots.next() else { return false };
-            *slot = symbol | frequency << 8 | distance << 20;
+        let Some((own, rest)) = slots.split_at_mut_checked(frequency as usize) else { return false };
+        for (slot, distance) in own.iter_mut().zip(0u32..) {
+            *slot = symbol | distance << 8 | frequency << 20;
         }
+        slots = rest;
     }
-    slots.next().is_none()
+    slots.is_empty()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod avx512 {
-    use super::{BITS, LANES, START, SUM, Table};
+    use super::{Ahead, BITS, LANES, START, SUM, Table};
     use std::arch::x86_64::*;
+
+    /// Takes whole blocks into the states, the last ones first, as `super::take` does. An entry of the table is a
+    /// symbol's frequency f and, 16 bits higher, its start.
+    ///
+    /// Quotients x / f come from single precision: the estimate is the quotient or one less, and the remainder tells.
+    /// x < f * 2^20, so the quotient is below 2^20. An inverse of f with 14 bits after a step of Newton's, 2^-21 too
+    /// small on purpose, is too small by 2^-21 - 3 * 2^-24 at least, which the two roundings of x and of the product do
+    /// not make up for, and the estimate by less than 2^20 * 12.1 * 2^-24 < 1.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
+    pub(super) fn encode(
+        blocks: &[[u8; LANES]],
+        table: &[u32; 256],
+        states: &mut [u32; LANES],
+        words: &mut [u16],
+        mut first: usize,
+    ) -> usize {
+        let mut x = [_mm512_setzero_si512(); 4];
+        for (x, states) in x.iter_mut().zip(states.as_chunks::<16>().0) {
+            // SAFETY: the array has the 64 bytes that are read.
+            *x = unsafe { _mm512_loadu_si512(states.as_ptr().cast()) };
+        }
+        let two = _mm512_set1_ps(2.0 - 1.0 / (1 << 21) as f32);
+        for block in blocks.iter().rev() {
+            let (from, room) =
+                words[..first].split_last_chunk_mut::<LANES>().expect("room for a block's words");
+            let mut left = LANES;
+            for (x, items) in x.iter_mut().zip(block.as_chunks::<16>().0).rev() {
+                // SAFETY: the array has the 16 bytes that are read.
+                let items = unsafe { _mm_loadu_si128(items.as_ptr().cast()) };
+                // SAFETY: every index is a byte, and the table has 256 entries.
+                let entry = unsafe {
+                    _mm512_i32gather_epi32::<4>(_mm512_cvtepu8_epi32(items), table.as_ptr().cast())
+                };
+                let (frequency, start) =
+                    (_mm512_and_si512(entry, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32::<16>(entry));
+                let limit = _mm512_slli_epi32::<{ 32 - BITS }>(frequency);
+                let spill = _mm512_cmpge_epu32_mask(*x, limit);
+                let kept = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(spill, *x));
+                let count = spill.count_ones() as usize;
+                left -= count;
+                // SAFETY: at most 16 of the block's 64 words are written for each 16 items, so `left` is not below 0,
+                // and the mask has as many bits as there are words from `left` to what was written before.
+                unsafe {
+                    let mask = ((1u32 << count) - 1) as u16;
+                    _mm256_mask_storeu_epi16(room.as_mut_ptr().add(left).cast(), mask, kept);
+                }
+                let y = _mm512_mask_srli_epi32::<16>(*x, spill, *x);
+                let f = _mm512_cvtepi32_ps(frequency);
+                let inverse = _mm512_rcp14_ps(f);
+                let inverse = _mm512_mul_ps(inverse, _mm512_fnmadd_ps(f, inverse, two));
+                let quotient = _mm512_cvttps_epu32(_mm512_mul_ps(_mm512_cvtepu32_ps(y), inverse));
+                let rest = _mm512_sub_epi32(y, _mm512_mullo_epi32(quotient, frequency));
+                // One more: the remainder falls by f, the quotient's 4096 is added.
+                let more = _mm512_cmpge_epu32_mask(rest, frequency);
+                let complement = _mm512_sub_epi32(_mm512_set1_epi32(SUM as i32), frequency);
+                let y = _mm512_add_epi32(_mm512_slli_epi32::<BITS>(quotient), _mm512_add_epi32(rest, start));
+                *x = _mm512_mask_add_epi32(y, more, y, complement);
+            }
+            first = from.len() + left;
+        }
+        for (x, states) in x.iter().zip(states.as_chunks_mut::<16>().0) {
+            // SAFETY: the array has the 64 bytes that are written.
+            unsafe { _mm512_storeu_si512(states.as_mut_ptr().cast(), *x) };
+        }
+        first
+    }
 
     /// Decodes whole blocks of 64 items while a block's worth of words is left; gives the items and the words done.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
@@ -251,6 +374,7 @@ mod avx512 {
         words: &[[u8; 2]],
         states: &mut [u32; LANES],
         out: &mut [u8],
+        ahead: &mut Ahead,
     ) -> (usize, usize) {
         let mut x = [_mm512_setzero_si512(); 4];
         for (x, states) in x.iter_mut().zip(states.as_chunks::<16>().0) {
@@ -261,6 +385,7 @@ mod avx512 {
         let (mut done, mut used) = (0, 0);
         for block in out.as_chunks_mut::<LANES>().0 {
             let Some(next) = words.get(used..used + LANES) else { break };
+            ahead.step();
             let mut taken = 0;
             // All gathers first: where a processor waits for a gather to end, the rest does not wait between them.
             let entries = x.map(|x| {
@@ -272,9 +397,10 @@ mod avx512 {
                 let symbols = _mm512_cvtepi32_epi8(entry);
                 // SAFETY: the array has the 16 bytes that are written.
                 unsafe { _mm_storeu_si128(items.as_mut_ptr().cast(), symbols) };
-                let frequency = _mm512_and_si512(_mm512_srli_epi32::<8>(entry), slot);
-                let product = _mm512_mullo_epi32(frequency, _mm512_srli_epi32::<BITS>(*x));
-                let y = _mm512_add_epi32(product, _mm512_srli_epi32::<20>(entry));
+                let distance = _mm512_and_si512(_mm512_srli_epi32::<8>(entry), slot);
+                let product =
+                    _mm512_mullo_epi32(_mm512_srli_epi32::<20>(entry), _mm512_srli_epi32::<BITS>(*x));
+                let y = _mm512_add_epi32(product, distance);
                 let low = _mm512_cmplt_epu32_mask(y, least);
                 // At most 48 words of the block's 64 were taken before its last 16 items.
                 let (window, _) =
@@ -299,7 +425,7 @@ mod avx512 {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod avx2 {
-    use super::{BITS, LANES, START, SUM, Table};
+    use super::{Ahead, BITS, LANES, START, SUM, Table};
     use std::arch::x86_64::*;
 
     /// Which of the next words lands on lane k, by the mask of the lanes that take one.
@@ -328,6 +454,7 @@ mod avx2 {
         words: &[[u8; 2]],
         states: &mut [u32; LANES],
         out: &mut [u8],
+        ahead: &mut Ahead,
     ) -> (usize, usize) {
         let mut x = [_mm256_setzero_si256(); 8];
         for (x, states) in x.iter_mut().zip(states.as_chunks::<8>().0) {
@@ -339,6 +466,7 @@ mod avx2 {
         let (mut done, mut used) = (0, 0);
         for block in out.as_chunks_mut::<LANES>().0 {
             let Some(next) = words.get(used..used + LANES) else { break };
+            ahead.step();
             let mut taken = 0;
             for (x, items) in x.iter_mut().zip(block.as_chunks_mut::<8>().0) {
                 let index = _mm256_and_si256(*x, slot);
@@ -348,9 +476,12 @@ mod avx2 {
                 let pairs =
                     _mm_packus_epi32(_mm256_castsi256_si128(symbols), _mm256_extracti128_si256::<1>(symbols));
                 *items = _mm_cvtsi128_si64(_mm_packus_epi16(pairs, pairs)).to_le_bytes();
-                let frequency = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), slot);
-                let product = _mm256_mullo_epi32(frequency, _mm256_srli_epi32::<{ BITS as i32 }>(*x));
-                let y = _mm256_add_epi32(product, _mm256_srli_epi32::<20>(entry));
+                let distance = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), slot);
+                let product = _mm256_mullo_epi32(
+                    _mm256_srli_epi32::<20>(entry),
+                    _mm256_srli_epi32::<{ BITS as i32 }>(*x),
+                );
+                let y = _mm256_add_epi32(product, distance);
                 // Unsigned y <= least.
                 let low = _mm256_cmpeq_epi32(_mm256_min_epu32(y, least), y);
                 let mask = usize::from(_mm256_movemask_ps(_mm256_castsi256_ps(low)) as u8);
@@ -393,7 +524,12 @@ mod tests {
             plane.iter().for_each(|symbol| counts[usize::from(*symbol)] += 1);
             let (frequencies, planned) = plan(&counts).expect("more than one symbol");
             let mut section = vec![0; most(count)];
-            let length = encode(&plane, &frequencies, &mut section, &mut Vec::new());
+            let length = encode(&plane, &frequencies, &mut section, &mut Vec::new(), Path::Portable);
+            for path in Path::all() {
+                let mut other = vec![0; most(count)];
+                let same = encode(&plane, &frequencies, &mut other, &mut Vec::new(), path);
+                assert!(other[..same] == section[..length], "{path:?} writes other bytes");
+            }
             assert!(
                 length.abs_diff(planned) <= 2 * LANES + planned / 100,
                 "{length} bytes, planned {planned}"
@@ -402,7 +538,7 @@ mod tests {
             let section = &section[..length];
             for path in Path::all() {
                 let (mut out, mut table) = (vec![0; count], [0; 4096]);
-                assert!(decode(section, &mut out, &mut table, path), "{path:?}");
+                assert!(decode(section, &mut out, &mut table, path, &mut Ahead::new(&[])), "{path:?}");
                 assert!(out == plane, "{path:?}");
             }
             // What the choice above leaves out on this processor.
@@ -418,10 +554,55 @@ mod tests {
                     *state = u32::from_le_bytes(*bytes);
                 }
                 // SAFETY: the processor has the instructions.
-                let (done, _) =
-                    unsafe { avx2::decode(&table, words.as_chunks::<2>().0, &mut states, &mut out) };
+                let (done, _) = unsafe {
+                    avx2::decode(
+                        &table,
+                        words.as_chunks::<2>().0,
+                        &mut states,
+                        &mut out,
+                        &mut Ahead::new(&[]),
+                    )
+                };
                 assert!(out[..done] == plane[..done]);
             }
+        }
+    }
+
+    /// States at both ends of what a frequency allows, and around multiples of it: where a quotient may go wrong.
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unsafe_code)]
+    #[test]
+    fn quotients_of_every_frequency_are_exact() {
+        if !is_wide() {
+            return;
+        }
+        for f in 1..SUM {
+            let (limit, start) = (f << (32 - BITS), (SUM - f) / 2);
+            let mut symbols = [Symbol::default(); 256];
+            symbols[7] = Symbol {
+                inverse: (1u64 << 44).div_ceil(u64::from(f)),
+                limit,
+                complement: (SUM - f) as u16,
+                start: start as u16,
+            };
+            let mut table = [1; 256];
+            table[7] = f | start << 16;
+            let near = |k: u32| (limit / 64).wrapping_mul(k) / f * f;
+            let states: [u32; LANES] = std::array::from_fn(|k| match k {
+                0 => START,
+                1 => limit - 1,
+                2 => limit,
+                3 => u32::MAX,
+                _ if k % 2 == 0 => near(k as u32).max(START),
+                _ => near(k as u32).wrapping_sub(1).max(START),
+            });
+            let (mut ours, mut theirs) = (states, states);
+            let (mut our_words, mut their_words) = ([0u16; 2 * LANES], [0u16; 2 * LANES]);
+            // SAFETY: the processor has these instructions, as was just asked.
+            let first =
+                unsafe { avx512::encode(&[[7; LANES]], &table, &mut ours, &mut our_words, 2 * LANES) };
+            assert_eq!(take(&[7; LANES], &symbols, &mut theirs, &mut their_words, 2 * LANES), first);
+            assert!(ours == theirs && our_words[first..] == their_words[first..], "frequency {f}");
         }
     }
 }

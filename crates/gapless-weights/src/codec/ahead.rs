@@ -1,0 +1,123 @@
+//! What is done besides decoding or encoding a chunk: lines of the next one are asked for, and a checksum is taken.
+//!
+//! A core waits for what stands beyond its second cache, and its own prefetching ends with each page of 4 KiB: reading
+//! a chunk took as long as decoding it. So the loops over one chunk ask for the lines of the next one. And a core that
+//! waits until its stores have left has time for a checksum. It is taken of what is decoded next: its loads wait for the
+//! second cache all at once, and those of the decoder find their bytes in the first.
+
+use crate::checksum::Sum;
+
+const LINE: usize = 64;
+/// Blocks of 64 values to a block of 1 KiB of the checksum: low bytes come first in a chunk, one for each value.
+pub(super) const TURNS: usize = 16;
+/// Lines that are asked for in that time beyond one a block: a chunk is a third longer than its low bytes, or more.
+const MORE: usize = 6;
+
+/// Blocks of 1 KiB by which the checksum is ahead of what is decoded.
+const LEAD: usize = 2;
+
+/// Low bytes are asked for this far ahead of the decoder. Stores past the caches leave few buffers for loads that miss
+/// the first one, and a core does not look so far by itself: a tenth of the time.
+pub(super) const SOON: usize = 3 << 10;
+
+/// What is left to do.
+#[derive(Debug)]
+pub(super) struct Ahead<'a> {
+    lines: &'a [u8],
+    sum: Option<Sum<'a>>,
+    turn: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// Asks for the lines of `next`.
+    pub(super) fn new(next: &'a [u8]) -> Ahead<'a> {
+        Ahead { lines: next, sum: None, turn: 0 }
+    }
+
+    /// Asks for the lines of `next`, and takes the checksum of `bytes`.
+    pub(super) fn summing(bytes: &'a [u8], next: &'a [u8]) -> Ahead<'a> {
+        let mut sum = Sum::new(bytes);
+        (0..LEAD).for_each(|_| sum.step());
+        Ahead { lines: next, sum: Some(sum), turn: 0 }
+    }
+
+    /// Asks for a line into the second cache, which has room for chunks.
+    #[inline(always)]
+    pub(super) fn fetch(&mut self) {
+        if let Some((line, rest)) = self.lines.split_at_checked(LINE) {
+            fetch::<false>(line.as_ptr());
+            self.lines = rest;
+        }
+    }
+
+    /// Asks for a line, and sums up what is decoded next: once for each block of 64 values.
+    #[inline(always)]
+    pub(super) fn step(&mut self) {
+        self.fetch();
+        self.turn += 1;
+        if self.turn == TURNS {
+            self.turn = 0;
+            self.sum_up();
+        }
+    }
+
+    /// As `step` for 16 blocks, less the 16 lines: those are asked for by [`Lines`].
+    pub(super) fn steps(&mut self) -> Lines {
+        let lines = Lines(self.lines.as_ptr());
+        self.lines = self.lines.get(TURNS * LINE..).unwrap_or_default();
+        self.sum_up();
+        lines
+    }
+
+    #[inline(never)]
+    fn sum_up(&mut self) {
+        for _ in 0..MORE {
+            self.fetch();
+        }
+        if let Some(sum) = &mut self.sum {
+            sum.step();
+        }
+    }
+
+    /// The checksum; of nothing, where none was wanted.
+    pub(super) fn finish(self) -> u64 {
+        self.sum.unwrap_or_else(|| Sum::new(&[])).finish()
+    }
+}
+
+/// Lines to be asked for one after another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines(*const u8);
+
+impl Lines {
+    /// Asks for line `number`. Lines past the end of the bytes may be asked for: nothing comes of it.
+    #[inline(always)]
+    pub(super) fn fetch(self, number: usize) {
+        fetch::<false>(self.0.wrapping_add(LINE * number));
+    }
+}
+
+/// Asks for a line into the first cache: what a loop reads `bytes` after `from`.
+#[inline(always)]
+pub(super) fn soon(from: &[u8], bytes: usize) {
+    fetch::<true>(from.as_ptr().wrapping_add(bytes));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+#[inline(always)]
+fn fetch<const FIRST: bool>(line: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+    // SAFETY: a prefetch changes nothing, and an address where nothing is does no harm.
+    unsafe {
+        if FIRST {
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(line.cast());
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn fetch<const FIRST: bool>(_: *const u8) {}
