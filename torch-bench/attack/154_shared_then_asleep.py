@@ -1,5 +1,5 @@
-"""Tensors of a region are sent to another process, which reads them and drops them. While it has them, the region is not
-put to sleep; once it has dropped them, or has ended, the region sleeps and wakes with its bytes, turn after turn.
+"""Tensors of a region are sent to another process, which reads them and drops them. While it has them, the region is
+not put to sleep; once it has dropped them, or has ended, the region sleeps and wakes with its bytes, turn after turn.
 (Gapless only)"""
 import gc
 

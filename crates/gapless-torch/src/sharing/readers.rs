@@ -1,8 +1,8 @@
 //! Which processes have pages of this one: counted when a page is handed over, until its reader says that it has
 //! dropped it, or has ended.
 //!
-//! A region that sleeps would leave its readers with the old pages, so it does not while there are any. A reader without
-//! Gapless takes files out of this process itself, and is not known.
+//! A region that sleeps would leave its readers with the old pages, so it does not while there are any. A reader
+//! without Gapless takes files out of this process itself, and is not known.
 
 use gapless_cuda::shared_pages::SharedPage;
 use gapless_stats::process;
