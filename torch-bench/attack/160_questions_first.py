@@ -1,6 +1,6 @@
-"""Each of torch's questions about memory is the first thing that a process does with CUDA, from its main thread or from
-one that ends at once: it is answered as natively (most of them start CUDA, some answer without), and what comes after
-it works and counts from nothing."""
+"""Each of torch's questions about memory is the first thing that a process does with CUDA, from its main thread or
+from one that ends at once: it is answered as natively (most of them start CUDA, some answer without), and what comes
+after it works and counts from nothing."""
 import select
 import signal
 import threading
@@ -85,24 +85,24 @@ problems = []
 faulthandler.cancel_dump_traceback_later()
 # Children of a process that has torch, and no CUDA yet.
 for number, (name, (body, check)) in enumerate(QUESTIONS.items()):
-    for where in ("main", "thread"):
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            text = ""
-            try:
-                first(body, check, THEN.get(name, ""), where)
-            except BaseException as error:
-                text = f"{type(error).__name__}: {error}"[:300]
-            os.write(write, text.encode() or b"fine")
-            os._exit(0)
-        os.close(write)
-        if not select.select([read], [], [], 30)[0]:
-            problems.append(f"{name} in the {where}: no answer")
-            os.kill(child, signal.SIGKILL)
-        with open(read) as told:
-            text = told.read()
-        os.waitpid(child, 0)
-        if text != "fine":
-            problems.append(f"{name} in the {where}: {text[:200] or 'it ended'}")
-done(not problems, f"{len(problems)}: " + "; ".join(problems[:3]) if problems else f"{2 * len(QUESTIONS)} first questions")
+    where = ("main", "thread")[number % 2]
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = ""
+        try:
+            first(body, check, THEN.get(name, ""), where)
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"[:300]
+        os.write(write, text.encode() or b"fine")
+        os._exit(0)
+    os.close(write)
+    if not select.select([read], [], [], 30)[0]:
+        problems.append(f"{name} in the {where}: no answer")
+        os.kill(child, signal.SIGKILL)
+    with open(read) as told:
+        text = told.read()
+    os.waitpid(child, 0)
+    if text != "fine":
+        problems.append(f"{name} in the {where}: {text[:200] or 'it ended'}")
+done(not problems, f"{len(problems)}: " + "; ".join(problems[:3]) if problems else f"{len(QUESTIONS)} first questions")

@@ -1,6 +1,6 @@
-"""Variables of the environment that people set for CUDA and for torch's memory: launches that block, eager modules, one
-connection, memory that is not cached, a fraction of the card, every setting of torch's allocator. Each process has the
-right bytes and books, and a fraction that the environment sets holds as one that the program sets."""
+"""Variables of the environment that people set for CUDA and for torch's memory: launches that block, eager modules,
+one connection, memory that is not cached, a fraction of the card, every setting of torch's allocator. Each process has
+the right bytes and books, and a fraction that the environment sets holds as one that the program sets."""
 import subprocess
 import sys
 

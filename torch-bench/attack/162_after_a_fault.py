@@ -1,6 +1,6 @@
 """After a kernel has failed (an assertion on the card, an address that is not there) CUDA answers nothing but that
-error. A program that catches it, logs, frees what it has, asks for statistics and ends does so soon, with its own code,
-and every error on the way is a Python exception: in threads, with streams, graphs, a region asleep."""
+error. A program that catches it, logs, frees what it has, asks for statistics and ends does so soon, with its own
+code, and every error on the way is a Python exception: in threads, with streams, graphs, a region asleep."""
 import signal
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""Threads with small stacks ask for memory, free it, fail, empty the cache, take snapshots and record histories; sixteen
-of them begin together, as the first use of CUDA in the process, and end before the rest begins. Nothing overflows, and
-books are right."""
+"""Threads with small stacks ask for memory, free it, fail, empty the cache, take snapshots and record histories;
+sixteen of them begin together, as the first use of CUDA in the process, and end before the rest begins. Nothing
+overflows, and books are right."""
 import threading
 
 from common import *

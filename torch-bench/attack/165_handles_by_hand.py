@@ -1,7 +1,8 @@
 """Weights go to three engines at once by handles that the program passes itself, as text: views at odd places of one
 storage, hundreds of small storages, other types over the same bytes, transposed, empty and repeated ones. They are
 rebuilt by hand with another number for the card, twice by some, updated in place by the sender, held while the sender
-frees, and dropped in any order. Every engine sees the sender's bytes of the turn; received tensors are not passed on."""
+frees, and dropped in any order. Every engine sees the sender's bytes of the turn; received tensors are not passed
+on."""
 import base64
 import io
 import subprocess

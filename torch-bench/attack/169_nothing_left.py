@@ -1,6 +1,6 @@
-"""After each of many ways to use memory everything is dropped and the cache is emptied: nothing is allocated, active or
-reserved any more, as natively. Streams, record_stream, graphs, pools, raw memory, failures, threads, storages that move,
-histories, profilers, tensors shared with nobody; in turns, so that none leaves something to the next."""
+"""After each of many ways to use memory everything is dropped and the cache is emptied: nothing is allocated, active
+or reserved any more, as natively. Streams, record_stream, graphs, pools, raw memory, failures, threads, storages that
+move, histories, profilers, tensors shared with nobody; in turns, so that none leaves something to the next."""
 import gc
 import threading
 

@@ -1,6 +1,7 @@
-"""Kernels that load through tensor maps (TMA), over memory that is put together of many pages: attention by every backend
-that torch has, 8-bit and grouped matrix products, and a kernel of the program's own with descriptors, in memory that
-comes and goes so that blocks begin and end inside of pages. Results are those of the same work in memory of its own."""
+"""Kernels that load through tensor maps (TMA), over memory that is put together of many pages: attention by every
+backend that torch has, 8-bit and grouped matrix products, and a kernel of the program's own with descriptors, in
+memory that comes and goes so that blocks begin and end inside of pages. Results are those of the same work in memory
+of its own."""
 from common import *
 import torch.nn.functional as F
 

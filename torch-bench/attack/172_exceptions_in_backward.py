@@ -1,6 +1,6 @@
-"""Hooks that raise in the middle of backward passes, saved tensors whose hooks raise, checkpoints that stop early, custom
-functions that fail, frozen parts, second derivatives and anomaly mode: after each, in threads too, everything that the
-pass held is free again, and the next pass gives the gradients of the first."""
+"""Hooks that raise in the middle of backward passes, saved tensors whose hooks raise, checkpoints that stop early,
+custom functions that fail, frozen parts, second derivatives and anomaly mode: after each, in threads too, everything
+that the pass held is free again, and the next pass gives the gradients of the first."""
 import gc
 import threading
 

@@ -1,6 +1,7 @@
-"""Inside a capture tensors of one stream are used on others, told by record_stream, and dropped before the streams join;
-also tensors from before the capture, of a MemPool inside of it, and ones that are freed by another thread meanwhile.
-Nothing in the graph writes over what another of its branches still reads; afterwards the memory is free again."""
+"""Inside a capture tensors of one stream are used on others, told by record_stream, and dropped before the streams
+join; also tensors from before the capture, of a MemPool inside of it, and ones that are freed by another thread
+meanwhile. Nothing in the graph writes over what another of its branches still reads; afterwards the memory is free
+again."""
 import gc
 import threading
 

@@ -1,6 +1,7 @@
-"""vLLM's way to sleep: pools for weights and for the cache, over an allocator of the program's own that maps pages of the
-driver, unmaps the pages of one tag or of both, and maps new ones at the same addresses. Graphs that were captured before
-read both; weights wake first and are loaded anew while the cache still sleeps; the trainer takes the memory meanwhile."""
+"""vLLM's way to sleep: pools for weights and for the cache, over an allocator of the program's own that maps pages of
+the driver, unmaps the pages of one tag or of both, and maps new ones at the same addresses. Graphs that were captured
+before read both; weights wake first and are loaded anew while the cache still sleeps; the trainer takes the memory
+meanwhile."""
 import ctypes
 import gc
 import shutil

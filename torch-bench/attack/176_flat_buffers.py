@@ -1,6 +1,7 @@
-"""Megatron's and DeepSpeed's way: parameters are views of flat buffers, gradients are added into another flat buffer by
-hooks, each bucket is sent on a stream of its own as soon as it is full, the optimizer works on slices of a copy in
-32 bits, and buffers shrink to nothing and come back between the phases. Losses and weights are those of plain training."""
+"""Megatron's and DeepSpeed's way: parameters are views of flat buffers, gradients are added into another flat buffer
+by hooks, each bucket is sent on a stream of its own as soon as it is full, the optimizer works on slices of a copy in
+32 bits, and buffers shrink to nothing and come back between the phases. Losses and weights are those of plain
+training."""
 import gc
 
 from common import *

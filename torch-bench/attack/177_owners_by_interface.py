@@ -1,6 +1,6 @@
-"""Memory that goes out and comes in by DLPack and by __cuda_array_interface__: capsules that nobody takes, that are taken
-in other threads, twice, on other streams; views that outlive their makers; owners whose finalizers give raw memory back
-and allocate. Bytes are the host's, every owner ends once, and nothing is left."""
+"""Memory that goes out and comes in by DLPack and by __cuda_array_interface__: capsules that nobody takes, that are
+taken in other threads, twice, on other streams; views that outlive their makers; owners whose finalizers give raw
+memory back and allocate. Bytes are the host's, every owner ends once, and nothing is left."""
 import gc
 import threading
 import weakref

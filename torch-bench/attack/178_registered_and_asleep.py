@@ -1,6 +1,6 @@
-"""NCCL registers segments through the allocator's trace, and regions whose pools it has registered sleep and wake, also
-while other threads make and drop pools: it hears of each end before the memory goes and of each return, no call fails,
-and collectives on woken memory give the right sums (Gapless only)."""
+"""NCCL registers segments through the allocator's trace, and regions whose pools it has registered sleep and wake,
+also while other threads make and drop pools: it hears of each end before the memory goes and of each return, no call
+fails, and collectives on woken memory give the right sums (Gapless only)."""
 import os
 import tempfile
 import threading

@@ -1,6 +1,6 @@
-"""Eight processes open the same sender's tensors at once, again and again, while it allocates, frees, empties its cache
-and shares more; some are killed in the middle of it, some stop for a while, and some end without a word. The living read
-the right bytes, the sender goes on, and it has its memory again in the end."""
+"""Eight processes open the same sender's tensors at once, again and again, while it allocates, frees, empties its
+cache and shares more; some are killed in the middle of it, some stop for a while, and some end without a word. The
+living read the right bytes, the sender goes on, and it has its memory again in the end."""
 import pickle
 import signal
 import subprocess

@@ -1,5 +1,6 @@
-"""A process drops memory of another one while work in flight still reads it, and another thread of it captures graphs all
-the while: what the work reads stays until it is done, no capture fails, and the sender has its memory back in the end."""
+"""A process drops memory of another one while work in flight still reads it, and another thread of it captures graphs
+all the while: what the work reads stays until it is done, no capture fails, and the sender has its memory back in the
+end."""
 import base64
 import pickle
 import subprocess

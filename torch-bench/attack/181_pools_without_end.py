@@ -1,6 +1,6 @@
 """A server that makes a MemPool or captures a graph for each request, thousands of times, with tensors that go before
-their pool and after it: bytes are right, nothing of what went is kept, and the work for each does not grow with how many
-there were before (counted in processor time, with room for noise)."""
+their pool and after it: bytes are right, nothing of what went is kept, and the work for each does not grow with how
+many there were before (counted in processor time, with room for noise)."""
 import gc
 
 from common import *

@@ -183,8 +183,8 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
     }
 }
 
-/// `getMemoryFraction(device)`. It also tells trackers what they have not heard: our own Python asks for that before and
-/// after regions sleep and wake.
+/// `getMemoryFraction(device)`. It also tells trackers what they have not heard: our own Python asks for that before
+/// and after regions sleep and wake.
 pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f64 {
     // SAFETY: C++ called, and may be thrown through.
     unsafe {

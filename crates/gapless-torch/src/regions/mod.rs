@@ -105,8 +105,8 @@ pub(crate) fn is_region(pool: PoolKey) -> bool {
     pool.0 == MARK
 }
 
-/// The pool that PyTorch is told of: a region's own is the default one to it, whose free memory may go at any time. What
-/// registers memory by a snapshot (NCCL) leaves that out.
+/// The pool that PyTorch is told of: a region's own is the default one to it, whose free memory may go at any time.
+/// What registers memory by a snapshot (NCCL) leaves that out.
 pub(crate) fn as_torch_sees(pool: PoolKey) -> PoolKey {
     if is_region(pool) { PoolKey(0, 0) } else { pool }
 }

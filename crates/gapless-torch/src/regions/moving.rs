@@ -19,7 +19,7 @@ const READERS_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum Failure {
     /// There is no memory on the card to wake up in.
     OutOfMemory(String),
-    /// Trackers have to hear first that its memory goes: they may throw, so PyTorch has to call. Then it is tried again.
+    /// Trackers have to hear first that its memory goes. They may throw, so PyTorch calls; then it is tried again.
     Untold,
     Other(String),
 }
