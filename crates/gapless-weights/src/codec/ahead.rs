@@ -2,8 +2,8 @@
 //!
 //! A core waits for what stands beyond its second cache, and its own prefetching ends with each page of 4 KiB: reading
 //! a chunk took as long as decoding it. So the loops over one chunk ask for the lines of the next one. And a core that
-//! waits until its stores have left has time for a checksum. It is taken of what is decoded next: its loads wait for the
-//! second cache all at once, and those of the decoder find their bytes in the first.
+//! waits until its stores have left has time for a checksum. It is taken of what is decoded next: its loads wait for
+//! the second cache all at once, and those of the decoder find their bytes in the first.
 
 use crate::checksum::Sum;
 
@@ -63,8 +63,9 @@ impl<'a> Ahead<'a> {
 
     /// As `step` for 16 blocks, less the 16 lines: those are asked for by [`Lines`].
     pub(super) fn steps(&mut self) -> Lines {
-        let lines = Lines(self.lines.as_ptr());
-        self.lines = self.lines.get(TURNS * LINE..).unwrap_or_default();
+        let (lines, rest) = self.lines.split_at(self.lines.len().min(TURNS * LINE));
+        self.lines = rest;
+        let lines = Lines(if lines.is_empty() { NOTHING.as_ptr() } else { lines.as_ptr() });
         self.sum_up();
         lines
     }
@@ -84,6 +85,9 @@ impl<'a> Ahead<'a> {
         self.sum.unwrap_or_else(|| Sum::new(&[])).finish()
     }
 }
+
+/// What is asked for where nothing is left: an address where nothing is would be looked up again each time.
+static NOTHING: [u8; TURNS * LINE] = [0; TURNS * LINE];
 
 /// Lines to be asked for one after another.
 #[derive(Clone, Copy, Debug)]
