@@ -1,12 +1,6 @@
 """Whole programs as people write them, with what spoils an estimate: checks of values, loops until something converges,
 routers, peaks that are set back, processes of their own, errors that are caught."""
 
-import json
-import sys
-import textwrap
-
-import pytest
-
 MIB = 1 << 20
 
 

@@ -122,6 +122,21 @@ fn a_model_that_also_sees_or_hears_is_not_answered_as_its_text() {
 }
 
 #[test]
+fn heads_that_do_not_divide_the_width_are_refused_by_every_family() {
+    for text in [
+        r#"{"model_type":"bart","decoder_attention_heads":31}"#,
+        r#"{"model_type":"bart","d_model":8}"#,
+        r#"{"model_type":"whisper","encoder_attention_heads":5}"#,
+        r#"{"model_type":"gpt_bigcode","n_head":255}"#,
+        r#"{"model_type":"codegen","n_embd":31}"#,
+        r#"{"model_type":"distilbert","n_heads":7}"#,
+    ] {
+        let error = read::config("config.json", text.as_bytes()).expect_err(text).to_string();
+        assert!(error.contains("heads"), "{text}: {error}");
+    }
+}
+
+#[test]
 fn another_head_and_quantised_checkpoints_are_noted() {
     let text = r#"{"model_type":"bert","architectures":["BertForSequenceClassification"],"quantization_config":{"quant_method":"gptq"}}"#;
     let notes = read::config("config.json", text.as_bytes()).expect("reads").notes;

@@ -61,7 +61,7 @@ def _size(args: Any, kwargs: Any) -> int:
     if words and isinstance(words[0], Tensor):
         source, words = words[0], words[1:]
         sides = _whole(words)
-        return max(source.numel(), math.prod(sides) if sides else 0)
+        return max(int(source.numel()), math.prod(sides) if sides else 0)
     return math.prod(_whole(words) or [0])
 
 

@@ -27,7 +27,8 @@ def keep_peaks(memory: Any, fold: "Callable[[], None]", own: "dict[str, int]") -
                 found[key] = max(found[key], value)
         return found
 
-    for owner in (memory, sys.modules["torch.cuda"]):
+    owners: tuple[Any, ...] = (memory, sys.modules["torch.cuda"])
+    for owner in owners:
         owner.memory_stats = memory_stats
 
     def reset_peak_memory_stats(device: Any = None) -> None:

@@ -140,9 +140,7 @@ class _Told:
         ranks = self._ranks(group)
         self._say(self._key("send", self._c10d.get_rank(), self._source(dst, group_dst, ranks)), list(object_list))
 
-    def recv_object_list(
-        self, object_list: Any, src: Any = None, group: Any = None, device: Any = None, group_src: Any = None, use_batch: bool = False
-    ) -> int:
+    def recv_object_list(self, object_list: Any, src: Any = None, group: Any = None, device: Any = None, group_src: Any = None, use_batch: bool = False) -> int:
         ranks = self._ranks(group)
         if src is None and group_src is None:
             raise GaplessError("recv_object_list without a source takes what comes first, which an estimate cannot know: name the source")

@@ -296,7 +296,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return {**kwargs, "output_size": int(value.sum())}
 
     def _nested(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> "tuple[Callable[..., Any], Any, Any]":
-        """torch's encoders leave padding out: whether the mask allows it, and the lengths, they would read from the card."""
+        """torch's encoders leave padding out: whether a mask allows it, and the lengths, they would ask the card."""
         value = self.value(args[1]) if len(args) > 1 else None
         if value is None:
             return function, args, kwargs

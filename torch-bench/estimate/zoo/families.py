@@ -65,7 +65,7 @@ CASES = {
     "gemma3": (*text("gemma3_text", **SMALL, num_key_value_heads=2, head_dim=64, vocab_size=20000, sliding_window=128), 12),
     "qwen3_moe": (*text("qwen3_moe", **SMALL, num_key_value_heads=2, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=512, vocab_size=16000), 12),
     "gpt_neox": (*text("gpt_neox", **SMALL, vocab_size=20000), 12),
-    "rwkv": (*text("rwkv", steps=128, hidden_size=512, num_hidden_layers=2, vocab_size=10000), 4),
+    "rwkv": (*text("rwkv", steps=32, hidden_size=512, num_hidden_layers=2, vocab_size=10000), 4),
     "big_bird": (*text("big_bird", "AutoModelForMaskedLM", steps=512, **SMALL, block_size=16, num_random_blocks=2, vocab_size=10000), 4),
     "funnel": (*text("funnel", "AutoModelForMaskedLM", d_model=512, n_head=8, d_head=64, d_inner=2048, block_sizes=[2, 2], vocab_size=10000), 8),
     "patchtst": (

@@ -1,6 +1,6 @@
 //! Decoders without experts.
 
-use super::{Build, Outcome, Sizes, attention, gated};
+use super::{Build, Outcome, Sizes, attention, gated, shared_evenly};
 use crate::parameters::Role;
 use crate::read::fields::Fields;
 
@@ -8,6 +8,7 @@ use crate::read::fields::Fields;
 fn gpt_sizes(fields: Fields<'_>, usual: [u64; 5]) -> Outcome<Sizes> {
     let [vocab, hidden, layers, heads, positions] = usual;
     let hidden = fields.size_of(&["n_embd", "hidden_size"], hidden)?;
+    shared_evenly(fields, hidden, &["n_head", "num_attention_heads"], heads)?;
     let heads = fields.size_of(&["n_head", "num_attention_heads"], heads)?;
     let inner = fields.optional_size("n_inner")?.unwrap_or(4 * hidden);
     Ok(Sizes {

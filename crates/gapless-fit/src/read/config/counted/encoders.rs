@@ -1,18 +1,8 @@
 //! Encoders of text and of pictures.
 
-use super::{Build, Outcome};
+use super::{Build, Outcome, shared_evenly};
 use crate::parameters::{List, Role};
 use crate::read::fields::Fields;
-
-/// The width of what heads share evenly: no forward pass runs with another.
-fn shared_evenly(fields: Fields<'_>, hidden: u64, keys: &[&str], heads: u64) -> Outcome<()> {
-    let heads = fields.size_of(keys, heads)?;
-    if hidden.is_multiple_of(heads) {
-        return Ok(());
-    }
-    let key = keys.iter().find(|key| fields.has(key)).unwrap_or(&keys[0]);
-    fields.fault(key, format!("{heads} heads do not divide the hidden size {hidden}"))
-}
 
 /// The matrix of a masked head that is not the embedding's, and its bias.
 fn untied_head(list: &mut List, fields: Fields<'_>, name: &str, shape: [u64; 2], bias: bool) -> Outcome<()> {

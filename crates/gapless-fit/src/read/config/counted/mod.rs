@@ -231,6 +231,16 @@ impl Sizes {
     }
 }
 
+/// The width of what heads share evenly: no forward pass runs with another.
+fn shared_evenly(fields: Fields<'_>, hidden: u64, keys: &[&str], heads: u64) -> Outcome<()> {
+    let heads = fields.size_of(keys, heads)?;
+    if hidden.is_multiple_of(heads) {
+        return Ok(());
+    }
+    let key = keys.iter().find(|key| fields.has(key)).unwrap_or(&keys[0]);
+    fields.fault(key, format!("{heads} heads do not divide the hidden size {hidden}"))
+}
+
 /// Queries, keys, values and the output, apart, as Llama names them.
 fn attention(list: &mut List, name: &str, sizes: &Sizes, qkv_bias: bool, out: &str, out_bias: bool) {
     list.linear(&format!("{name}.q_proj"), sizes.hidden, sizes.queries(), qkv_bias);

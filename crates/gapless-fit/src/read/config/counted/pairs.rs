@@ -1,6 +1,6 @@
 //! Models of two stacks: encoder and decoder, or text and pictures.
 
-use super::{Build, Outcome};
+use super::{Build, Outcome, shared_evenly};
 use crate::parameters::{List, Role};
 use crate::read::fields::Fields;
 
@@ -29,6 +29,8 @@ pub(super) fn bart(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     /// The table of positions begins with rows that padding would take.
     const OFFSET: u64 = 2;
     let hidden = fields.size("d_model", 1024)?;
+    shared_evenly(fields, hidden, &["encoder_attention_heads"], 16)?;
+    shared_evenly(fields, hidden, &["decoder_attention_heads"], 16)?;
     let positions = [fields.size("max_position_embeddings", 1024)? + OFFSET, hidden];
     build.embedding("model.shared.weight", fields.size("vocab_size", 50265)?, hidden);
     for (side, layers, inner, crosses) in [
@@ -50,6 +52,8 @@ pub(super) fn bart(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
 
 pub(super) fn whisper(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let hidden = fields.size("d_model", 384)?;
+    shared_evenly(fields, hidden, &["encoder_attention_heads"], 6)?;
+    shared_evenly(fields, hidden, &["decoder_attention_heads"], 6)?;
     let bins = fields.size("num_mel_bins", 80)?;
     let list = &mut build.list;
     for (name, from) in [("conv1", bins), ("conv2", hidden)] {
