@@ -410,7 +410,7 @@ class LargeKernels(nn.Module):
 
 
 class Conformer(nn.Module):
-    """Speech: half steps of feed-forward layers, attention with shifted relative scores, gated depthwise convolutions."""
+    """Speech: half steps of feed-forward layers, attention with shifted scores, gated depthwise convolutions."""
 
     class Block(nn.Module):
         def __init__(self, width, heads):
