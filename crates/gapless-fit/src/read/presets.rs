@@ -9,6 +9,10 @@ const TABLE: &str = include_str!("presets.txt");
 /// What checkpoints add to the name of their architecture.
 const SUFFIXES: [&str; 8] = ["hf", "instruct", "chat", "it", "base", "pt", "uncased", "2507"];
 
+/// Rows that are a part of what was published under their name: a checkpoint that sees too.
+const TEXT_ALONE: [&str; 5] =
+    ["gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "llama-4-scout", "llama-4-maverick"];
+
 /// The first name of every row, in the table's order.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
@@ -59,6 +63,9 @@ pub(crate) fn preset(text: &str) -> Option<Model> {
     let mut notes = Vec::new();
     let architecture = config::read(keys.as_bytes(), false, &mut notes).ok().flatten()?;
     let name = names.split(' ').next().unwrap_or(names).to_owned();
+    if TEXT_ALONE.contains(&name.as_str()) {
+        notes.push(format!("the text part of {name} alone: the part that it sees with is left out"));
+    }
     Some(Model { name, architecture: Some(architecture), weights: None, notes })
 }
 
@@ -75,7 +82,17 @@ pub(crate) fn nearest(text: &str) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::nearest;
+    use super::{TEXT_ALONE, names, nearest, preset};
+
+    #[test]
+    fn names_of_models_that_see_say_that_they_are_text_alone() {
+        for name in TEXT_ALONE {
+            assert!(names().contains(&name), "{name} is no row");
+        }
+        let notes = preset("google/gemma-3-4b-it").expect("it is there").notes;
+        assert!(notes.iter().any(|note| note.contains("the text part of gemma-3-4b alone")), "{notes:?}");
+        assert!(preset("gemma-3-1b").expect("it is there").notes.is_empty());
+    }
 
     #[test]
     fn a_part_of_a_name_leads_to_names_that_begin_with_it() {
