@@ -47,6 +47,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-cuda",
             "gapless-fit",
             "gapless-fleet",
+            "gapless-host",
             "gapless-kube",
             "gapless-ledger",
             "gapless-stats",

@@ -88,8 +88,8 @@ struct File {
     choices: Vec<Choice>,
 }
 
-/// What a tensor of this name, type and shape takes as `scheme` without patterns of the user; `None`: it stays as it is.
-/// `sparse-bitmask` stores what is not zero, so this is the most that it takes.
+/// What a tensor of this name, type and shape takes as `scheme` without patterns of the user; `None`: it stays as it
+/// is. `sparse-bitmask` stores what is not zero, so this is the most that it takes.
 pub fn size(tensor: (&str, &str, &[u64]), scheme: Scheme) -> Option<u64> {
     match choice::decide(tensor, scheme, None) {
         Choice::Taken(Matrix { kind, rows, columns, .. }) => {
