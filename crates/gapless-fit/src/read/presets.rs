@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn names_of_models_that_see_say_that_they_are_text_alone() {
         for name in TEXT_ALONE {
-            assert!(names().contains(&name), "{name} is no row");
+            assert!(names().contains(&name), "{name} is missing in presets.txt");
         }
         let notes = preset("google/gemma-3-4b-it").expect("it is there").notes;
         assert!(notes.iter().any(|note| note.contains("the text part of gemma-3-4b alone")), "{notes:?}");
