@@ -159,6 +159,9 @@ def enable(
             from . import _steps
 
             _steps.watch(torch, library)
+        from . import _streams
+
+        _streams.watch(torch, library)
         if chosen.get("check"):
             from . import _check
 

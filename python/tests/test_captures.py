@@ -254,3 +254,48 @@ print(json.dumps(found))
         STANDIN_CAPACITY=str(100 * MIB),
     )
     assert ours == native == ["error", True, 40 * MIB], (native, ours)
+
+
+RAW = """
+import ctypes
+card = ctypes.CDLL("libcuda.so.1")
+card.card_new_stream.restype = ctypes.c_uint64
+begin, end = card.card_begin_capture, card.card_end_capture
+begin.argtypes = end.argtypes = [ctypes.c_uint64]
+torch.cuda.init()
+kept = [of(1000)]
+def churn(first, second):
+    # Blocks of one stream, read on another and freed early: what is free goes from stream to stream.
+    for size in (1000, 3 * MIB, 30 * MIB, 7 * MIB, 21 * MIB, 2 * MIB) * 6:
+        with torch.cuda.stream(first):
+            x = of(size)
+        x.record_stream(second)
+        del x
+        with torch.cuda.stream(second):
+            kept[0] = of(size + 512)
+streams = [torch.cuda.Stream() for _ in range(3)]
+churn(*streams[:2])
+HANDLES
+found = []
+for handle in handles:
+    began = begin(handle)
+    churn(*streams[:2])
+    found.append([began, end(handle)])
+churn(*streams[:2])
+print(json.dumps(found))
+"""
+
+
+def test_a_capture_of_a_stream_that_the_program_made_stays_whole(real):
+    """No stream of a capture asks for memory meanwhile, and nobody tells of the capture."""
+    for how in ("torch.cuda.ExternalStream", "torch.cuda.streams.ExternalStream", "torch.cuda.get_stream_from_external"):
+        handles = f"made = card.card_new_stream(); named = {how}(made); handles = [made, made, card.card_new_stream()]"
+        native, ours = both(real, RAW.replace("HANDLES", handles))
+        assert ours == native == [[0, 0]] * 3, (how, native, ours)
+
+
+def test_a_capture_of_a_stream_that_torch_never_heard_of_is_not_seen(real):
+    """The test above sees something: fences end captures, and neither torch's own streams nor DLPack's end fences."""
+    others = "x = of(8)\nwith torch.cuda.stream(streams[2]):\n    y = x.__dlpack__(stream=streams[1].cuda_stream)\ntorch.cuda.ExternalStream(1)\n"
+    _, ours = both(real, RAW.replace("HANDLES", others + "handles = [card.card_new_stream()]"))
+    assert ours == [[0, 901]], ours

@@ -421,7 +421,7 @@ impl Device for CudaDevice {
     }
 
     fn fence(&mut self) -> Result<EventHandle, DeviceError> {
-        let fences = FenceDriver::get().filter(|_| !streams::has_parts());
+        let fences = FenceDriver::get().filter(|_| streams::may_fence());
         let fences = fences.ok_or(DeviceError::Driver(NOT_SUPPORTED))?;
         let _entered = self.enter();
         let event = self.event()?;

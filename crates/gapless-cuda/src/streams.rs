@@ -7,7 +7,11 @@
 //! Handles 0 to 2 are the default streams of whichever context is current. In a green context, which has a part of the
 //! card's processors, PyTorch works on them: they are other streams than those of the card's own context, and get names
 //! of their own ([`named`]). A fence over the card's own context does not cover the work of such a part, so a program
-//! that uses one has no fences ([`has_parts`]): waiting for the card does cover it, and takes their place.
+//! that uses one has no fences ([`may_fence`]): waiting for the card does cover it, and takes their place.
+//!
+//! Nor has a program that made a stream itself ([`note_made`]). A fence ends every capture of its context, and the
+//! program may capture such a stream without a word. It cannot be asked before each fence: a question about a stream
+//! that was destroyed may fault.
 
 use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,6 +26,8 @@ static OTHERS: Mutex<Vec<Other>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Whether the program has used another context of a card.
 static PARTS: AtomicBool = AtomicBool::new(false);
+/// Whether the program has made a stream itself.
+static MADE: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, Debug)]
 struct Other {
@@ -93,9 +99,14 @@ fn named_default(stream: u64) -> u64 {
     name
 }
 
-/// Whether the program has ever used another context of a card.
-pub(crate) fn has_parts() -> bool {
-    PARTS.load(Ordering::Relaxed)
+/// The program has made a stream itself, which it may capture without a word.
+pub fn note_made() {
+    MADE.store(true, Ordering::Relaxed);
+}
+
+/// Whether a fence covers all work of a card, and ends no capture that nobody can see.
+pub(crate) fn may_fence() -> bool {
+    !PARTS.load(Ordering::Relaxed) && !MADE.load(Ordering::Relaxed)
 }
 
 /// The program names a stream that uses memory of a card. What it was before does not matter: handles of streams that

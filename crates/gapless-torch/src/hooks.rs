@@ -126,6 +126,12 @@ pub extern "C" fn gapless_pause(device: i32) {
     });
 }
 
+/// The program has made a stream itself. It may capture the stream without a word, so no fence is recorded from now on.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_note_stream() {
+    gapless_cuda::streams::note_made();
+}
+
 /// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be
 /// the one that calls. Returns a number for [`gapless_remove_pressure`].
 #[unsafe(no_mangle)]
