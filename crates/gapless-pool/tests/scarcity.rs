@@ -31,7 +31,21 @@ fn pages_are_fine_under_a_limit_and_large_without_one() {
     assert_eq!(largest(&far), 32);
     let mut near = pool(140 * GIB, Some(10 * GIB));
     take(&mut near, GIB);
-    assert_eq!(largest(&near), 4);
+    assert_eq!(largest(&near), 8);
+}
+
+/// Each page costs driver calls, each time.
+#[test]
+fn under_a_limit_a_program_that_empties_its_cache_often_gets_larger_pages() {
+    let mut pool = pool(140 * GIB, Some(3 * GIB));
+    let mut pages = Vec::new();
+    for _ in 0..4 {
+        let block = take(&mut pool, GIB);
+        pages.push(pool.stats().pages.current);
+        pool.free(block).expect("it is allocated");
+        assert_eq!(pool.trim(), GIB);
+    }
+    assert_eq!(pages, [512, 512, 128, 128]);
 }
 
 #[test]

@@ -13,6 +13,13 @@ impl<D: Device> Pool<D> {
     /// Gives every wholly free page back to the device, of the default pool and of private pools that nobody uses:
     /// after waiting for the present work of all streams. Nothing during a capture. Returns the bytes.
     pub fn trim(&mut self) -> u64 {
+        let given = self.trim_all();
+        self.emptied += u64::from(given > 0);
+        given
+    }
+
+    /// [`Pool::trim`] that the program did not ask for.
+    pub(super) fn trim_all(&mut self) -> u64 {
         self.trim_where(Self::is_trimmed)
     }
 

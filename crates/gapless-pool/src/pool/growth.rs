@@ -14,8 +14,12 @@ use crate::mutants::{self, Mutant};
 
 /// Memory that was needed before is taken in parts of this size of it.
 const CHUNK_PART: u64 = 64;
-/// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 64 GiB.
-const ROOM_PART: u64 = 2048;
+/// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 32 GiB.
+const ROOM_PART: u64 = 1024;
+/// A program that has its cache emptied again and again pays for every page each time: from the second time on they may
+/// be larger.
+const OFTEN: u64 = 2;
+const ROOM_PART_OFTEN: u64 = 256;
 /// Of a limit that somebody set, memory is scarce from half of it on. A card is there whether its memory is needed or
 /// not: of that it is scarce in the last eighth.
 const LIMIT_PART: u64 = 2;
@@ -245,9 +249,10 @@ impl<D: Device> Pool<D> {
     /// The largest page to take from the device now.
     pub(super) fn largest_page(&self) -> u64 {
         let largest = self.options.largest_page;
+        let part = if self.emptied < OFTEN { ROOM_PART } else { ROOM_PART_OFTEN };
         match self.options.limit {
-            Some(limit) => largest.min(self.room_below(limit) / ROOM_PART),
-            None if self.is_scarce() => largest.min(self.room_below(self.card) / ROOM_PART),
+            Some(limit) => largest.min(self.room_below(limit) / part),
+            None if self.is_scarce() => largest.min(self.room_below(self.card) / part),
             None => largest,
         }
     }

@@ -316,7 +316,7 @@ impl<D: Device> Pool<D> {
         if there == 0 || there + self.room() < missing {
             return None;
         }
-        self.trim();
+        self.trim_all();
         match self.grow_for(heap, size, self.missing_at_home(heap, size)) {
             Ok(()) => self.at_home(heap, size).ok(),
             // A page that is free but in a window that something uses stayed.

@@ -153,6 +153,8 @@ pub struct Pool<D> {
     pending: Pending,
     /// Private pools that nobody uses.
     released: BTreeSet<PoolKey>,
+    /// How often the program had memory given back.
+    emptied: u64,
     /// A soft limit was passed: what is free goes back once this fence is done.
     owed: Option<Fence>,
     /// Pools whose memory sleeps.
@@ -185,6 +187,7 @@ impl<D: Device> Pool<D> {
             leaving: Leaving::default(),
             pending: Pending::default(),
             released: BTreeSet::new(),
+            emptied: 0,
             owed: None,
             sleepers: Sleepers::default(),
             quiet: false,

@@ -419,7 +419,7 @@ impl<D: Device> Pool<D> {
     /// Looks whether `wanted` bytes can be had, after what is free went back where it must.
     fn make_room(&mut self, wanted: u64) -> Result<(), SleepError> {
         if self.room() < wanted {
-            self.trim();
+            self.trim_all();
         }
         let room = self.room();
         if room >= wanted {
