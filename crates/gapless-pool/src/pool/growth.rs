@@ -16,10 +16,9 @@ use crate::mutants::{self, Mutant};
 const CHUNK_PART: u64 = 64;
 /// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 32 GiB.
 const ROOM_PART: u64 = 1024;
-/// A program that has its cache emptied again and again pays for every page each time: from the second time on they may
-/// be larger.
-const OFTEN: u64 = 2;
-const ROOM_PART_OFTEN: u64 = 256;
+/// A program that has its cache emptied again and again pays for every page each time: pages may be twice as large
+/// after each of the first so many times.
+const EMPTIED_MOST: u64 = 4;
 /// Of a limit that somebody set, memory is scarce from half of it on. A card is there whether its memory is needed or
 /// not: of that it is scarce in the last eighth.
 const LIMIT_PART: u64 = 2;
@@ -249,7 +248,7 @@ impl<D: Device> Pool<D> {
     /// The largest page to take from the device now.
     pub(super) fn largest_page(&self) -> u64 {
         let largest = self.options.largest_page;
-        let part = if self.emptied < OFTEN { ROOM_PART } else { ROOM_PART_OFTEN };
+        let part = ROOM_PART >> self.emptied.min(EMPTIED_MOST);
         match self.options.limit {
             Some(limit) => largest.min(self.room_below(limit) / part),
             None if self.is_scarce() => largest.min(self.room_below(self.card) / part),
