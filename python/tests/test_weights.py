@@ -317,10 +317,10 @@ def test_a_limit_and_a_time_out_are_numbers_and_the_ways_are_known(tmp_path, ten
     for arguments in ({"limit_rate": 0}, {"limit_rate": "fast"}, {"limit_rate": "5XB"}, {"timeout": 0}, {"timeout": -1}):
         with pytest.raises(OptionError, match="invalid"):
             weights.load(path, device="cpu", **arguments)
-    for ways in ("plain=map", "ring=driver,keep=no,piece=256K", "direct=threads", "direct=no"):
+    for ways in ("cached=map,window=1M", "cached=copy", "ring=driver,keep=no,piece=256K", "direct=threads", "direct=no"):
         monkeypatch.setenv("GAPLESS_WEIGHTS", ways)
         assert same(weights.load(path, device="cpu")["full"], tensors["full"])
-    for ways in ("plain=fast", "quick", "piece=", "piece=x"):
+    for ways in ("cached=fast", "quick", "piece=", "piece=x"):
         monkeypatch.setenv("GAPLESS_WEIGHTS", ways)
         with pytest.raises(OptionError, match="invalid GAPLESS_WEIGHTS"):
             weights.load(path, device="cpu")

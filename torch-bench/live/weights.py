@@ -6,8 +6,8 @@ usage: GAPLESS_LOADER=FILE python torch-bench/live/weights.py [--gigabytes 32] [
 
 Makes a model of bf16 weights with normal distributions in a folder of the host's memory, packs it, loads both several
 times, and prints each figure beside what is wanted. Needs torch and numpy, and room for 1.7 times the model in the
-folder. `--alternatives 3` compares the ways in which a plain file can be read (GAPLESS_WEIGHTS): GB/s, CPU seconds a
-GB, and the share of a pinned copy in the same rounds. `--bench` names the program `weights_bench` (an example of the
+folder. `--alternatives 3` compares the ways in which cached files are brought to a card (GAPLESS_WEIGHTS): GB/s, CPU
+seconds a GB, and the share of a pinned copy in the same rounds. `--bench` names the program `weights_bench` (an example of the
 crate gapless-weights), for the codec on the CPU. Exit 1 if the loaded tensors differ from those that were made; figures
 that miss their goal are printed as missed.
 """
@@ -167,25 +167,15 @@ def sweep(name, path, size):
         say(f"{name}: {threads} threads", size / took / 1e9, f"GB/s, CPU {spent / (size / 1e9):.3f} s a GB")
 
 
-# Ways of reading a cached plain file to a card, beside one another: GAPLESS_WEIGHTS, and threads.
-ALTERNATIVES = [
-    (f"plain=copy,ring={ring},keep={keep},piece={piece}", threads)
-    for ring, keep, piece, threads in [
-        ("driver", "no", "2M", 12),
-        ("driver", "yes", "2M", 12),
-        ("huge", "no", "2M", 12),
-        ("huge", "yes", "2M", 12),
-        ("huge", "yes", "1M", 12),
-        ("huge", "yes", "512K", 12),
-        ("huge", "yes", "256K", 12),
-        ("huge", "yes", "128K", 12),
-        ("huge", "yes", "512K", 8),
-        ("huge", "yes", "512K", 16),
-    ]
-] + [(f"plain=map,piece={piece}", threads) for piece in ("8M", "32M", "128M", "512M") for threads in (2, 4, 8, 12)]
+# Ways of bringing a cached file to a card, beside one another: GAPLESS_WEIGHTS, and threads.
+ALTERNATIVES = (
+    [(f"cached=copy,piece={piece}M", threads) for piece in (1, 2, 4) for threads in (8, 10, 12, 16)]
+    + [(f"cached=copy,ring={ring},keep={keep}", 12) for ring, keep in (("driver", "yes"), ("huge", "no"))]
+    + [("cached=map,window=64M", threads) for threads in (1, 2, 4)]
+)
 
 
-def alternatives(path, size, repeats):
+def alternatives(name, path, size, repeats):
     """Each way in turn, several rounds: GB/s, CPU and the share of a pinned copy that is measured in the same round."""
     rows = {way: ([], []) for way in ALTERNATIVES}
     copies = []
@@ -207,13 +197,13 @@ def alternatives(path, size, repeats):
         if before is not None:
             os.environ["GAPLESS_WEIGHTS"] = before
     copied = statistics.median(copies)
-    print(f"a pinned copy in these rounds: {copied:.1f} GB/s; wanted: 0.95 of it, CPU 0.05 s a GB")
+    print(f"{name}; a pinned copy in these rounds: {copied:.1f} GB/s; wanted: 0.95 of it (packed 1.24), CPU 0.05 s a GB")
     print(f"  {'GAPLESS_WEIGHTS':<44} threads   GB/s  of copy  CPU s/GB")
     for (way, threads), (speeds, used) in sorted(rows.items(), key=lambda row: -statistics.median(row[1][0]) if row[1][0] else 0):
         if speeds:
             speed, spent = statistics.median(speeds), statistics.median(used)
             print(f"  {way:<44} {threads:>7} {speed:>6.1f} {speed / copied:>8.3f} {spent:>9.3f}", flush=True)
-            FIGURES[f"{way} with {threads} threads"] = {"gigabytes_a_second": speed, "of_copy": speed / copied, "cpu_seconds_a_gigabyte": spent}
+            FIGURES[f"{name}: {way} with {threads} threads"] = {"gigabytes_a_second": speed, "of_copy": speed / copied, "cpu_seconds_a_gigabyte": spent}
 
 
 def without_kernel(path, size):
@@ -347,15 +337,20 @@ def measure(args, folder):
         say("plain: CPU", spent, "s a GB", "0.05", spent <= 0.05)
     attempt(fixed_cost, plain)
     if args.alternatives:
-        attempt(alternatives, plain, size, args.alternatives)
-        os.environ["GAPLESS_WEIGHTS"] = "plain=map"
-        mapped = attempt(exact, plain, count)
-        del os.environ["GAPLESS_WEIGHTS"]
-        print(f"mapped: {'failed' if mapped is None else count - len(mapped)} of {count} tensors bit for bit", flush=True)
+        _native.pack(plain, packed, os.cpu_count())
+        wrong = []
+        for name, path in (("plain", plain), ("packed", packed)):
+            attempt(alternatives, name, path, size, args.alternatives)
+            os.environ["GAPLESS_WEIGHTS"] = "cached=map"
+            found = attempt(exact, path, count)
+            del os.environ["GAPLESS_WEIGHTS"]
+            print(f"{name}, mapped: {'failed' if found is None else count - len(found)} of {count} tensors bit for bit", flush=True)
+            wrong.append(found)
+        packed.unlink()
     bad = exact(plain, count)
     print(f"plain: {count - len(bad)} of {count} tensors bit for bit", flush=True)
     if args.only_alternatives:
-        return not bad and (not args.alternatives or mapped == [])
+        return not bad and (not args.alternatives or wrong == [[], []])
     attempt(sweep, "plain", plain, size)
 
     began = time.perf_counter()

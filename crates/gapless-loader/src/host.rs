@@ -127,7 +127,7 @@ pub fn work(shared: &Shared) -> Result<()> {
     let mut buffer = pages.buffer();
     let mut decoding = Decoding::default();
     let mut reading = shared.settings.reading();
-    while let Some(job) = shared.take() {
+    while let Some(job) = shared.take(1).first() {
         if job.length + 2 * PAGE > buffer.shared().len() {
             pages = Pages::new(job.length + 2 * PAGE).ok_or_else(no_memory)?;
             buffer = pages.buffer();

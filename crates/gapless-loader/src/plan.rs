@@ -9,8 +9,9 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes of a file that one job reads: a chunk of the longest kind that Gapless writes fits.
-pub const JOB: usize = 2 << 20;
+/// Bytes of a file that one job reads: a chunk of the longest kind that Gapless writes fits. A card's copies of half as
+/// much leave a tenth of the wire unused.
+pub const JOB: usize = 4 << 20;
 
 /// Bytes of a tensor and the address that they go to, on the host or on a card.
 #[repr(C)]

@@ -114,13 +114,9 @@ pub unsafe fn save(
         return Err(LoadError::Argument("a tensor is on a card, and no card was named".into()));
     }
     let current = card.as_ref().map(Card::current).transpose()?;
-    let stream = card.as_ref().map_or(Ok(std::ptr::null_mut()), Card::stream)?;
+    let stream = card.as_ref().map_or(std::ptr::null_mut(), |card| card.stream(0));
     let memory = Memory { path: to.to_owned(), header: &header, held, card: card.as_ref(), stream };
     let done = gapless_weights::save(&memory, &header, to, settings.threads.max(1) as usize, is_packed);
-    if let Some(card) = &card {
-        // SAFETY: the stream is ours, and nothing is under way on it.
-        unsafe { (card.driver.end_stream)(stream) };
-    }
     drop(current);
     Ok(done?)
 }

@@ -26,6 +26,8 @@ pub struct Settings {
     pub limit_rate: u64,
     /// Bytes of a job that copies bytes as they are. 0: the usual.
     pub piece: u64,
+    /// Bytes of a window of a mapped file. 0: the usual.
+    pub window: u64,
     /// Milliseconds that a read is tried again, or waited for. 0: the usual.
     pub timeout: u32,
     /// How bytes are read and copied: bits of `ways`.
@@ -85,6 +87,8 @@ pub struct Shared {
     pub catalogue: Arc<Catalogue>,
     jobs: Vec<Job>,
     next: AtomicUsize,
+    /// At least 1.
+    threads: usize,
     pub done: AtomicU64,
     pub on_card: AtomicU64,
     pub on_host: AtomicU64,
@@ -113,6 +117,7 @@ impl Shared {
             catalogue,
             jobs,
             next: AtomicUsize::new(0),
+            threads: threads.max(1),
             done: AtomicU64::new(0),
             on_card: AtomicU64::new(0),
             on_host: AtomicU64::new(0),
@@ -126,12 +131,16 @@ impl Shared {
         }
     }
 
-    /// The next job; none where all are taken, or the loading ends early.
-    pub fn take(&self) -> Option<&Job> {
+    /// The next jobs, up to `most` of them, and fewer towards the end: no thread has much to do when the others are
+    /// done. Empty where all are taken, or the loading ends early.
+    pub fn take(&self, most: usize) -> &[Job] {
         if self.is_over() {
-            return None;
+            return &[];
         }
-        self.jobs.get(self.next.fetch_add(1, Ordering::Relaxed))
+        let left = self.jobs.len().saturating_sub(self.next.load(Ordering::Relaxed));
+        let count = most.min(left / self.threads / 2).max(1);
+        let first = self.next.fetch_add(count, Ordering::Relaxed).min(self.jobs.len());
+        &self.jobs[first..(first + count).min(self.jobs.len())]
     }
 
     /// Waits until so many bytes may be read.

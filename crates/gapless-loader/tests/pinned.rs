@@ -15,5 +15,5 @@ fn pinned_memory_is_bounded_by_the_threads_and_given_back() {
     }
     let (now, most) = common::pinned();
     assert_eq!(now, 0);
-    assert!(most > 0 && most <= (4 * 7) << 20, "{most}");
+    assert!(most > 0 && most <= (4 * 11) << 20, "{most}");
 }

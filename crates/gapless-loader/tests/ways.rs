@@ -38,8 +38,7 @@ fn every_way_gives_the_same_bytes_and_gives_back_what_it_pinned() {
                     assert!(*found == model.bytes(name), "{name} by ways {ways}, pieces of {piece}");
                 }
                 assert_eq!(progress.done, progress.total);
-                let is_long = piece == 0 || piece >= 1 << 20;
-                let is_mapped = path == model.plain() && ways & ways::MAPPED != 0 && is_long;
+                let is_mapped = ways & ways::MAPPED != 0;
                 assert_eq!(progress.mapped > 0, is_mapped, "ways {ways}, pieces of {piece}: {progress:?}");
             }
         }
@@ -58,11 +57,11 @@ fn rings_are_kept_for_the_next_loading_and_no_more_than_were_used() {
     gapless_loader::cuda::release();
     load();
     let kept = common::pinned().0;
-    assert!(kept > 0 && kept <= 3 * (7 << 20), "{kept}");
+    assert!(kept > 0 && kept <= 3 * (11 << 20), "{kept}");
     for _ in 0..3 {
         load();
     }
-    assert!(common::pinned().0 <= 3 * (7 << 20));
+    assert!(common::pinned().0 <= 3 * (11 << 20));
     gapless_loader::cuda::release();
     assert_eq!(common::pinned().0, 0);
 }

@@ -28,7 +28,7 @@ class Settings(ctypes.Structure):
     _fields_ = [
         ("device", ctypes.c_int32),
         ("threads", ctypes.c_uint32),
-        *((name, ctypes.c_uint64) for name in ("stream", "staging", "limit_rate", "piece")),
+        *((name, ctypes.c_uint64) for name in ("stream", "staging", "limit_rate", "piece", "window")),
         ("timeout", ctypes.c_uint32),
         ("ways", ctypes.c_uint32),
     ]

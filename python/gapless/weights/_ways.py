@@ -1,6 +1,6 @@
 """How files are read: a limit, time-outs, and GAPLESS_WEIGHTS, which chooses among ways that give the same bytes.
 
-GAPLESS_WEIGHTS is a list such as "plain=map,piece=64M,ring=huge". It is for measurements on a machine: the defaults
+GAPLESS_WEIGHTS is a list such as "cached=map,window=64M,ring=huge". It is for measurements on a machine: the defaults
 are what is best on the machines that were measured.
 """
 
@@ -14,8 +14,8 @@ VARIABLE = "GAPLESS_WEIGHTS"
 # Bits of `ways` in crates/gapless-loader/src/shared.rs.
 MAPPED, HUGE, KEPT, CACHED, THREADS = 1, 2, 4, 8, 16
 CHOICES: "dict[str, dict[str, int]]" = {
-    # Cached bytes that go to a GPU as they are: copied to pinned memory, or from the mapped file, pinned in place.
-    "plain": {"copy": 0, "map": MAPPED},
+    # Cached bytes that go to a GPU: copied to pinned memory, or from the mapped file, pinned in place.
+    "cached": {"copy": 0, "map": MAPPED},
     # Pinned memory: the driver's, or huge pages that are pinned.
     "ring": {"driver": 0, "huge": HUGE},
     # Whether pinned memory, streams and the kernel are kept for the next load.
@@ -23,7 +23,7 @@ CHOICES: "dict[str, dict[str, int]]" = {
     # Direct reads of cold files.
     "direct": {"uring": 0, "threads": THREADS, "no": CACHED},
 }
-DEFAULTS = {"plain": "copy", "ring": "huge", "keep": "yes", "direct": "uring"}
+DEFAULTS = {"cached": "copy", "ring": "huge", "keep": "yes", "direct": "uring"}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -55,13 +55,13 @@ def apply(settings: Any, limit_rate: "Optional[Union[int, float, str]]", timeout
     chosen = dict(DEFAULTS)
     for part in filter(None, os.environ.get(VARIABLE, "").split(",")):
         key, _, value = part.strip().partition("=")
-        if key == "piece" and (length := size(value)):
-            settings.piece = length
+        if key in ("piece", "window") and (length := size(value)):
+            setattr(settings, key, length)
         elif value in CHOICES.get(key, {}):
             chosen[key] = value
         else:
             known = ", ".join(f"{name}={'|'.join(values)}" for name, values in CHOICES.items())
-            raise OptionError(f"invalid {VARIABLE}: {part!r}: use {known}, piece=2M")
+            raise OptionError(f"invalid {VARIABLE}: {part!r}: use {known}, piece=4M, window=64M")
     settings.ways = sum(CHOICES[key][value] for key, value in chosen.items())
     if shared:
         settings.ways |= CACHED

@@ -2,9 +2,9 @@
 
 use super::chunk::Room;
 use super::driver::{self, Driver, Handle};
-use super::kept::{Base, Current, Kernel};
+use super::kept::{Base, Current, Kernel, STREAMS};
 use crate::error::Result;
-use crate::shared::{Settings, ways};
+use crate::shared::{Settings, locked, ways};
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub struct Card {
     pub(super) base: Arc<Base>,
     /// Recorded on the caller's stream before the first copy.
     before: Handle,
+    streams: [Handle; STREAMS],
     pub staging: u64,
     pub(super) is_kept: bool,
     pub(super) is_huge: bool,
@@ -35,37 +36,52 @@ impl Card {
         let (is_kept, is_huge) = (settings.has(ways::KEPT), settings.has(ways::HUGE));
         let base = Base::open(device, library, is_kept)?;
         let (driver, mut event) = (base.driver, null_mut());
-        {
-            let _current = base.current()?;
-            // SAFETY: a pointer to a value that lives through the call; the stream is the caller's, as `Load::start`
-            // was promised.
-            unsafe {
-                driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::SLEEPING))?;
-                driver.check("cuEventRecord", (driver.record)(event, settings.stream as Handle))?;
+        // Dropped if one of the calls fails: what there is by then is given back.
+        let mut card = Card {
+            driver,
+            base,
+            before: null_mut(),
+            streams: [null_mut(); STREAMS],
+            staging: settings.staging,
+            is_kept,
+            is_huge,
+        };
+        let base = Arc::clone(&card.base);
+        let _current = base.current()?;
+        // SAFETY: a pointer to a value that lives through the call; the stream is the caller's, as `Load::start`
+        // was promised.
+        unsafe {
+            driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::SLEEPING))?;
+            card.before = event;
+            driver.check("cuEventRecord", (driver.record)(event, settings.stream as Handle))?;
+        }
+        let kept = locked(&base.streams).pop();
+        match kept {
+            Some(streams) => card.streams = streams,
+            None => {
+                for at in 0..STREAMS {
+                    // SAFETY: a pointer to a value that lives through the call.
+                    let status = unsafe { (driver.stream)(&raw mut card.streams[at], driver::NON_BLOCKING) };
+                    driver.check("cuStreamCreate", status)?;
+                }
             }
         }
-        Ok(Card { driver, base, before: event, staging: settings.staging, is_kept, is_huge })
+        for stream in card.streams {
+            // SAFETY: the event was recorded.
+            let status = unsafe { (driver.stream_wait)(stream, event, 0) };
+            driver.check("cuStreamWaitEvent", status)?;
+        }
+        Ok(card)
+    }
+
+    /// The stream of a thread, whose work follows what the caller's stream had to do.
+    pub fn stream(&self, thread: usize) -> Handle {
+        self.streams[thread % STREAMS]
     }
 
     /// Makes the card's context current for this thread.
     pub fn current(&self) -> Result<Current<'_>> {
         self.base.current()
-    }
-
-    /// Lets a stream's work follow what the caller's stream had to do.
-    pub(super) fn follow(&self, stream: Handle) -> Result<()> {
-        // SAFETY: the event was recorded.
-        self.driver.check("cuStreamWaitEvent", unsafe { (self.driver.stream_wait)(stream, self.before, 0) })
-    }
-
-    /// A new stream whose work follows what the caller's stream had to do.
-    pub fn stream(&self) -> Result<Handle> {
-        let mut stream = null_mut();
-        // SAFETY: a pointer to a value that lives through the call.
-        let status = unsafe { (self.driver.stream)(&raw mut stream, driver::NON_BLOCKING) };
-        self.driver.check("cuStreamCreate", status)?;
-        self.follow(stream)?;
-        Ok(stream)
     }
 
     fn kernel(&self) -> Option<Kernel> {
@@ -135,9 +151,18 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        if let Ok(_current) = self.current() {
+        let Ok(_current) = self.current() else { return };
+        if !self.before.is_null() {
             // SAFETY: the threads that waited for the event have ended. What fails here cannot be helped.
             unsafe { (self.driver.end_event)(self.before) };
+        }
+        if self.is_kept && self.streams.iter().all(|stream| !stream.is_null()) {
+            locked(&self.base.streams).push(self.streams);
+            return;
+        }
+        for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
+            // SAFETY: the stream is this value's own, and its threads have ended.
+            unsafe { (self.driver.end_stream)(stream) };
         }
     }
 }

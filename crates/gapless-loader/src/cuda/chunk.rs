@@ -18,12 +18,19 @@ pub struct Chunk {
     pub places: [u32; 5],
     pub low: u32,
     pub palettes: [u64; 4],
+    pub checksum: u64,
+    pub length: u32,
+    pub unused: u32,
 }
 
 pub const CHUNK: usize = size_of::<Chunk>();
 
 /// Static shared memory of the kernel, and what the driver keeps for itself.
 const RESERVED: usize = 2048;
+/// Table A has room for the sums of 64 blocks of the checksum.
+const LEAST_TABLE: usize = 64 * 64;
+/// Chunks up to this length have a checksum of another kind, which the host compares.
+const SHORT: usize = 240;
 
 /// Shared memory of one chunk: of its two tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +43,8 @@ impl Room {
     fn of(layout: &Layout) -> Room {
         // Lanes read up to 12 bytes past the next symbol.
         let table = |items: u32| (items as usize).next_multiple_of(64) + 64;
-        Room { a: table(layout.escapes[0]), b: if layout.levels > 1 { table(layout.escapes[1]) } else { 0 } }
+        let a = table(layout.escapes[0]).max(LEAST_TABLE);
+        Room { a, b: if layout.levels > 1 { table(layout.escapes[1]) } else { 0 } }
     }
 
     pub fn or(self, other: Room) -> Room {
@@ -49,11 +57,13 @@ impl Room {
 }
 
 impl Chunk {
-    /// The chunk `bytes`, which will stand at `source` and whose first value belongs to `target`; `wanted` are its
-    /// values that are written. None where the kernel cannot decode it.
+    /// A chunk of `length` bytes that begins with `head`, will stand at `source`, and whose first value belongs to
+    /// `target`; `wanted` are its values that are written. None where the kernel cannot decode it, or cannot compare
+    /// its checksum.
     pub fn new(
         kind: Kind,
-        bytes: &[u8],
+        head: &[u8],
+        (length, checksum): (usize, u64),
         source: u64,
         target: u64,
         wanted: &Range<u32>,
@@ -62,7 +72,8 @@ impl Chunk {
         if !source.is_multiple_of(8) || !target.is_multiple_of(2) {
             return None;
         }
-        let layout = layout(kind, bytes)?;
+        let layout = layout(kind, head, length)?;
+        let length = u32::try_from(length).ok().filter(|_| length > SHORT)?;
         let chunk = Chunk {
             source,
             target,
@@ -75,6 +86,9 @@ impl Chunk {
             places: layout.places,
             low: layout.low,
             palettes: layout.palettes,
+            checksum,
+            length,
+            unused: 0,
         };
         (wanted.end <= layout.values).then(|| (chunk, Room::of(&layout)))
     }
@@ -94,9 +108,12 @@ impl Chunk {
         self.bits.iter().chain(&self.escapes).chain(&self.places).for_each(|word| put(&word.to_le_bytes()));
         put(&self.low.to_le_bytes());
         self.palettes.iter().for_each(|palette| put(&palette.to_le_bytes()));
+        put(&self.checksum.to_le_bytes());
+        put(&self.length.to_le_bytes());
+        put(&self.unused.to_le_bytes());
         out
     }
 }
 
 // The fields stand one after another without a hole, as `to_bytes` writes them: 8-byte fields on boundaries of 8.
-const _: () = assert!(CHUNK == 16 + 16 + 16 + 16 + 20 + 4 + 32);
+const _: () = assert!(CHUNK == 16 + 16 + 16 + 16 + 20 + 4 + 32 + 16);

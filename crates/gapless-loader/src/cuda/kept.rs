@@ -11,6 +11,10 @@ use std::ffi::{CStr, CString, c_int};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
+/// Streams of a loading, which its threads share. With one for each thread the card's copies have longer pauses between
+/// them; with one for all, none of them runs beside a kernel.
+pub(super) const STREAMS: usize = 4;
+
 /// A card's context, and what is kept with it.
 #[derive(Debug)]
 pub struct Base {
@@ -18,6 +22,8 @@ pub struct Base {
     pub device: c_int,
     pub context: Handle,
     pub(super) kernel: OnceLock<Option<Kernel>>,
+    /// Streams that nobody uses, a loading's together.
+    pub(super) streams: Mutex<Vec<[Handle; STREAMS]>>,
     /// Rings that nobody uses.
     pub(super) rings: Mutex<Vec<Pinned>>,
 }
@@ -66,8 +72,8 @@ impl Base {
             driver.check("cuDeviceGet", (driver.device)(&raw mut number, device as c_int))?;
             driver.check("cuDevicePrimaryCtxRetain", (driver.retain)(&raw mut context, number))?;
         }
-        let (kernel, rings) = (OnceLock::new(), Mutex::new(Vec::new()));
-        let base = Arc::new(Base { driver, device: number, context, kernel, rings });
+        let (kernel, streams, rings) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        let base = Arc::new(Base { driver, device: number, context, kernel, streams, rings });
         if is_kept {
             all.push((device, library.map(CStr::to_owned), Arc::clone(&base)));
         }
@@ -95,6 +101,9 @@ impl Drop for Base {
             if (self.driver.push)(self.context) == 0 {
                 for ring in locked(&self.rings).drain(..) {
                     ring.end(&self.driver);
+                }
+                for stream in locked(&self.streams).drain(..).flatten() {
+                    (self.driver.end_stream)(stream);
                 }
                 if let Some(Some(kernel)) = self.kernel.get() {
                     (self.driver.end_module)(kernel.module);

@@ -45,7 +45,7 @@ pub unsafe fn measure(
     if shared == 0 {
         return Err(LoadError::NoDriver("the kernel cannot be loaded, or there is no staging memory"));
     }
-    let stream = card.stream()?;
+    let stream = card.stream(0);
     let sync = || {
         driver.check(
             "cuStreamSynchronize", // SAFETY: the stream is ours.
@@ -80,7 +80,8 @@ pub unsafe fn measure(
                 continue;
             }
             let first = target + (held.start - wanted.start);
-            match Chunk::new(directory.kind, bytes, source, first, &values) {
+            let sum = (bytes.len(), directory.entries[chunk].checksum);
+            match Chunk::new(directory.kind, bytes, sum, source, first, &values) {
                 Some((chunk, need)) if needs.or(need).fits(shared) => {
                     heads.extend_from_slice(&chunk.to_bytes());
                     needs = needs.or(need);
@@ -135,7 +136,6 @@ pub unsafe fn measure(
         (driver.end_event)(before);
         (driver.end_event)(after);
         (driver.host_free)(error);
-        (driver.end_stream)(stream);
         damaged
     };
     if damaged > 0 { Err(LoadError::Argument("a chunk is damaged".into())) } else { Ok(measured) }

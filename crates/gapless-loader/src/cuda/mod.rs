@@ -1,9 +1,9 @@
 //! Jobs whose target is a card's memory.
 //!
-//! Each thread has a stream and two slots of pinned memory. It reads a job into one slot while the card copies from
-//! the other. Or cached bytes that are copied as they are go to the card from the mapped file (`window`). Packed
-//! chunks go to the card as they are, and the kernel decodes them from a staging area there into their place. Chunks
-//! that the kernel does not know (rANS, other types than bf16) are decoded by the thread into the slot.
+//! Each thread has two slots of pinned memory. It reads a job into one slot while the card copies from the other. Or
+//! the card copies cached bytes from the mapped file (`window`). Packed chunks go to the card as they are, and the
+//! kernel checks and decodes them from a staging area there into their place. Chunks that the kernel does not know
+//! (rANS, other types than bf16) are decoded by the thread into the slot.
 //!
 //! ```text
 //! slot on the host   | descriptors | bytes of the file        | decoded chunks | error |
@@ -15,6 +15,7 @@ mod chunk;
 mod driver;
 mod kept;
 mod measure;
+mod packed;
 mod pinned;
 mod ring;
 mod window;
@@ -30,17 +31,21 @@ pub use ring::STAGING;
 pub use worker::work;
 
 use crate::plan::JOB;
-use crate::shared::{Settings, ways};
+use crate::shared::Settings;
 
 /// Bytes of a window of the mapped file.
-const WINDOW: usize = 32 << 20;
+const WINDOW: u64 = 64 << 20;
 
 /// Bytes of a job that copies bytes as they are, on a card or on the host.
 pub fn piece(settings: &Settings) -> usize {
-    let most = if settings.device >= 0 && settings.has(ways::MAPPED) { 1 << 30 } else { JOB };
     match settings.piece {
-        0 if most > JOB => WINDOW,
         0 => JOB,
-        piece => usize::try_from(piece).unwrap_or(most).clamp(64 << 10, most),
+        piece => usize::try_from(piece).unwrap_or(JOB).clamp(64 << 10, JOB),
     }
+}
+
+/// Jobs that one window of the mapped file shows, at most.
+fn window_jobs(settings: &Settings) -> usize {
+    let window = if settings.window == 0 { WINDOW } else { settings.window.min(1 << 30) };
+    (window as usize / piece(settings)).max(1)
 }

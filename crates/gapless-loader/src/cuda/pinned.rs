@@ -1,4 +1,4 @@
-//! Pinned memory with a stream and events: what a ring is made of, and what is kept of it.
+//! Pinned memory with events: what a ring is made of, and what is kept of it.
 
 use super::driver::{Driver, Handle, PORTABLE, SLEEPING};
 use crate::error::Result;
@@ -10,10 +10,9 @@ pub const SLOTS: usize = 2;
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A stream, its events, and pinned memory, which may be kept for another loading.
+/// Events, and pinned memory, which may be kept for another loading.
 #[derive(Debug)]
 pub(super) struct Pinned {
-    pub(super) stream: Handle,
     pub(super) events: [Handle; SLOTS],
     pub(super) memory: Option<Memory>,
 }
@@ -87,9 +86,8 @@ impl Memory {
 }
 
 impl Pinned {
-    /// Takes over the stream.
-    pub(super) fn new(driver: &Driver, stream: Handle) -> Result<Pinned> {
-        let mut pinned = Pinned { stream, events: [null_mut(); SLOTS], memory: None };
+    pub(super) fn new(driver: &Driver) -> Result<Pinned> {
+        let mut pinned = Pinned { events: [null_mut(); SLOTS], memory: None };
         for event in &mut pinned.events {
             // SAFETY: a pointer to a value that lives through the call.
             let status = unsafe { (driver.event)(event, SLEEPING) };
@@ -101,14 +99,11 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// Gives all of it back. Nothing is under way on the stream, and the card's context is current.
+    /// Gives all of it back. The card uses nothing of it any more, and its context is current.
     pub(super) fn end(self, driver: &Driver) {
-        // SAFETY: all of it is this value's own.
-        unsafe {
-            for event in self.events.into_iter().filter(|event| !event.is_null()) {
-                (driver.end_event)(event);
-            }
-            (driver.end_stream)(self.stream);
+        for event in self.events.into_iter().filter(|event| !event.is_null()) {
+            // SAFETY: the event is this value's own.
+            unsafe { (driver.end_event)(event) };
         }
         if let Some(memory) = self.memory {
             memory.end(driver);

@@ -1,5 +1,5 @@
-//! A thread's slots of pinned memory, with a stream of their own. Dropping the ring waits for the stream: no copy is
-//! under way afterwards. Memory is pinned when the first slot is needed.
+//! A thread's slots of pinned memory, and a stream that it shares with a few other threads. Dropping the ring waits for
+//! the stream: no copy is under way afterwards. Memory is pinned when the first slot is needed.
 
 use super::card::Card;
 use super::chunk::CHUNK;
@@ -10,8 +10,8 @@ use crate::file::{Buffer, PAGE};
 use crate::plan::JOB;
 use crate::shared::locked;
 
-/// Chunks that the kernel decodes at a time, at most; a job has about 24 of them.
-pub const MOST_CHUNKS: usize = 64;
+/// Chunks that the kernel decodes at a time, at most; a job has about 48 of them.
+pub const MOST_CHUNKS: usize = 128;
 pub(super) const HEADS: usize = (MOST_CHUNKS * CHUNK).next_multiple_of(PAGE);
 pub(super) const READ: usize = JOB + 2 * PAGE;
 /// Room for decoded chunks: two of the longest that Gapless writes.
@@ -49,16 +49,11 @@ impl<'a> Ring<'a> {
     pub(super) fn new(card: &'a Card, thread: usize) -> Result<Ring<'a>> {
         let kept = locked(&card.base.rings).pop();
         let pinned = match kept {
-            Some(pinned) => {
-                if let Err(error) = card.follow(pinned.stream) {
-                    pinned.end(&card.driver);
-                    return Err(error);
-                }
-                pinned
-            }
-            None => Pinned::new(&card.driver, card.stream()?)?,
+            Some(pinned) => pinned,
+            None => Pinned::new(&card.driver)?,
         };
-        Ok(Ring { card, stream: pinned.stream, thread, pinned: Some(pinned), slots: Vec::new() })
+        let stream = card.stream(thread);
+        Ok(Ring { card, stream, thread, pinned: Some(pinned), slots: Vec::new() })
     }
 
     /// Pins the slots' memory, if that was not done yet: with room for decoded chunks, or without.
@@ -149,6 +144,11 @@ impl Slot {
     pub(super) fn front(&self, end: usize) -> &[u8] {
         // SAFETY: the two ranges are one; nobody writes them while they are lent.
         unsafe { std::slice::from_raw_parts(self.at, HEADS + end.min(READ)) }
+    }
+
+    /// Where bytes of the file go on the card.
+    pub(super) fn bytes_on_card(&self) -> u64 {
+        self.staging + HEADS as u64
     }
 
     pub(super) fn error(&self) -> *mut u32 {

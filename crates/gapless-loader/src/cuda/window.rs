@@ -11,16 +11,19 @@ use crate::file::PAGE;
 use gapless_weights::input::Input;
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::null_mut;
 
 /// Ranges of fewer bytes are not mapped.
-pub(super) const LEAST: usize = 1 << 20;
+pub(super) const LEAST: u64 = 256 << 10;
 /// Windows of a thread: one is pinned while another is copied.
 const DEPTH: usize = 2;
 
 struct Window {
     at: *mut c_void,
     length: usize,
+    /// The place in the file that is mapped at `at`.
+    first: u64,
     event: Handle,
 }
 
@@ -28,6 +31,7 @@ struct Window {
 pub(super) struct Windows<'a> {
     card: &'a Card,
     stream: Handle,
+    /// The newest one last: it is open until [`Windows::close`].
     held: VecDeque<Window>,
     events: Vec<Handle>,
 }
@@ -37,9 +41,9 @@ impl<'a> Windows<'a> {
         Windows { card, stream, held: VecDeque::new(), events: Vec::new() }
     }
 
-    /// Begins to copy a range of a file to `target`. False where it cannot be mapped and pinned.
+    /// Maps and pins a range of a file. False where that cannot be done.
     #[cfg(target_os = "linux")]
-    pub(super) fn copy(&mut self, input: &Input, at: u64, length: usize, target: u64) -> Result<bool> {
+    pub(super) fn open(&mut self, input: &Input, range: &Range<u64>) -> Result<bool> {
         use std::os::fd::AsRawFd;
         while self.held.len() >= DEPTH {
             self.end_first()?;
@@ -54,44 +58,62 @@ impl<'a> Windows<'a> {
                 event
             }
         };
-        let first = at / PAGE as u64 * PAGE as u64;
-        let offset = (at - first) as usize;
-        let whole = (offset + length).next_multiple_of(PAGE);
+        let first = range.start / PAGE as u64 * PAGE as u64;
+        let length = ((range.end - first) as usize).next_multiple_of(PAGE);
         let (read, shared, file) = (libc::PROT_READ, libc::MAP_SHARED, input.file().as_raw_fd());
         // SAFETY: a new mapping of an open file, which no thread reads.
-        let map = unsafe { libc::mmap(null_mut(), whole, read, shared, file, first as libc::off_t) };
-        if map == libc::MAP_FAILED {
+        let at = unsafe { libc::mmap(null_mut(), length, read, shared, file, first as libc::off_t) };
+        if at == libc::MAP_FAILED {
             self.events.push(event);
             return Ok(false);
         }
         // SAFETY: the mapping is alive until `end`.
-        if unsafe { (driver.host_register)(map, whole, driver::READ_ONLY | driver::PORTABLE) } != 0 {
+        if unsafe { (driver.host_register)(at, length, driver::READ_ONLY | driver::PORTABLE) } != 0 {
             // SAFETY: nobody uses the mapping.
-            unsafe { libc::munmap(map, whole) };
+            unsafe { libc::munmap(at, length) };
             self.events.push(event);
             return Ok(false);
         }
-        self.held.push_back(Window { at: map, length: whole, event });
-        // SAFETY: the range lies in the pinned window, which stays until the event; `Load::start` was promised the
-        // target.
-        unsafe {
-            let from = map.cast::<u8>().add(offset).cast::<c_void>();
-            driver.check("cuMemcpyHtoDAsync", (driver.to_card)(target, from, length, self.stream))?;
-            driver.check("cuEventRecord", (driver.record)(event, self.stream))?;
-        }
+        self.held.push_back(Window { at, length, first, event });
         Ok(true)
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn copy(&mut self, _: &Input, _: u64, _: usize, _: u64) -> Result<bool> {
+    pub(super) fn open(&mut self, _: &Input, _: &Range<u64>) -> Result<bool> {
         Ok(false)
     }
 
-    /// Waits for the oldest copy, and ends its window.
+    /// Begins to copy a part of the window that was opened last to `target`.
+    pub(super) fn copy(&self, at: u64, length: usize, target: u64) -> Result<()> {
+        let window = self
+            .held
+            .back()
+            .filter(|window| at >= window.first && at - window.first + length as u64 <= window.length as u64);
+        let Some(window) = window else {
+            return Err(crate::error::LoadError::Argument("a range is not in the window".into()));
+        };
+        let driver = &self.card.driver;
+        // SAFETY: the range lies in the pinned window, which stays until its event; `Load::start` was promised the
+        // target.
+        let status = unsafe {
+            let from = window.at.cast::<u8>().add((at - window.first) as usize);
+            (driver.to_card)(target, from.cast(), length, self.stream)
+        };
+        driver.check("cuMemcpyHtoDAsync", status)
+    }
+
+    /// No more is copied from the window that was opened last. It ends when its copies are done.
+    pub(super) fn close(&self) -> Result<()> {
+        let (driver, Some(window)) = (&self.card.driver, self.held.back()) else { return Ok(()) };
+        // SAFETY: event and stream are this thread's.
+        driver.check("cuEventRecord", unsafe { (driver.record)(window.event, self.stream) })
+    }
+
+    /// Waits for the oldest window's copies, and ends it.
     fn end_first(&mut self) -> Result<()> {
         if let Some(window) = self.held.front() {
             let driver = &self.card.driver;
-            // SAFETY: the event was recorded behind the copy.
+            // SAFETY: the event was recorded behind the copies.
             driver.check("cuEventSynchronize", unsafe { (driver.event_sync)(window.event) })?;
         }
         if let Some(window) = self.held.pop_front() {
@@ -103,13 +125,11 @@ impl<'a> Windows<'a> {
 
     /// Unpins and unmaps. No copy from the window is under way.
     fn end(&self, window: &Window) {
-        // SAFETY: the window is this thread's own, and the caller has waited for its copy.
+        // SAFETY: the window is this thread's own, and the caller has waited for its copies.
         unsafe {
             (self.card.driver.host_unregister)(window.at);
             #[cfg(target_os = "linux")]
             libc::munmap(window.at, window.length);
-            #[cfg(not(target_os = "linux"))]
-            let _ = window.length;
         }
     }
 }

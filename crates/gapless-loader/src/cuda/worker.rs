@@ -1,23 +1,20 @@
-//! One thread's jobs: read, check, copy; decode on the card or here.
+//! One thread's jobs: those that it reads into its ring, and those that it copies from windows of the mapped file.
 
 use super::card::Card;
-use super::chunk::{CHUNK, Chunk, Room};
+use super::packed::{self, Given};
 use super::pinned::SLOTS;
-use super::ring::{DECODED, HEADS, MOST_CHUNKS, READ, Ring};
+use super::ring::Ring;
 use super::window::{self, Windows};
 use crate::error::Result;
-use crate::file::{PAGE, Reading};
-use crate::host::{Decoding, part};
+use crate::file::Reading;
+use crate::host::Decoding;
 use crate::plan::{JOB, Job, Work};
 use crate::shared::{Shared, ways};
-use gapless_weights::codec::{Damage, stored};
-use gapless_weights::stream::StreamError;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-const ESCAPES: Damage = Damage("a cascade has other escapes than its header counts");
-
-/// What the kernel works on in a slot: the job, and the chunk of each descriptor.
-type Given<'a> = Option<(&'a Job, Vec<usize>)>;
+/// Bytes of a file that a window may have between jobs: directories of packed tensors.
+const BETWEEN: u64 = 1 << 20;
 
 /// One thread: its ring, its windows, and which slot is next.
 struct Worker<'a> {
@@ -46,14 +43,18 @@ pub fn work(shared: &Shared, card: &Card, thread: usize) -> Result<()> {
         reading: shared.settings.reading(),
         is_mapped: shared.settings.has(ways::MAPPED),
     };
-    while let Some(job) = shared.take() {
-        match &job.work {
-            Work::Plain { .. } => worker.plain(job)?,
-            Work::Chunks { .. } => worker.chunks(job)?,
+    let window = super::window_jobs(&shared.settings);
+    loop {
+        let jobs = shared.take(if worker.is_mapped { window } else { 1 });
+        if jobs.is_empty() {
+            break;
+        }
+        if !worker.is_mapped || !worker.map(jobs)? {
+            jobs.iter().try_for_each(|job| worker.read(job))?;
         }
     }
     for slot in 0..worker.ring.slots.len() {
-        settle(shared, &mut worker.ring, slot, &mut worker.given[slot])?;
+        packed::settle(shared, &mut worker.ring, slot, &mut worker.given[slot])?;
     }
     worker.ring.sync()
 }
@@ -64,14 +65,22 @@ impl<'a> Worker<'a> {
         self.ring.pin(is_plain)?;
         let slot = self.slot;
         self.slot = (slot + 1) % SLOTS;
-        settle(self.shared, &mut self.ring, slot, &mut self.given[slot])?;
+        packed::settle(self.shared, &mut self.ring, slot, &mut self.given[slot])?;
         Ok(slot)
+    }
+
+    fn read(&mut self, job: &'a Job) -> Result<()> {
+        match &job.work {
+            Work::Plain { .. } => self.plain(job),
+            Work::Chunks { .. } => self.chunks(job),
+        }
     }
 
     fn chunks(&mut self, job: &'a Job) -> Result<()> {
         let slot = self.next(false)?;
         self.shared.pace(job.length);
-        let chunks = packed(self.shared, &mut self.ring, slot, job, &mut self.decoding, &mut self.reading)?;
+        let chunks =
+            packed::read(self.shared, &mut self.ring, slot, job, &mut self.decoding, &mut self.reading)?;
         self.given[slot] = (!chunks.is_empty()).then_some((job, chunks));
         self.ring.hand_over(slot)
     }
@@ -79,27 +88,12 @@ impl<'a> Worker<'a> {
     fn plain(&mut self, job: &Job) -> Result<()> {
         let Work::Plain { target, sum } = &job.work else { return Ok(()) };
         let shard = &self.shared.catalogue.shards[job.shard];
-        let input = &shard.reader.input;
-        // A checksum is the CPU's work, and a cold range is not in the page cache.
-        if self.is_mapped
-            && sum.is_none()
-            && job.length >= window::LEAST
-            && !shard.cached.is_cold(input, job.at, job.length, &self.reading)
-        {
-            self.shared.pace(job.length);
-            self.is_mapped = self.windows.copy(input, job.at, job.length, *target)?;
-            if self.is_mapped {
-                shard.cached.read.fetch_add(job.length as u64, Ordering::Relaxed);
-                self.shared.mapped.fetch_add(job.length as u64, Ordering::Relaxed);
-                self.shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
-                return Ok(());
-            }
-        }
         for begin in (0..job.length).step_by(JOB) {
             let length = JOB.min(job.length - begin);
             let slot = self.next(true)?;
             self.shared.pace(length);
             let (_, mut read, _) = self.ring.slots[slot].parts();
+            let input = &shard.reader.input;
             let at = shard.cached.read(input, job.at + begin as u64, length, &mut read, &mut self.reading)?;
             let bytes = &read.shared()[at..at + length];
             if let Some((sum, part)) = sum {
@@ -113,104 +107,73 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
-}
 
-/// Waits for a slot; an error where the kernel found one of its chunks damaged.
-fn settle(shared: &Shared, ring: &mut Ring<'_>, slot: usize, given: &mut Given<'_>) -> Result<()> {
-    let error = ring.settle(slot)? as usize;
-    let Some((job, chunks)) = given.take() else { return Ok(()) };
-    let Work::Chunks { directory, .. } = &job.work else { return Ok(()) };
-    if error == 0 {
-        return Ok(());
-    }
-    let chunk = chunks.get(error - 1).copied().unwrap_or_default();
-    Err(shared.damaged(job, StreamError::Chunk { chunk, bytes: directory.range(chunk), damage: ESCAPES }))
-}
-
-/// The chunks of a job; gives those that the kernel decodes, in the order of their descriptors.
-fn packed(
-    shared: &Shared,
-    ring: &mut Ring<'_>,
-    slot: usize,
-    job: &Job,
-    decoding: &mut Decoding,
-    reading: &mut Reading,
-) -> Result<Vec<usize>> {
-    let Work::Chunks { directory, chunks, wanted, target } = &job.work else { return Ok(Vec::new()) };
-    let shard = &shared.catalogue.shards[job.shard];
-    let (mut heads, mut read, mut decoded) = ring.slots[slot].parts();
-    // A chunk that is longer than a slot: only a file that another program wrote has one.
-    let mut own =
-        (job.length + 2 * PAGE > READ).then(|| crate::host::Pages::new(job.length + 2 * PAGE)).flatten();
-    if let Some(own) = &mut own {
-        read = own.buffer();
-    }
-    let mut at = shard.cached.read(&shard.reader.input, job.at, job.length, &mut read, reading)?;
-    let end = at + job.length;
-    let shared_memory = if own.is_some() { 0 } else { ring.card.shared() };
-    let staging = ring.slots[slot].staging;
-    let (mut on_card, mut room, mut filled, mut given) = (Vec::new(), Room::default(), 0, 0);
-    for chunk in chunks.clone() {
-        let bytes = &read.shared()[at..at + directory.entries[chunk].length];
-        let source = staging + (HEADS + at) as u64;
-        at += bytes.len();
-        directory.check(chunk, bytes).map_err(|damage| shared.damaged(job, damage))?;
-        let held = directory.range(chunk);
-        let part = part(&held, wanted);
-        let length = (part.end - part.start) as usize;
-        let place = target + (part.start - wanted.start);
-        given += length as u64;
-        if shared_memory > 0 && on_card.len() < MOST_CHUNKS {
-            let width = directory.kind.width() as u64;
-            let values = ((part.start - held.start) / width) as u32..((part.end - held.start) / width) as u32;
-            // The address that the chunk's first value would have, wanted or not.
-            let first = place.wrapping_sub(part.start - held.start);
-            let is_whole_values =
-                (part.start - held.start).is_multiple_of(width) && part.end.is_multiple_of(width);
-            let found = Chunk::new(directory.kind, bytes, source, first, &values).filter(|_| is_whole_values);
-            if let Some((described, needs)) = found
-                && room.or(needs).fits(shared_memory)
-                && u64::from(described.values) * width == held.end - held.start
-            {
-                let from = on_card.len() * CHUNK;
-                heads.bytes()[from..from + CHUNK].copy_from_slice(&described.to_bytes());
-                on_card.push(chunk);
-                room = room.or(needs);
-                continue;
+    /// Copies jobs from one window over all of them; jobs that need the CPU are read. False where there is no window.
+    fn map(&mut self, jobs: &'a [Job]) -> Result<bool> {
+        let Some((shard, range)) = self.span(jobs) else { return Ok(false) };
+        let shard = &self.shared.catalogue.shards[shard];
+        self.is_mapped = self.windows.open(&shard.reader.input, &range)?;
+        if !self.is_mapped {
+            return Ok(false);
+        }
+        for job in jobs {
+            let is_copied = match &job.work {
+                Work::Plain { target, sum: None } => {
+                    self.shared.pace(job.length);
+                    self.windows.copy(job.at, job.length, *target)?;
+                    self.shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
+                    true
+                }
+                // A checksum over several jobs is the CPU's work.
+                Work::Plain { sum: Some(_), .. } => false,
+                Work::Chunks { .. } => self.map_chunks(job)?,
+            };
+            if is_copied {
+                shard.cached.read.fetch_add(job.length as u64, Ordering::Relaxed);
+                self.shared.mapped.fetch_add(job.length as u64, Ordering::Relaxed);
+            } else {
+                self.read(job)?;
             }
         }
-        shared.on_host.fetch_add(1, Ordering::Relaxed);
-        if own.is_none()
-            && let Some(values) = stored(directory.kind, bytes, (held.end - held.start) as usize)
-        {
-            let from = values + (part.start - held.start) as usize;
-            ring.copy(place, &bytes[from..from + length])?;
-            continue;
-        }
-        let is_long = (held.end - held.start) as usize > DECODED;
-        if !is_long && filled + length > DECODED {
-            ring.sync()?;
-            filled = 0;
-        }
-        let values = decoding
-            .chunk(directory, chunk, bytes, wanted, None)
-            .map_err(|damage| shared.damaged(job, damage))?;
-        if is_long {
-            // From memory that is not pinned: the driver has copied it when the stream is done.
-            ring.copy(place, values)?;
-            ring.sync()?;
-        } else {
-            decoded.bytes()[filled..filled + length].copy_from_slice(values);
-            ring.copy(place, &decoded.shared()[filled..filled + length])?;
-            filled += length;
-        }
+        self.windows.close()?;
+        Ok(true)
     }
-    if !on_card.is_empty() {
-        let slot = &ring.slots[slot];
-        ring.copy(slot.staging, slot.front(end))?;
-        ring.card.decode(slot.staging, on_card.len() as u32, room, slot.error() as u64, ring.stream)?;
-        shared.on_card.fetch_add(on_card.len() as u64, Ordering::Relaxed);
+
+    /// Copies a job's chunks from the window to the staging area, and has them decoded there. False where some need the
+    /// CPU.
+    fn map_chunks(&mut self, job: &'a Job) -> Result<bool> {
+        if self.ring.card.shared() == 0 {
+            return Ok(false);
+        }
+        let slot = self.next(false)?;
+        let described = packed::describe(self.shared, &self.ring, slot, job, &self.reading)?;
+        let Some((chunks, room)) = described else { return Ok(false) };
+        self.shared.pace(job.length);
+        let at = &self.ring.slots[slot];
+        self.ring.copy(at.staging, at.front(0))?;
+        self.windows.copy(job.at, job.length, at.bytes_on_card())?;
+        self.ring.card.decode(at.staging, chunks.len() as u32, room, at.error() as u64, self.ring.stream)?;
+        packed::count(self.shared, job, chunks.len());
+        self.given[slot] = Some((job, chunks));
+        self.ring.hand_over(slot)?;
+        Ok(true)
     }
-    shared.done.fetch_add(given, Ordering::Relaxed);
-    Ok(on_card)
+
+    /// The shard and the range of jobs that one window can show: they stand close together, and are cached.
+    fn span(&self, jobs: &[Job]) -> Option<(usize, Range<u64>)> {
+        let (first, last) = (jobs.first()?, jobs.last()?);
+        let range = first.at..last.at + last.length as u64;
+        let bytes: u64 = jobs.iter().map(|job| job.length as u64).sum();
+        let is_close = jobs.iter().all(|job| job.shard == first.shard)
+            && jobs.is_sorted_by_key(|job| job.at)
+            && range.end - range.start <= bytes + BETWEEN;
+        let is_summed = |job: &Job| matches!(&job.work, Work::Plain { sum: Some(_), .. });
+        if !is_close || bytes < window::LEAST || jobs.iter().all(is_summed) {
+            return None;
+        }
+        let shard = &self.shared.catalogue.shards[first.shard];
+        let length = (range.end - range.start) as usize;
+        let is_cold = shard.cached.is_cold(&shard.reader.input, range.start, length, &self.reading);
+        (!is_cold).then_some((first.shard, range))
+    }
 }

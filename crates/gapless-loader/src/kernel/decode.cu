@@ -2,8 +2,8 @@
 // decodes one chunk; grid = number of chunks, block = THREADS threads.
 //
 // The host has read the chunk's header and checked every place and length in it (`Chunk`). What is left to check is
-// that each level passes on as many items as the header says. The kernel counts them first and decodes nothing if they
-// differ, so it never reads past a table.
+// the chunk's checksum, and that each level passes on as many items as the header says. The kernel does both first and
+// decodes nothing if they differ, so it never reads past a table.
 //
 // Levels run from the last to the first. The symbols of a level land in shared memory and are what the level above
 // passes on. Level l writes table A if l is odd, else table B; the raw symbols count as a level. Only the first level
@@ -39,6 +39,9 @@ struct Chunk {
     u32 places[5];    // where the planes of each level begin in the chunk, then the raw symbols
     u32 low;          // where the low bytes begin
     u64 palettes[4];  // symbols by code; 0 for the escape
+    u64 checksum;     // XXH3 of the chunk
+    u32 length;       // bytes of the chunk, more than 240; 0: the host has compared the checksum
+    u32 unused;
 };
 
 // Bit k of a byte becomes nibble k.
@@ -48,6 +51,86 @@ __device__ __forceinline__ u32 spread(u32 x) {
     x = (x | x << 6) & 0x03030303;
     return (x | x << 3) & 0x11111111;
 }
+
+// ---- XXH3 with 64 bits, of more than 240 bytes: crates/gapless-weights/src/checksum.rs ----
+//
+// Eight sums take words of 8 bytes, turn by turn. 16 stripes of 64 bytes are a block. What a block adds to the sums does
+// not depend on them, so the warps add up blocks side by side. One warp then takes the blocks in order.
+
+__device__ const u64 SECRET[24] = {
+    0xbe4ba423396cfeb8, 0x1cad21f72c81017c, 0xdb979083e96dd4de, 0x1f67b3b7a4a44072,
+    0x78e5c0cc4ee679cb, 0x2172ffcc7dd05a82, 0x8e2443f7744608b8, 0x4c263a81e69035e0,
+    0xcb00c391bb52283c, 0xa32e531b8b65d088, 0x4ef90da297486471, 0xd8acdea946ef1938,
+    0x3f349ce33f76faa8, 0x1d4f0bc7c7bbdcf9, 0x3159b4cd4be0518a, 0x647378d9c97e9fc8,
+    0xc3ebd33483acc5ea, 0xeb6313faffa081c5, 0x49daf0b751dd0d17, 0x9e68d429265516d3,
+    0xfca1477d58be162b, 0xce31d07ad1b8f88f, 0x280416958f3acb45, 0x7e404bbbcafbd7af};
+__device__ const u64 START[8] = {0x00000000c2b2ae3d, 0x9e3779b185ebca87, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
+                                 0x85ebca77c2b2ae63, 0x0000000085ebca77, 0x27d4eb2f165667c5, 0x000000009e3779b1};
+#define BLOCK 1024
+
+// Eight bytes of the secret, from any place.
+__device__ __forceinline__ u64 secret(u32 at) {
+    const u32 turn = 8 * (at & 7);
+    return turn ? SECRET[at >> 3] >> turn | SECRET[(at >> 3) + 1] << (64 - turn) : SECRET[at >> 3];
+}
+
+__device__ __forceinline__ u64 exchange(u64 x, int d) {
+    const u32 low = __shfl_xor_sync(~0u, (u32)x, d), high = __shfl_xor_sync(~0u, (u32)(x >> 32), d);
+    return (u64)high << 32 | low;
+}
+
+__device__ __forceinline__ u64 product(u64 keyed) { return (u64)(u32)keyed * (keyed >> 32); }
+
+// Whether the chunk's checksum is right: the same for every thread of the first warp, true for the others. `sums` has
+// room for the sums of `most` blocks. All threads of the block call it, and meet at its end.
+__device__ bool is_right(const Chunk& chunk, u64* sums, u32 most, u32 lane, u32 warp) {
+    const u64* words = (const u64*)chunk.source;
+    const u32 blocks = (chunk.length - 1) / BLOCK, word = lane & 7;
+    u64 keys[4];
+    for (u32 k = 0; k < 4; k++) keys[k] = SECRET[4 * k + (lane >> 3) + word];
+    u64 sum = START[word];
+    for (u32 begin = 0; begin < blocks; begin += most) {
+        const u32 count = blocks - begin < most ? blocks - begin : most;
+        for (u32 b = warp; b < count; b += WARPS) {
+            u64 data = 0, products = 0;
+            for (u32 k = 0; k < 4; k++) {  // four stripes at a time, a word for each lane
+                const u64 own = __ldg(words + (begin + b) * (BLOCK / 8) + 32 * k + lane);
+                data += own;
+                products += product(own ^ keys[k]);
+            }
+            products += exchange(data, 1);
+            products += exchange(products, 8);
+            products += exchange(products, 16);
+            if (lane < 8) sums[8 * b + lane] = products;
+        }
+        __syncthreads();
+        if (warp == 0)
+            for (u32 b = 0; b < count; b++) {
+                sum += sums[8 * b + word];
+                sum = (sum ^ sum >> 47 ^ SECRET[16 + word]) * 0x9e3779b1u;
+            }
+        __syncthreads();
+    }
+    if (warp) return true;
+    const u32 stripes = (chunk.length - 1 - blocks * BLOCK) / 64;
+    for (u32 k = 0; k < stripes; k++) {
+        const u64 own = __ldg(words + blocks * (BLOCK / 8) + 8 * k + word);
+        sum += product(own ^ SECRET[k + word]) + exchange(own, 1);
+    }
+    // The last stripe ends where the chunk does.
+    const u8* last = (const u8*)chunk.source + chunk.length - 64 + 8 * word;
+    u64 own = 0;
+    for (u32 k = 0; k < 8; k++) own |= (u64)last[k] << 8 * k;
+    sum += product(own ^ secret(121 + 8 * word)) + exchange(own, 1);
+    const u64 one = sum ^ secret(11 + 8 * word), other = exchange(one, 1);
+    u64 folded = word & 1 ? 0 : one * other ^ __umul64hi(one, other);
+    for (int d = 1; d < 8; d <<= 1) folded += exchange(folded, d);
+    u64 result = chunk.length * 0x9e3779b185ebca87ull + folded;
+    result = (result ^ result >> 37) * 0x165667919e3779f9ull;
+    return (result ^ result >> 32) == chunk.checksum;
+}
+
+// ---- the cascade ----
 
 // How many items a warp's share of a level passes on. A lane reads 32 items at a time.
 template <u32 BITS>
@@ -120,17 +203,28 @@ __device__ void decode(const Chunk& chunk, const u32* planes, u32 blocks, u32 ro
     }
 }
 
-// `room` bytes of shared memory are table A, the rest table B. `error`, in the host's memory, becomes 1 + the number
-// of a damaged chunk: any of them, if several are.
+// `room` bytes of shared memory are table A, the rest table B; the sums of blocks stand in table A before. `error`, in
+// the host's memory, becomes 1 + the number of a damaged chunk: any of them, if several are. Its highest bit says that
+// the checksum is wrong.
 extern "C" __global__ void __launch_bounds__(THREADS)
 gapless_decode(const Chunk* chunks, u32 room, u32* error) {
     extern __shared__ __align__(16) u8 tables[];
     __shared__ u32 counts[4][WARPS];
+    __shared__ u32 is_checked;
     const Chunk& chunk = chunks[blockIdx.x];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, levels = chunk.levels;
     const u8* source = (const u8*)chunk.source;
     const u8* raw = source + chunk.places[levels];
     u8* last_table = tables + (levels & 1 ? 0 : room);
+    if (chunk.length) {
+        const bool is_same = is_right(chunk, (u64*)tables, room / 64, lane, warp);
+        if (threadIdx.x == 0) is_checked = is_same;
+        __syncthreads();
+        if (!is_checked) {                             // the same for every thread of the block
+            if (threadIdx.x == 0) *error = (blockIdx.x + 1) | 1u << 31;
+            return;
+        }
+    }
     for (u32 k = threadIdx.x; k < chunk.escapes[levels - 1]; k += THREADS) last_table[k] = raw[k];
     for (u32 l = 0; l < levels; l++) {
         const u32 items = l ? chunk.escapes[l - 1] : chunk.values, blocks = (items + 63) / 64;

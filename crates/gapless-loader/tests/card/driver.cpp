@@ -103,6 +103,9 @@ static unsigned __shfl_up_sync(unsigned, unsigned v, int d) {
     return shuffle(v, (int)lane >= d ? lane - d : lane);
 }
 template <class T> static T __ldg(const T *p) { return *p; }
+static unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
 static unsigned __popc(unsigned x) { return __builtin_popcount(x); }
 static unsigned __funnelshift_r(unsigned low, unsigned high, unsigned s) {
     return (unsigned)((((uint64_t)high << 32) | low) >> (s & 31));

@@ -27,9 +27,10 @@ pub struct Layout {
     pub palettes: [u64; LEVELS],
 }
 
-/// The layout of a chunk, or none where it is coded in another way or is damaged.
-pub fn layout(kind: Kind, chunk: &[u8]) -> Option<Layout> {
-    let head = chunk.first_chunk::<HEADER>()?;
+/// The layout of a chunk of `length` bytes that begins with `head`, or none where it is coded in another way or is
+/// damaged.
+pub fn layout(kind: Kind, head: &[u8], length: usize) -> Option<Layout> {
+    let head = head.first_chunk::<HEADER>()?;
     let values = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
     let is_cascade = head[0] == Mode::Planes as u8
         && head[1] == kind.split() as u8
@@ -42,7 +43,7 @@ pub fn layout(kind: Kind, chunk: &[u8]) -> Option<Layout> {
     let cascade = read_cascade(head, count).ok()?;
     let first = HEADER + aligned(count);
     let places = cascade.places(count);
-    if first + places[cascade.levels] + cascade.raw() > chunk.len() {
+    if first + places[cascade.levels] + cascade.raw() > length {
         return None;
     }
     Some(Layout {

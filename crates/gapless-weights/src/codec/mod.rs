@@ -48,7 +48,8 @@ pub use entropy::{Entropy, entropy};
 pub use layout::{Layout, layout, stored};
 pub use path::Path;
 
-const HEADER: usize = 64;
+/// Bytes at the beginning of a chunk that say how it is coded.
+pub const HEADER: usize = 64;
 const ALIGN: usize = 64;
 /// The longest chunk that a decoder accepts, in values: it bounds what it allocates.
 pub const MOST_VALUES: usize = 1 << 18;

@@ -1,0 +1,198 @@
+//! Chunks of a packed tensor: described for the kernel, which checks and decodes them, or checked and decoded here.
+
+use super::chunk::{CHUNK, Chunk, Room};
+use super::ring::{DECODED, MOST_CHUNKS, READ, Ring};
+use crate::error::Result;
+use crate::file::{Buffer, PAGE, Reading};
+use crate::host::{Decoding, Pages, part};
+use crate::plan::{Job, Work};
+use crate::shared::Shared;
+use gapless_weights::codec::{Damage, HEADER, stored};
+use gapless_weights::stream::{Directory, StreamError};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+const ESCAPES: Damage = Damage("a cascade has other escapes than its header counts");
+/// As decode.cu marks a chunk whose checksum is wrong.
+const WRONG_SUM: u32 = 1 << 31;
+
+/// What the kernel works on in a slot: the job, and the chunk of each descriptor.
+pub(super) type Given<'a> = Option<(&'a Job, Vec<usize>)>;
+
+/// Waits for a slot; an error where the kernel found one of its chunks damaged.
+pub(super) fn settle(shared: &Shared, ring: &mut Ring<'_>, slot: usize, given: &mut Given<'_>) -> Result<()> {
+    let error = ring.settle(slot)?;
+    let Some((job, chunks)) = given.take() else { return Ok(()) };
+    let Work::Chunks { directory, .. } = &job.work else { return Ok(()) };
+    if error == 0 {
+        return Ok(());
+    }
+    let number = (error & !WRONG_SUM) as usize;
+    let chunk = number.checked_sub(1).and_then(|number| chunks.get(number)).copied().unwrap_or_default();
+    let bytes = directory.range(chunk);
+    let damage = match error & WRONG_SUM {
+        0 => StreamError::Chunk { chunk, bytes, damage: ESCAPES },
+        _ => StreamError::Checksum { chunk, bytes },
+    };
+    Err(shared.damaged(job, damage))
+}
+
+/// What the kernel decodes of a job.
+struct Described {
+    heads: Buffer,
+    /// The chunk of each descriptor.
+    chunks: Vec<usize>,
+    room: Room,
+    /// Shared memory that a block may have; 0: the kernel decodes nothing.
+    most: usize,
+}
+
+impl Described {
+    /// Adds a chunk that begins with `head` and will stand at `source`. False where the kernel cannot decode it.
+    fn add(
+        &mut self,
+        directory: &Directory,
+        chunk: usize,
+        head: &[u8],
+        source: u64,
+        (wanted, target): (&Range<u64>, u64),
+    ) -> bool {
+        if self.most == 0 || self.chunks.len() >= MOST_CHUNKS {
+            return false;
+        }
+        let (held, width) = (directory.range(chunk), directory.kind.width() as u64);
+        let part = part(&held, wanted);
+        let is_whole_values =
+            (part.start - held.start).is_multiple_of(width) && part.end.is_multiple_of(width);
+        let values = ((part.start - held.start) / width) as u32..((part.end - held.start) / width) as u32;
+        // The address that the chunk's first value would have, wanted or not.
+        let first = (target + (part.start - wanted.start)).wrapping_sub(part.start - held.start);
+        let entry = &directory.entries[chunk];
+        let found = Chunk::new(directory.kind, head, (entry.length, entry.checksum), source, first, &values);
+        let Some((described, needs)) = found.filter(|_| is_whole_values) else { return false };
+        if !self.room.or(needs).fits(self.most)
+            || u64::from(described.values) * width != held.end - held.start
+        {
+            return false;
+        }
+        let from = self.chunks.len() * CHUNK;
+        self.heads.bytes()[from..from + CHUNK].copy_from_slice(&described.to_bytes());
+        self.chunks.push(chunk);
+        self.room = self.room.or(needs);
+        true
+    }
+}
+
+/// Describes all chunks of a job, whose bytes will stand in the slot's staging area: only their headers are read. None
+/// where the kernel cannot decode one of them.
+pub(super) fn describe(
+    shared: &Shared,
+    ring: &Ring<'_>,
+    slot: usize,
+    job: &Job,
+    reading: &Reading,
+) -> Result<Option<(Vec<usize>, Room)>> {
+    let Work::Chunks { directory, chunks, wanted, target } = &job.work else { return Ok(None) };
+    if job.length > READ {
+        return Ok(None);
+    }
+    let input = &shared.catalogue.shards[job.shard].reader.input;
+    let (heads, ..) = ring.slots[slot].parts();
+    let mut described =
+        Described { heads, chunks: Vec::new(), room: Room::default(), most: ring.card.shared() };
+    let (mut at, mut head) = (0, [0; HEADER]);
+    for chunk in chunks.clone() {
+        let length = directory.entries[chunk].length;
+        if length < HEADER {
+            return Ok(None);
+        }
+        input.read_patiently(job.at + at as u64, &mut head, reading.patience)?;
+        let source = ring.slots[slot].bytes_on_card() + at as u64;
+        if !described.add(directory, chunk, &head, source, (wanted, *target)) {
+            return Ok(None);
+        }
+        at += length;
+    }
+    Ok(Some((described.chunks, described.room)))
+}
+
+/// Counts a job whose chunks the kernel decodes, all of them.
+pub(super) fn count(shared: &Shared, job: &Job, chunks: usize) {
+    let Work::Chunks { directory, chunks: all, wanted, .. } = &job.work else { return };
+    let given = all.clone().map(|chunk| part(&directory.range(chunk), wanted));
+    shared.done.fetch_add(given.map(|part| part.end - part.start).sum(), Ordering::Relaxed);
+    shared.on_card.fetch_add(chunks as u64, Ordering::Relaxed);
+}
+
+/// Reads a job's chunks into a slot, and has them decoded; gives those that the kernel decodes, in the order of their
+/// descriptors.
+pub(super) fn read(
+    shared: &Shared,
+    ring: &mut Ring<'_>,
+    slot: usize,
+    job: &Job,
+    decoding: &mut Decoding,
+    reading: &mut Reading,
+) -> Result<Vec<usize>> {
+    let Work::Chunks { directory, chunks, wanted, target } = &job.work else { return Ok(Vec::new()) };
+    let shard = &shared.catalogue.shards[job.shard];
+    let (heads, mut read, mut decoded) = ring.slots[slot].parts();
+    // A chunk that is longer than a slot: only a file that another program wrote has one.
+    let mut own = (job.length + 2 * PAGE > READ).then(|| Pages::new(job.length + 2 * PAGE)).flatten();
+    if let Some(own) = &mut own {
+        read = own.buffer();
+    }
+    let mut at = shard.cached.read(&shard.reader.input, job.at, job.length, &mut read, reading)?;
+    let end = at + job.length;
+    let most = if own.is_some() { 0 } else { ring.card.shared() };
+    let mut described = Described { heads, chunks: Vec::new(), room: Room::default(), most };
+    let (mut filled, mut given) = (0, 0);
+    for chunk in chunks.clone() {
+        let bytes = &read.shared()[at..at + directory.entries[chunk].length];
+        let source = ring.slots[slot].bytes_on_card() + at as u64;
+        at += bytes.len();
+        let held = directory.range(chunk);
+        let part = part(&held, wanted);
+        let length = (part.end - part.start) as usize;
+        let place = target + (part.start - wanted.start);
+        given += length as u64;
+        if described.add(directory, chunk, bytes, source, (wanted, *target)) {
+            continue;
+        }
+        directory.check(chunk, bytes).map_err(|damage| shared.damaged(job, damage))?;
+        shared.on_host.fetch_add(1, Ordering::Relaxed);
+        if own.is_none()
+            && let Some(values) = stored(directory.kind, bytes, (held.end - held.start) as usize)
+        {
+            let from = values + (part.start - held.start) as usize;
+            ring.copy(place, &bytes[from..from + length])?;
+            continue;
+        }
+        let is_long = (held.end - held.start) as usize > DECODED;
+        if !is_long && filled + length > DECODED {
+            ring.sync()?;
+            filled = 0;
+        }
+        let values = decoding
+            .chunk(directory, chunk, bytes, wanted, None)
+            .map_err(|damage| shared.damaged(job, damage))?;
+        if is_long {
+            // From memory that is not pinned: the driver has copied it when the stream is done.
+            ring.copy(place, values)?;
+            ring.sync()?;
+        } else {
+            decoded.bytes()[filled..filled + length].copy_from_slice(values);
+            ring.copy(place, &decoded.shared()[filled..filled + length])?;
+            filled += length;
+        }
+    }
+    let Described { chunks: on_card, room, .. } = described;
+    if !on_card.is_empty() {
+        let slot = &ring.slots[slot];
+        ring.copy(slot.staging, slot.front(end))?;
+        ring.card.decode(slot.staging, on_card.len() as u32, room, slot.error() as u64, ring.stream)?;
+        shared.on_card.fetch_add(on_card.len() as u64, Ordering::Relaxed);
+    }
+    shared.done.fetch_add(given, Ordering::Relaxed);
+    Ok(on_card)
+}
