@@ -35,8 +35,14 @@ fn check<D: Device>(pool: &Pool<D>) -> Vec<SegmentView> {
     let segments = pool.segments();
     assert_eq!(segments.iter().map(|s| s.size).sum::<u64>(), stats.reserved.current);
     assert_eq!(sum(&segments, BlockState::Allocated), stats.allocated.current);
-    let pending = sum(&segments, BlockState::Pending);
-    assert_eq!(pending + stats.allocated.current, stats.active.current);
+    let (pending, returning) = (sum(&segments, BlockState::Pending), sum(&segments, BlockState::Returning));
+    assert_eq!(pending + returning + stats.allocated.current, stats.active.current);
+    let shown = pool.stats_shown();
+    assert_eq!(pending + stats.allocated.current, shown.active.current, "what returns is not active");
+    assert_eq!(shown.active.current, shown.classes.iter().map(|class| class.active.current).sum::<u64>());
+    let blocks = segments.iter().flat_map(|s| &s.blocks);
+    let active = blocks.filter(|b| matches!(b.state, BlockState::Allocated | BlockState::Pending)).count();
+    assert_eq!(active as u64, shown.active_blocks.current);
     let requested = segments.iter().flat_map(|s| &s.blocks).map(|b| b.requested).sum::<u64>();
     assert_eq!(requested, stats.requested.current);
     let lanes = pool.lanes();

@@ -648,7 +648,7 @@ impl Card {
             let (stream, pool) = (segment.stream, segment.pool);
             picture.pieces.push(Piece { addr: segment.addr, size: segment.size, stream, pool });
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Free) {
-                let is_pending = block.state == BlockState::Pending;
+                let is_pending = block.state != BlockState::Allocated;
                 let held = Block { size: block.requested, stream, pool, stack: StackId::NONE, is_pending };
                 picture.blocks.push((block.addr, held));
             }

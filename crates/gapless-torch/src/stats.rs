@@ -12,7 +12,7 @@ use crate::overlay::{self, This, answer};
 use crate::regions;
 use crate::sharing;
 use crate::state::{self, Card, Since};
-use gapless_pool::{BlockState, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
+use gapless_pool::{BlockState, BlockView, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
 use std::fmt::Write;
 
 /// A quantity, with its totals counted from `since`.
@@ -52,7 +52,8 @@ impl Shown {
             let class = usize::from(segment.is_large);
             seen[0][class] += 1;
             if segment.blocks.len() > 1 {
-                for block in segment.blocks.iter().filter(|block| block.state == BlockState::Free) {
+                let is_free = |block: &&BlockView| matches!(block.state, BlockState::Free | BlockState::Returning);
+                for block in segment.blocks.iter().filter(is_free) {
                     seen[1][class] += 1;
                     seen[2][class] += block.size;
                 }
@@ -146,7 +147,7 @@ pub fn of(card: &mut Card) -> DeviceStats {
         let (now, since) = (of(&card.shown), of(&card.since.shown));
         [0, 1, 2].map(|at| stat(now[at], since[at]))
     };
-    let (now, Since { stats: since, failed, .. }) = (*card.pool.stats(), card.since);
+    let (now, Since { stats: since, failed, .. }) = (card.pool.stats_shown(), card.since);
     let both = (&now, &since);
     DeviceStats {
         allocation: array(both, |s| s.allocations, |c| c.allocations),
@@ -173,7 +174,7 @@ pub fn of(card: &mut Card) -> DeviceStats {
 /// Totals start again from 0.
 fn restart_totals(card: &mut Card) {
     card.shown.look(&card.pool.segments());
-    card.since = Since { stats: *card.pool.stats(), shown: card.shown, failed: card.failed };
+    card.since = Since { stats: card.pool.stats_shown(), shown: card.shown, failed: card.failed };
     card.by_pool.look(&card.pool.segments());
     card.by_pool.restart_totals();
 }
@@ -316,7 +317,7 @@ pub fn json(card: &mut Card) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_pool::{BlockView, PoolKey, StreamHandle};
+    use gapless_pool::StreamHandle;
 
     fn segment(is_large: bool, free: &[bool]) -> SegmentView {
         let block = |(at, &is_free): (usize, &bool)| BlockView {
