@@ -194,9 +194,13 @@ impl Keeper for Card {
     }
 }
 
-/// The locked allocator of a card, if it was used already.
+/// The locked allocator of a card, if it was used already. A forked child has none: a thread of its parent's, or one of
+/// ours, may have had the lock when it was forked, and the driver does not answer there.
 #[must_use]
 pub fn existing(device: i32) -> Option<Locked> {
+    if is_forked() {
+        return None;
+    }
     Some(Locked::new(CARD.get(usize::try_from(device).ok()?)?.get()?))
 }
 
