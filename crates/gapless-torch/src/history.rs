@@ -252,10 +252,9 @@ impl History {
         self.entries.clear();
     }
 
-    /// Nothing is recorded any more.
-    pub fn end(&mut self) {
-        self.clear();
-        self.stacks = HashMap::new();
+    /// Forgets the stacks of blocks that are not there any more, as far as nobody was told of their end.
+    pub fn keep_stacks(&mut self, is_there: impl Fn(u64) -> bool) {
+        self.stacks.retain(|&addr, _| is_there(addr));
     }
 
     #[must_use]
@@ -295,8 +294,9 @@ impl Watcher for History {
     }
 
     fn allocated(&mut self, device: i32, what: Event, by: &Caller<'_>) {
-        if let Some(stack) = by.stack {
-            self.stacks.insert(what.addr, stack.clone());
+        match by.stack {
+            Some(stack) => drop(self.stacks.insert(what.addr, stack.clone())),
+            None => drop(self.stacks.remove(&what.addr)),
         }
         let at_address = by.at_address;
         self.put(device, Entry { at_address, ..entry(Action::Alloc, what, by.stack.cloned()) });

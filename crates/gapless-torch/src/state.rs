@@ -587,8 +587,17 @@ impl Card {
         self.tell_changes(by);
         if let Some(what) = self.pool.allocation_at(addr).map(event) {
             let device = self.device;
+            if by.stack.is_some() {
+                self.pool.note(addr);
+            }
             watchers(&mut self.history, &mut Flight).for_each(|w| w.allocated(device, what, by));
         }
+    }
+
+    /// Forgets the stacks of blocks that went while nobody was told.
+    pub fn keep_stacks(&mut self) {
+        let Card { pool, history, .. } = self;
+        history.keep_stacks(|addr| pool.is_noted(addr));
     }
 
     /// [`Card::free`], told.

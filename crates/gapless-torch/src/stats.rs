@@ -52,7 +52,8 @@ impl Shown {
             let class = usize::from(segment.is_large);
             seen[0][class] += 1;
             if segment.blocks.len() > 1 {
-                let is_free = |block: &&BlockView| matches!(block.state, BlockState::Free | BlockState::Returning);
+                let is_free =
+                    |block: &&BlockView| matches!(block.state, BlockState::Free | BlockState::Returning);
                 for block in segment.blocks.iter().filter(is_free) {
                     seen[1][class] += 1;
                     seen[2][class] += block.size;
@@ -213,7 +214,7 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
     device: i8,
 ) -> *mut DeviceStats {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || overlay::must_exist(device)) };
+    unsafe { answer((), || overlay::must_be_valid(device)) };
     // A card that was not used has nothing, as PyTorch shows it.
     let mut stats = DeviceStats { max_split_size: -1, ..DeviceStats::default() };
     let mut pools = Vec::new();
@@ -230,14 +231,14 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
 /// `resetAccumulatedStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_accumulated(_: This, device: i8) {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || overlay::must_exist(device)) };
+    unsafe { answer((), || overlay::must_be_valid(device)) };
     on_existing(i32::from(device), restart_totals);
 }
 
 /// `resetPeakStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_peak(_: This, device: i8) {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || overlay::must_exist(device)) };
+    unsafe { answer((), || overlay::must_be_valid(device)) };
     on_existing(i32::from(device), restart_peaks);
 }
 

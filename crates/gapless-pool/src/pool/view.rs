@@ -114,6 +114,19 @@ impl<D: Device> Pool<D> {
         self.find(addr).is_some_and(|id| self.allocation(id).is_live())
     }
 
+    /// The caller keeps something about what was allocated at `addr`. What comes there later is another allocation,
+    /// without a note: so frees that nobody was told of leave nothing behind that is taken for true.
+    pub fn note(&mut self, addr: u64) {
+        if let Some(id) = self.find(addr) {
+            self.allocation_mut(id).is_noted = true;
+        }
+    }
+
+    /// Whether what is at `addr` now was noted.
+    pub fn is_noted(&self, addr: u64) -> bool {
+        self.find(addr).is_some_and(|id| self.allocation(id).is_noted)
+    }
+
     /// Everything that was allocated in a pool and is not free yet, in order of address.
     pub fn allocations_in(&self, pool: PoolKey) -> Vec<AllocationView> {
         let all = self.ids().map(|id| self.view_of(self.allocation(id)));

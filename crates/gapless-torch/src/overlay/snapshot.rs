@@ -87,6 +87,7 @@ fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
             if with_history { card.history.entries().iter().cloned().collect() } else { Vec::new() };
         let wanted = PoolKey::from(id);
         card.pool.catch_up();
+        card.keep_stacks();
         let all = card.pool.segments();
         let numbers = card.ages.look(&all);
         let is_wanted = |segment: &SegmentView| !wanted.is_private() || segment.pool == wanted;
