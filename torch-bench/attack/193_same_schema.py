@@ -69,7 +69,7 @@ def child():
     story["stacks after the end"] = [frames.get(size) for size in (700, 3 * MIB, 4000, 2100, 7 * MIB)]
     del small
     again = torch.empty(700, dtype=torch.uint8, device="cuda")
-    frames = [b["frames"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["requested_size"] == 700]
+    frames = [b["frames"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if (b["requested_size"], b["state"]) == (700, "active_allocated")]
     story["stacks of what came since"] = [bool(found) for found in frames]
     del late, again
     stats = torch.cuda.memory_stats()
