@@ -111,7 +111,11 @@ pub fn has_context() -> bool {
 pub fn bind(ordinal: i32) {
     let card = usize::try_from(ordinal).ok().and_then(|at| CARDS.get(at));
     let card = card.map_or(0, |card| card.load(Ordering::Relaxed));
-    let (Some(driver), true) = (ContextDriver::get(), card != 0) else { return };
+    if card == 0 {
+        return;
+    }
+    HAS_CONTEXT.set(true);
+    let Some(driver) = ContextDriver::get() else { return };
     let mut context: Handle = std::ptr::null_mut();
     // SAFETY: an out-pointer of our own; the card's context, which is never given up.
     unsafe {
@@ -119,7 +123,6 @@ pub fn bind(ordinal: i32) {
             (driver.set_current)(card as Handle);
         }
     }
-    HAS_CONTEXT.set(true);
 }
 
 /// Whether the program has ever used another context of a card.

@@ -328,6 +328,27 @@ fn what_was_lent_and_given_back_is_requested_by_nobody() {
     check(&pool);
 }
 
+#[test]
+fn a_note_ends_with_the_allocation_that_it_is_about() {
+    let mut pool = pool(1 << 30);
+    for (size, is_shared) in [(512, false), (40 * MIB, false), (3 * MIB, true)] {
+        let addr = pool.alloc(size, StreamHandle(1), PoolKey(0, 0)).expect("room");
+        assert!(!pool.is_noted(addr), "nobody noted anything");
+        pool.note(addr);
+        assert!(pool.is_noted(addr) && !pool.is_noted(addr + 512));
+        if is_shared {
+            pool.record_stream(addr, StreamHandle(2)).expect("live");
+        }
+        pool.free(addr).expect("live");
+        pool.device_mut().finish_all();
+        pool.poll();
+        assert!(!pool.is_noted(addr));
+        let again = pool.alloc(size, StreamHandle(1), PoolKey(0, 0)).expect("room");
+        assert_eq!(again, addr, "the same place");
+        assert!(!pool.is_noted(again), "and another allocation");
+    }
+}
+
 /// As PyTorch's own allocator: a block that another stream used is handed out again by the next request of its lane
 /// once that stream's work is done, also where other memory is free.
 #[test]
