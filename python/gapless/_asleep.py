@@ -65,7 +65,10 @@ class _Ranges:
 _ranges = _Ranges([])
 # Regions whose sleep was asked to be guarded.
 _guarded: set[str] = set()
-_lock = threading.Lock()
+# How often what sleeps was looked up.
+_looks = 0
+# Finalizers and signal handlers may come back in the middle, in the same thread.
+_lock = threading.RLock()
 _of_thread = threading.local()
 _Mode: Any = None
 
@@ -85,15 +88,20 @@ def read(library: Any) -> list[tuple[str, list[tuple[int, int]]]]:
 
 def changed(library: Any, *, fell_asleep: Optional[str] = None) -> None:
     """A region has fallen asleep, to be guarded, or one has woken: the guard of this thread is on or off now."""
-    global _ranges
+    global _ranges, _looks
     if fell_asleep is None and not _guarded:
         return
     with _lock:
         if fell_asleep is not None:
             _guarded.add(fell_asleep)
-        sleeping = read(library)
-        _guarded.intersection_update(name for name, _ in sleeping)
-        _ranges = _Ranges([(name, ranges) for name, ranges in sleeping if name in _guarded])
+        while True:
+            _looks = mine = _looks + 1
+            sleeping = read(library)
+            _guarded.intersection_update([name for name, _ in sleeping])
+            _ranges = _Ranges([(name, ranges) for name, ranges in sleeping if name in _guarded])
+            # A finalizer or a signal handler that moved a region meanwhile knows more.
+            if mine == _looks:
+                break
     _name_when_printed(bool(_guarded))
     watch_this_thread(bool(_guarded))
 
@@ -125,7 +133,11 @@ def watch_this_thread(wanted: bool) -> None:
     """Puts the guard into this thread, or takes it away; where it is so already, nothing happens."""
     mode = getattr(_of_thread, "mode", None)
     if wanted and mode is None:
-        _of_thread.mode = _put_below(_mode_class()())
+        mode = _of_thread.mode = _mode_class()()
+        _put_below(mode)
+        if _of_thread.mode is not mode:
+            # A signal handler woke the last region meanwhile.
+            _take_away(mode)
     elif not wanted and mode is not None:
         _of_thread.mode = None
         _take_away(mode)
@@ -156,7 +168,7 @@ def _others() -> list[Any]:
     return [dispatch._pop_mode() for _ in range(dispatch._len_torch_dispatch_stack())]
 
 
-def _put_below(mode: Any) -> Any:
+def _put_below(mode: Any) -> None:
     """Opens a mode below all that are open."""
     from torch.utils import _python_dispatch as dispatch
 
@@ -166,7 +178,6 @@ def _put_below(mode: Any) -> Any:
     finally:
         for other in reversed(others):
             dispatch._push_mode(other)
-    return mode
 
 
 def _take_away(mode: Any) -> None:

@@ -46,7 +46,7 @@ class budget:
         self.tag = tag
         self.device = device
         self._tokens: list[int] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"gapless.budget({self.limit}, tag={self.tag!r}, soft={self.soft}, device={self.device!r})"

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _GRANULE = 2 << 20
 _TRIM_WAIT_MS = 10_000
-_lock = threading.Lock()
+# Finalizers and signal handlers may come back in the middle, in the same thread.
+_lock = threading.RLock()
 _shared_pools: dict[tuple[int, int], "ElasticPool"] = {}
 
 
@@ -93,7 +94,8 @@ def elastic(
         with _lock:
             pool = _shared_pools.get((index, size))
             if pool is None:
-                pool = _shared_pools[index, size] = ElasticPool(page=size, device=index)
+                # One that came meanwhile is the one that is shared.
+                pool = _shared_pools.setdefault((index, size), ElasticPool(page=size, device=index))
     elif device is not None and _ready(device)[1] != pool.device:
         raise OptionError(f"device={device} is not the GPU of the pool, cuda:{pool.device}")
     return Elastic(shape, dtype, dim, pool)
@@ -154,7 +156,7 @@ class Elastic:
         self._holes: set[int] = set()
         # Sizes above the first and up to the second have the pages that are there now.
         self._same: tuple[int, int] = (0, -1)
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()
         self._set(0, set(), True)
 
     @property

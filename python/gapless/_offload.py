@@ -19,7 +19,8 @@ from typing import Any, Union
 from . import _options
 from ._errors import OptionError
 
-_lock = threading.Lock()
+# Finalizers and signal handlers may come back in the middle, in the same thread.
+_lock = threading.RLock()
 # By device, then by what was asked for: a second scope of the same kind goes on where the first was.
 _keepers: dict[tuple[int, Any], Any] = {}
 _handler: Any = None
@@ -100,8 +101,9 @@ class Offload:
 
                 library = _session._library or Library(path())
                 transfer = CudaTransfer(_torch.import_torch(), library, device, _session._library is not None, self._host_limit)
-                _keepers[kind] = Keeper(transfer, self._min_size, self._budget, self._in_flight)
-                _keepers[kind].is_asked = _listen() and _session._library is not None
+                keeper = Keeper(transfer, self._min_size, self._budget, self._in_flight)
+                keeper.is_asked = _listen() and _session._library is not None
+                _keepers.setdefault(kind, keeper)
             return _keepers[kind]
 
 

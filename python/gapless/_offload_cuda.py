@@ -42,7 +42,7 @@ class CudaTransfer:
         self._streams: Optional[tuple[Any, Any]] = None
         self._figures = (ctypes.c_uint64 * 5)()
         self._stranded = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._uses = getattr(torch._C, "_storage_Use_Count", None)
 
     # ---- tensors ----

@@ -99,7 +99,10 @@ class Keeper:
     def __init__(self, transfer: Any, min_size: int, budget: Optional[int] = None, in_flight: Optional[int] = None) -> None:
         self.transfer, self.min_size = transfer, max(1, min_size)
         self._asked_budget, self._asked_in_flight = budget, in_flight
+        # Taken again within itself where a finalizer, a signal handler or a request that fails comes in the middle:
+        # how deep. What is saved then stays where it is, and steps end with the outermost.
         self._lock = threading.RLock()
+        self._depth = 0
         self._by_storage: weakref.WeakValueDictionary[int, Stash] = weakref.WeakValueDictionary()
         # On the device with no copy under way, oldest first; queued for the host; away; came back and was used. By
         # serial.
@@ -134,6 +137,15 @@ class Keeper:
             ("tensors_out", "tensors_back", "bytes_out", "bytes_back", "waits", "late", "refused", "steps", "planned_steps", "unplanned_out", "pressures"), 0
         )
 
+    def __enter__(self) -> "Keeper":
+        self._lock.acquire()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._depth -= 1
+        self._lock.release()
+
     # ---- what autograd calls ----
 
     def pack(self, tensor: Any) -> Any:
@@ -142,7 +154,9 @@ class Keeper:
         # A small window into something large is more likely a buffer that others keep than an activation.
         if nbytes < self.min_size or 8 * tensor.numel() * tensor.element_size() < nbytes or not self.transfer.takes(tensor):
             return Kept(tensor)
-        with self._lock:
+        with self:
+            if self._depth > 1:
+                return Kept(tensor)
             version = tensor._version
             stash = self._by_storage.get(storage._cdata)
             is_new = False
@@ -159,9 +173,9 @@ class Keeper:
             return saved
 
     def unpack(self, saved: Saved) -> Any:
-        with self._lock:
+        with self:
             stash = saved.stash
-            is_first = not stash.is_used
+            is_first = not stash.is_used and self._depth == 1
             if is_first:
                 event, needed = self._begin_event(), self._step().needed
                 if needed[stash.index] is None:
@@ -262,12 +276,15 @@ class Keeper:
                     break
                 self._drop(stash)
         self._lingering = [ref for ref in self._lingering if not self._is_gone(ref())]
-        if self._alive == 0 and self._profile is not None:
+        if self._alive == 0 and self._profile is not None and self._depth == 1:
             self._end_step()
 
     def _end(self, is_over: Callable[[Any, Any], bool]) -> None:
         """Releases what the dead left, where that is over."""
         for _ in range(len(self._ending)):
+            if not self._ending:
+                # Somebody within released the rest.
+                break
             host, events, kept, nbytes = ending = self._ending.popleft()
             if is_over(kept, events):
                 self._kept_bytes -= nbytes if kept is not None else 0
@@ -285,7 +302,8 @@ class Keeper:
 
     def _drop(self, stash: Stash) -> None:
         """The copy is done: the original can go, unless it was asked for meanwhile."""
-        del self._leaving[stash.serial]
+        if self._leaving.pop(stash.serial, None) is None:
+            return
         self._leaving_bytes -= stash.nbytes
         stash.out = None
         if stash.is_used:
@@ -510,14 +528,15 @@ class Keeper:
 
     def pressed(self, missing: int) -> int:
         """A request cannot be served: lets go of at least `missing` bytes where that can be, and returns how many."""
-        with self._lock:
+        with self:
             self.counts["pressures"] += 1
             self._settle()
             return self._relieve(0, at_least=max(1, missing)) if self._profile is not None else 0
 
     def stats(self) -> dict[str, int]:
-        with self._lock:
-            self._settle()
+        with self:
+            if self._depth == 1:
+                self._settle()
             return dict(self.counts, tensors=self._alive, away_bytes=self._away_bytes, leaving_bytes=self._leaving_bytes, budget=self.budget)
 
 

@@ -73,7 +73,8 @@ class Handle:
         self.remove()
 
 
-_lock = threading.Lock()
+# Finalizers and signal handlers may come back in the middle, in the same thread.
+_lock = threading.RLock()
 _keys = itertools.count(1)
 _handles: dict[int, Handle] = {}
 _library: Optional[Library] = None
@@ -98,8 +99,9 @@ def attach(library: Library) -> None:
         return
     with _lock:
         _library = library
-        for handle in _handles.values():
-            _register(library, handle)
+        for handle in list(_handles.values()):
+            if handle._id is None:
+                _register(library, handle)
 
 
 def _register(library: Library, handle: Handle) -> None:

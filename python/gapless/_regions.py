@@ -87,7 +87,7 @@ class region:
             raise OptionError(f"invalid keep={keep!r}: write one of {', '.join(_KEEP)}")
         self.name, self.keep, self.prepare = name, keep, prepare
         self._tokens: list[int] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"gapless.region({self.name!r}, keep={self.keep!r})"

@@ -24,7 +24,8 @@ Size = Union[int, str]
 Path = Union[str, "os.PathLike[str]"]
 Switch = Union[bool, int, str]
 
-_lock = threading.Lock()
+# Finalizers and signal handlers may come back in the middle, in the same thread.
+_lock = threading.RLock()
 # The library as torch's allocator, and the library with its options set, which others may use.
 _library: Optional["Library"] = None
 _started: Optional["Library"] = None
@@ -137,6 +138,9 @@ def enable(
             _reason = reason
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
             return False
+        if _library is not None:
+            # A signal handler was quicker.
+            return True
         _allocator = _torch.plug(torch, library)
         _library, _chosen, _reason = library, chosen, None
         _pressure.attach(library)

@@ -24,7 +24,8 @@ FORMAT = "gapless.share/1"
 _MOST_NAMED = 8
 _HANDLE_ROOM = 128
 
-_lock = threading.Lock()
+# Finalizers and signal handlers may come back in the middle, in the same thread.
+_lock = threading.RLock()
 # What is offered, with what must stay for it.
 _offered: dict[str, Any] = {}
 

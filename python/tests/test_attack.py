@@ -32,6 +32,15 @@ NAMES = (
     "180_dropped_beside_captures",
     "181_pools_without_end",
     "182_host_memory_stays",
+    "183_same_story",
+    "184_context_of_a_thread",
+    "185_within_its_own_functions",
+    "186_questions_of_a_child",
+    "187_pools_in_a_child",
+    "188_allocator_in_python",
+    "189_sanitized",
+    "192_tasks",
+    "193_same_schema",
 )
 
 

@@ -1,5 +1,7 @@
 """How processes end and fork: quietly, with nothing of the parent's touched."""
 
+import pytest
+
 
 def test_the_end_is_quiet_with_tensors_alive(bench):
     program = """
@@ -64,6 +66,63 @@ def test_a_forked_child_may_leave_through_the_front_door(bench):
         """
     )
     assert done.err.count("gapless: ") == 1
+
+
+def test_a_forked_child_that_asks_waits_for_nobody(bench):
+    """Threads of the parent have the card's lock most of the time: a child that waited for it would wait for ever."""
+    if bench.double:
+        pytest.skip("the double has no snapshots")
+    done = bench.passes(
+        """
+        import gapless, os, signal, torch, threading
+        gapless.enable(oom_dir="off")
+        pool = torch.cuda.MemPool()
+        cache = gapless.elastic((64, 1 << 20), torch.uint8, page="2MiB")
+        cache.grow(3)
+        with gapless.region("kept"):
+            kept = torch.empty(1 << 20, device="cuda")
+        over = threading.Event()
+
+        def worker():
+            while not over.is_set():
+                gapless.stats()
+
+        threads = [threading.Thread(target=worker) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        questions = [
+            lambda: torch.cuda.memory_snapshot(),
+            lambda: torch.cuda.memory._snapshot(),
+            lambda: pool.use_count(),
+            lambda: torch._C._cuda_resetPeakMemoryStats(0),
+            lambda: torch._C._cuda_memoryStats(0),
+            lambda: torch._C._cuda_getMemoryFraction(0),
+            lambda: torch.cuda.memory._record_memory_history(None),
+            lambda: gapless.is_asleep(kept),
+            lambda: gapless.regions(),
+            lambda: cache.pool.stats(),
+            lambda: globals().pop("cache"),
+            lambda: globals().pop("pool"),
+        ]
+        for turn in range(6):
+            for at, ask in enumerate(questions):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(60)
+                    try:
+                        ask()
+                    except Exception:
+                        pass
+                    os._exit(0)
+                status = os.waitpid(child, 0)[1]
+                if status:
+                    over.set()
+                    raise SystemExit(f"question {at} ended with {status}")
+        over.set()
+        print("answered")
+        """
+    )
+    assert done.lines()[-1] == "answered"
 
 
 def test_data_loader_workers_run_beside_it(bench):

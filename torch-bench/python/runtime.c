@@ -124,7 +124,17 @@ const char *cudaGetErrorName(int error) { return error == OUT_OF_MEMORY ? "cudaE
 
 /* ---- memory ---- */
 
+/* As the real runtime: a thread that asks for memory has the card's context from then on. */
+int cuCtxGetCurrent(void **out);
+int cuCtxSetCurrent(void *context);
+int cuDevicePrimaryCtxRetain(void **out, int card);
+static void bind_thread(void) {
+    void *context = NULL;
+    if (cuCtxGetCurrent(&context) == SUCCESS && !context && cuDevicePrimaryCtxRetain(&context, current) == SUCCESS) cuCtxSetCurrent(context);
+}
+
 int cudaMalloc(void **out, size_t size) {
+    bind_thread();
     uint64_t addr = device_malloc(size);
     if (!addr) return fail(OUT_OF_MEMORY);
     *out = (void *)addr;

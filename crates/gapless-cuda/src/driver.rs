@@ -153,6 +153,7 @@ table! {
     /// Which context the program works in, apart from the rest: HIP has one a card.
     ContextDriver {
         current = c"cuCtxGetCurrent"(*mut Handle);
+        set_current = c"cuCtxSetCurrent"(Handle);
         device = c"cuCtxGetDevice"(*mut c_int);
     }
 }

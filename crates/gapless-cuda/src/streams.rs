@@ -14,6 +14,7 @@
 //! that was destroyed may fault.
 
 use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -97,6 +98,37 @@ fn named_default(stream: u64) -> u64 {
         remember(name, Some(Other { name, context: context as usize, handle }));
     }
     name
+}
+
+thread_local! {
+    /// Whether this thread has a context, or had one when it was asked.
+    static HAS_CONTEXT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread was given a context, or had one.
+#[inline]
+#[must_use]
+pub fn has_context() -> bool {
+    HAS_CONTEXT.get()
+}
+
+/// Makes the card's context this thread's, where it has none. CUDA's runtime does so in each thread that asks it for
+/// memory, and programs go on with the driver from there: launchers of kernels, and libraries.
+pub fn bind(ordinal: i32) {
+    let card = usize::try_from(ordinal).ok().and_then(|at| CARDS.get(at));
+    let card = card.map_or(0, |card| card.load(Ordering::Relaxed));
+    if card == 0 {
+        return;
+    }
+    HAS_CONTEXT.set(true);
+    let Some(driver) = ContextDriver::get() else { return };
+    let mut context: Handle = std::ptr::null_mut();
+    // SAFETY: an out-pointer of our own; the card's context, which is never given up.
+    unsafe {
+        if (driver.current)(&mut context) == SUCCESS && context.is_null() {
+            (driver.set_current)(card as Handle);
+        }
+    }
 }
 
 /// The program has made a stream itself, which it may capture without a word.

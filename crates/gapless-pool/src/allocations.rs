@@ -44,6 +44,8 @@ pub(crate) struct Allocation {
     pub(crate) waits: u32,
     /// It was given back, no other stream uses it, and it waits because its memory is another lane's.
     pub(crate) is_lent_only: bool,
+    /// The caller has noted something about it, which ends with it: see [`Pool::note`](crate::Pool::note).
+    pub(crate) is_noted: bool,
     /// Its number in its lane's log of steps.
     pub(crate) born: u32,
     /// What it is charged to, until it is given back.

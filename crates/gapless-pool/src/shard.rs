@@ -148,6 +148,7 @@ impl Shard {
             uses: Vec::new(),
             waits: 0,
             is_lent_only: false,
+            is_noted: false,
             born,
             budget,
         });

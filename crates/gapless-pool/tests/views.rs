@@ -35,8 +35,14 @@ fn check<D: Device>(pool: &Pool<D>) -> Vec<SegmentView> {
     let segments = pool.segments();
     assert_eq!(segments.iter().map(|s| s.size).sum::<u64>(), stats.reserved.current);
     assert_eq!(sum(&segments, BlockState::Allocated), stats.allocated.current);
-    let pending = sum(&segments, BlockState::Pending);
-    assert_eq!(pending + stats.allocated.current, stats.active.current);
+    let (pending, returning) = (sum(&segments, BlockState::Pending), sum(&segments, BlockState::Returning));
+    assert_eq!(pending + returning + stats.allocated.current, stats.active.current);
+    let shown = pool.stats_shown();
+    assert_eq!(pending + stats.allocated.current, shown.active.current, "what returns is not active");
+    assert_eq!(shown.active.current, shown.classes.iter().map(|class| class.active.current).sum::<u64>());
+    let blocks = segments.iter().flat_map(|s| &s.blocks);
+    let active = blocks.filter(|b| matches!(b.state, BlockState::Allocated | BlockState::Pending)).count();
+    assert_eq!(active as u64, shown.active_blocks.current);
     let requested = segments.iter().flat_map(|s| &s.blocks).map(|b| b.requested).sum::<u64>();
     assert_eq!(requested, stats.requested.current);
     let lanes = pool.lanes();
@@ -320,6 +326,27 @@ fn what_was_lent_and_given_back_is_requested_by_nobody() {
     assert_eq!(pool.stats().requested.current, requested);
     assert!(pool.stats().active.current < 40 * MIB);
     check(&pool);
+}
+
+#[test]
+fn a_note_ends_with_the_allocation_that_it_is_about() {
+    let mut pool = pool(1 << 30);
+    for (size, is_shared) in [(512, false), (40 * MIB, false), (3 * MIB, true)] {
+        let addr = pool.alloc(size, StreamHandle(1), PoolKey(0, 0)).expect("room");
+        assert!(!pool.is_noted(addr), "nobody noted anything");
+        pool.note(addr);
+        assert!(pool.is_noted(addr) && !pool.is_noted(addr + 512));
+        if is_shared {
+            pool.record_stream(addr, StreamHandle(2)).expect("live");
+        }
+        pool.free(addr).expect("live");
+        pool.device_mut().finish_all();
+        pool.poll();
+        assert!(!pool.is_noted(addr));
+        let again = pool.alloc(size, StreamHandle(1), PoolKey(0, 0)).expect("room");
+        assert_eq!(again, addr, "the same place");
+        assert!(!pool.is_noted(again), "and another allocation");
+    }
 }
 
 /// As PyTorch's own allocator: a block that another stream used is handed out again by the next request of its lane

@@ -6,11 +6,14 @@
 //! are to hear is put down under the card's lock, in the order in which it happened, and told to them after it, before
 //! the request or free that it belongs to is over.
 
+mod ring;
+
 use crate::foreign::{self, Observer, Tracker};
 use crate::interpreter;
 use crate::overlay::layout::{self, LongTraceEntry, TraceEntry};
 use crate::watcher::{Caller, Event, Stack, Watcher};
 use gapless_pool::{Change, PoolKey, StreamHandle};
+use ring::Ring;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
@@ -68,7 +71,7 @@ static UNTOLD: Mutex<Untold> =
 static HEARD: Condvar = Condvar::new();
 static OBSERVERS: RwLock<Vec<Arc<Observer>>> = RwLock::new(Vec::new());
 static METADATA: Mutex<Option<Arc<str>>> = Mutex::new(None);
-static ANNOTATIONS: Mutex<VecDeque<Annotation>> = Mutex::new(VecDeque::new());
+static ANNOTATIONS: Mutex<Ring<Annotation>> = Mutex::new(Ring::new());
 
 /// Entries with their card, oldest first: `put` were put here in all, of which all trackers have heard the first
 /// `heard`. Those between the two are listed, but for the one that a thread just tells.
@@ -225,7 +228,7 @@ pub fn annotate(device: i8, pairs: Vec<(String, String)>) {
         return;
     }
     let mut list = ANNOTATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    push(&mut list, Annotation { device, time: now(), pairs });
+    list.push(Annotation { device, time: now(), pairs }, MOST.load(Ordering::Relaxed));
 }
 
 #[must_use]
@@ -237,34 +240,25 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
-fn push<T>(list: &mut VecDeque<T>, entry: T) {
-    let most = MOST.load(Ordering::Relaxed);
-    while list.len() >= most {
-        list.pop_front();
-    }
-    list.push_back(entry);
-}
-
 /// A card's list, and the stacks of its live blocks.
 #[derive(Debug, Default)]
 pub struct History {
-    entries: VecDeque<Entry>,
+    entries: Ring<Entry>,
     stacks: HashMap<u64, Stack>,
 }
 
 impl History {
     pub fn clear(&mut self) {
-        self.entries = VecDeque::new();
+        self.entries.clear();
     }
 
-    /// Nothing is recorded any more.
-    pub fn end(&mut self) {
-        self.clear();
-        self.stacks = HashMap::new();
+    /// Forgets the stacks of blocks that are not there any more, as far as nobody was told of their end.
+    pub fn keep_stacks(&mut self, is_there: impl Fn(u64) -> bool) {
+        self.stacks.retain(|&addr, _| is_there(addr));
     }
 
     #[must_use]
-    pub fn entries(&self) -> &VecDeque<Entry> {
+    pub fn entries(&self) -> &Ring<Entry> {
         &self.entries
     }
 
@@ -289,7 +283,7 @@ impl History {
             tell_later(device, entry.clone());
         }
         if is_recording() && SKIPPED.load(Ordering::Relaxed) & (1 << entry.action as u16) == 0 {
-            push(&mut self.entries, entry);
+            self.entries.push(entry, MOST.load(Ordering::Relaxed));
         }
     }
 }
@@ -300,8 +294,9 @@ impl Watcher for History {
     }
 
     fn allocated(&mut self, device: i32, what: Event, by: &Caller<'_>) {
-        if let Some(stack) = by.stack {
-            self.stacks.insert(what.addr, stack.clone());
+        match by.stack {
+            Some(stack) => drop(self.stacks.insert(what.addr, stack.clone())),
+            None => drop(self.stacks.remove(&what.addr)),
         }
         let at_address = by.at_address;
         self.put(device, Entry { at_address, ..entry(Action::Alloc, what, by.stack.cloned()) });

@@ -73,6 +73,9 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
         return unsafe { watched_request(size, device, stream) };
     }
     let line = if recorder::is_on() { guarded(0, recorder::stack) } else { 0 };
+    if !streams::has_context() {
+        streams::bind(device);
+    }
     let handle = stream;
     let stream = streams::named(handle as u64) as *mut c_void;
     // SAFETY: as the caller says.
@@ -233,6 +236,7 @@ impl Request {
                 if state::is_told() {
                     card.tell_alloc(addr, &self.caller());
                 }
+                streams::bind(self.device);
                 Ok(addr)
             };
             state::with_card(self.device, attempt)

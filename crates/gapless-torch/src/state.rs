@@ -194,9 +194,13 @@ impl Keeper for Card {
     }
 }
 
-/// The locked allocator of a card, if it was used already.
+/// The locked allocator of a card, if it was used already. A forked child has none: a thread of its parent's, or one of
+/// ours, may have had the lock when it was forked, and the driver does not answer there.
 #[must_use]
 pub fn existing(device: i32) -> Option<Locked> {
+    if is_forked() {
+        return None;
+    }
     Some(Locked::new(CARD.get(usize::try_from(device).ok()?)?.get()?))
 }
 
@@ -583,8 +587,17 @@ impl Card {
         self.tell_changes(by);
         if let Some(what) = self.pool.allocation_at(addr).map(event) {
             let device = self.device;
+            if by.stack.is_some() {
+                self.pool.note(addr);
+            }
             watchers(&mut self.history, &mut Flight).for_each(|w| w.allocated(device, what, by));
         }
+    }
+
+    /// Forgets the stacks of blocks that went while nobody was told.
+    pub fn keep_stacks(&mut self) {
+        let Card { pool, history, .. } = self;
+        history.keep_stacks(|addr| pool.is_noted(addr));
     }
 
     /// [`Card::free`], told.
@@ -648,7 +661,7 @@ impl Card {
             let (stream, pool) = (segment.stream, segment.pool);
             picture.pieces.push(Piece { addr: segment.addr, size: segment.size, stream, pool });
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Free) {
-                let is_pending = block.state == BlockState::Pending;
+                let is_pending = block.state != BlockState::Allocated;
                 let held = Block { size: block.requested, stream, pool, stack: StackId::NONE, is_pending };
                 picture.blocks.push((block.addr, held));
             }

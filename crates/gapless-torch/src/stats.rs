@@ -12,7 +12,7 @@ use crate::overlay::{self, This, answer};
 use crate::regions;
 use crate::sharing;
 use crate::state::{self, Card, Since};
-use gapless_pool::{BlockState, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
+use gapless_pool::{BlockState, BlockView, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
 use std::fmt::Write;
 
 /// A quantity, with its totals counted from `since`.
@@ -52,7 +52,9 @@ impl Shown {
             let class = usize::from(segment.is_large);
             seen[0][class] += 1;
             if segment.blocks.len() > 1 {
-                for block in segment.blocks.iter().filter(|block| block.state == BlockState::Free) {
+                let is_free =
+                    |block: &&BlockView| matches!(block.state, BlockState::Free | BlockState::Returning);
+                for block in segment.blocks.iter().filter(is_free) {
                     seen[1][class] += 1;
                     seen[2][class] += block.size;
                 }
@@ -146,7 +148,7 @@ pub fn of(card: &mut Card) -> DeviceStats {
         let (now, since) = (of(&card.shown), of(&card.since.shown));
         [0, 1, 2].map(|at| stat(now[at], since[at]))
     };
-    let (now, Since { stats: since, failed, .. }) = (*card.pool.stats(), card.since);
+    let (now, Since { stats: since, failed, .. }) = (card.pool.stats_shown(), card.since);
     let both = (&now, &since);
     DeviceStats {
         allocation: array(both, |s| s.allocations, |c| c.allocations),
@@ -173,7 +175,7 @@ pub fn of(card: &mut Card) -> DeviceStats {
 /// Totals start again from 0.
 fn restart_totals(card: &mut Card) {
     card.shown.look(&card.pool.segments());
-    card.since = Since { stats: *card.pool.stats(), shown: card.shown, failed: card.failed };
+    card.since = Since { stats: card.pool.stats_shown(), shown: card.shown, failed: card.failed };
     card.by_pool.look(&card.pool.segments());
     card.by_pool.restart_totals();
 }
@@ -212,7 +214,7 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
     device: i8,
 ) -> *mut DeviceStats {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || overlay::must_exist(device)) };
+    unsafe { answer((), || overlay::must_be_valid(device)) };
     // A card that was not used has nothing, as PyTorch shows it.
     let mut stats = DeviceStats { max_split_size: -1, ..DeviceStats::default() };
     let mut pools = Vec::new();
@@ -229,14 +231,14 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
 /// `resetAccumulatedStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_accumulated(_: This, device: i8) {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || overlay::must_exist(device)) };
+    unsafe { answer((), || overlay::must_be_valid(device)) };
     on_existing(i32::from(device), restart_totals);
 }
 
 /// `resetPeakStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_peak(_: This, device: i8) {
     // SAFETY: C++ called, and may be thrown through.
-    unsafe { answer((), || overlay::must_exist(device)) };
+    unsafe { answer((), || overlay::must_be_valid(device)) };
     on_existing(i32::from(device), restart_peaks);
 }
 
@@ -316,7 +318,7 @@ pub fn json(card: &mut Card) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_pool::{BlockView, PoolKey, StreamHandle};
+    use gapless_pool::StreamHandle;
 
     fn segment(is_large: bool, free: &[bool]) -> SegmentView {
         let block = |(at, &is_free): (usize, &bool)| BlockView {

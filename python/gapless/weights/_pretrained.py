@@ -47,7 +47,7 @@ class Opened:
         self._ahead: dict[int, Any] = {}
         self._given: set[int] = set()
         self._is_sliced = False
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
 
     def __enter__(self) -> "Opened":
         return self

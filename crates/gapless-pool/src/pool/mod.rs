@@ -465,10 +465,19 @@ impl<D: Device> Pool<D> {
             budget.charge(size);
         }
         self.count_out(lane, &place, requested, size);
-        let uses = Vec::new();
-        let is_lent_only = false;
-        let allocation =
-            Allocation { addr, size, requested, lane, place, uses, waits: 0, is_lent_only, born, budget };
+        let allocation = Allocation {
+            addr,
+            size,
+            requested,
+            lane,
+            place,
+            uses: Vec::new(),
+            waits: 0,
+            is_lent_only: false,
+            is_noted: false,
+            born,
+            budget,
+        };
         let slot = self.allocations_of(shard).add(allocation);
         if self.log.is_some() {
             self.log_window(AllocationId { shard, slot }, true);

@@ -10,6 +10,7 @@ use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
 use crate::heap::GRANULE;
 use crate::ids::{HeapId, LaneId};
+use crate::stats::Stats;
 
 /// Whose hands a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,9 @@ pub enum BlockState {
     Allocated,
     /// Freed, and other streams may still use it.
     Pending,
+    /// Freed by a stream that it was lent to, and its owner's again behind a fence. PyTorch's own allocator has no such
+    /// wait: who looks at the pool as at that one takes it for free.
+    Returning,
     Free,
 }
 
@@ -110,6 +114,19 @@ impl<D: Device> Pool<D> {
         self.find(addr).is_some_and(|id| self.allocation(id).is_live())
     }
 
+    /// The caller keeps something about what was allocated at `addr`. What comes there later is another allocation,
+    /// without a note: so frees that nobody was told of leave nothing behind that is taken for true.
+    pub fn note(&mut self, addr: u64) {
+        if let Some(id) = self.find(addr) {
+            self.allocation_mut(id).is_noted = true;
+        }
+    }
+
+    /// Whether what is at `addr` now was noted.
+    pub fn is_noted(&self, addr: u64) -> bool {
+        self.find(addr).is_some_and(|id| self.allocation(id).is_noted)
+    }
+
     /// Everything that was allocated in a pool and is not free yet, in order of address.
     pub fn allocations_in(&self, pool: PoolKey) -> Vec<AllocationView> {
         let all = self.ids().map(|id| self.view_of(self.allocation(id)));
@@ -128,6 +145,20 @@ impl<D: Device> Pool<D> {
             pool,
             is_live: a.is_live(),
         }
+    }
+
+    /// The counters as PyTorch's own allocator has them: what returns from a stream that it was lent to is not active.
+    /// They agree with the segments. Peaks are those of [`Pool::stats`].
+    pub fn stats_shown(&self) -> Stats {
+        let mut stats = self.stats;
+        for a in self.fences.waiting.iter().map(|&(_, id)| self.allocation(id)).filter(|a| a.is_lent_only) {
+            let class = &mut stats.classes[a.place.class(a.size)];
+            class.active_blocks.sub(1);
+            class.active.sub(a.size);
+            stats.active_blocks.sub(1);
+            stats.active.sub(a.size);
+        }
+        stats
     }
 
     /// Every segment, in order of address.
@@ -250,7 +281,11 @@ impl<D: Device> Pool<D> {
 }
 
 pub(super) fn block_view(a: &Allocation) -> BlockView {
-    let state = if a.waits == 0 { BlockState::Allocated } else { BlockState::Pending };
+    let state = match a.waits {
+        0 => BlockState::Allocated,
+        _ if a.is_lent_only => BlockState::Returning,
+        _ => BlockState::Pending,
+    };
     // As the counters have it: what was lent and given back is requested by nobody.
     let requested = if a.is_lent_only { 0 } else { a.requested };
     BlockView { addr: a.addr, size: a.size, requested, state }

@@ -202,6 +202,7 @@ pub(super) unsafe extern "C-unwind" fn set_memory_fraction(_: This, fraction: f6
     unsafe {
         answer((), || {
             if !(0.0..=1.0).contains(&fraction) {
+                let fraction = fraction.to_string().to_lowercase();
                 return refuse(format!("invalid fraction:{fraction}. Please set within [0, 1]."));
             }
             must_exist(device)?;

@@ -68,6 +68,11 @@ pub(crate) fn must_exist(device: i8) -> Result<(), Refusal> {
     refuse(format!("Allocator not initialized for device {device}: did you call init?"))
 }
 
+/// [`must_exist`] in the words of PyTorch's statistics.
+pub(crate) fn must_be_valid(device: i8) -> Result<(), Refusal> {
+    must_exist(device).or_else(|_| refuse(format!("Invalid device argument {device}: did you call init?")))
+}
+
 const C10_CUDA: [&CStr; 1] = [c"libc10_cuda.so"];
 const C10: [&CStr; 1] = [c"libc10.so"];
 const TORCH_CUDA: [&CStr; 1] = [c"libtorch_cuda.so"];

@@ -87,8 +87,12 @@ unsafe fn make(device: i8, id: MempoolId, shared: SharedPtr, object: *mut c_void
     }
 }
 
-/// `setUseOnOOM(device, pool, on)`.
+/// `setUseOnOOM(device, pool, on)`. PyTorch's destructor of a pool calls it, which nothing may be thrown through: a
+/// forked child ends its parent's pools too.
 pub(super) unsafe extern "C-unwind" fn set_use_on_oom(_: This, device: i8, id: MempoolId, on: bool) {
+    if state::is_forked() {
+        return;
+    }
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
         answer((), || on_card(device, |card| card.set_spare(id.into(), on)));

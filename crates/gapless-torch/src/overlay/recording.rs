@@ -59,9 +59,9 @@ fn set(on: bool, recorder: usize, most: usize, when: i32, clear: bool, skipped: 
     let level = when.clamp(0, 3) as u8;
     history::set_wanted(Wanted { on, recorder, most, level, skipped }, clear);
     state::for_each(|_, card| {
-        if !on {
-            card.history.end();
-        } else if clear {
+        // Live blocks keep their stacks, as PyTorch's own do, also while nothing is recorded.
+        card.keep_stacks();
+        if !on || clear {
             card.history.clear();
         }
         card.pool.set_log(state::needs_log());
@@ -182,6 +182,7 @@ pub(super) unsafe extern "C-unwind" fn stack_of(
         let stack = answer(None, || {
             let mut found = None;
             state::for_each(|_, card| {
+                card.keep_stacks();
                 found = found.take().or_else(|| card.history.stack_of(pointer as u64).cloned());
             });
             Ok(found)

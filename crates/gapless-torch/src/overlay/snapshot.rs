@@ -17,7 +17,7 @@ use crate::regions;
 use crate::routing::MempoolId;
 use crate::state::{self, Card};
 use crate::watcher::{Event, Stack};
-use gapless_pool::{BlockState, PoolKey, SegmentView, StreamHandle};
+use gapless_pool::{BlockState, BlockView, PoolKey, SegmentView, StreamHandle};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
@@ -87,6 +87,7 @@ fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
             if with_history { card.history.entries().iter().cloned().collect() } else { Vec::new() };
         let wanted = PoolKey::from(id);
         card.pool.catch_up();
+        card.keep_stacks();
         let all = card.pool.segments();
         let numbers = card.ages.look(&all);
         let is_wanted = |segment: &SegmentView| !wanted.is_private() || segment.pool == wanted;
@@ -108,16 +109,21 @@ fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
 /// The next snapshot shows when this one was taken.
 fn note_snapshot(device: i32, card: &mut Card) {
     if history::is_watched() {
-        let active = card.pool.stats().active.current;
+        let active = card.pool.stats_shown().active.current;
         let what = Event { addr: 0, size: active, stream: StreamHandle(0), pool: PoolKey(0, 0) };
         card.history.add(device, Action::Snapshot, what, None);
     }
 }
 
+/// Whether PyTorch's own allocator would have it in use, for a caller or for a stream that was announced for it.
+fn is_active(block: &BlockView) -> bool {
+    matches!(block.state, BlockState::Allocated | BlockState::Pending)
+}
+
 /// # Safety
 /// Whoever gets it frees it.
 unsafe fn segment_info(device: i32, Shown { segment, number, stacks }: &Shown) -> SegmentInfo {
-    let sum = |of: fn(&gapless_pool::BlockView) -> u64| segment.blocks.iter().map(of).sum::<u64>() as usize;
+    let sum = |of: fn(&BlockView) -> u64| segment.blocks.iter().map(of).sum::<u64>() as usize;
     let blocks: Vec<_> = segment.blocks.iter().zip(stacks).collect();
     // SAFETY: each block is written whole; the caller passes the vector on.
     let blocks = unsafe {
@@ -127,7 +133,7 @@ unsafe fn segment_info(device: i32, Shown { segment, number, stacks }: &Shown) -
                 requested_size: block.requested as usize,
                 gc_counter: 0,
                 allocated: block.state == BlockState::Allocated,
-                active: block.state != BlockState::Free,
+                active: is_active(block),
                 context: stack.clone().unwrap_or(SharedPtr::NULL),
             });
         })
@@ -139,7 +145,7 @@ unsafe fn segment_info(device: i32, Shown { segment, number, stacks }: &Shown) -
         total_size: segment.size as usize,
         requested_size: sum(|b| b.requested),
         allocated_size: sum(|b| if b.state == BlockState::Allocated { b.size } else { 0 }),
-        active_size: sum(|b| if b.state == BlockState::Free { 0 } else { b.size }),
+        active_size: sum(|b| if is_active(b) { b.size } else { 0 }),
         stream: segment.stream.0 as *mut c_void,
         is_large: segment.is_large,
         is_expandable: true,

@@ -1,0 +1,80 @@
+"""Forked children that end their parent's MemPools, graphs, streams, events and raw memory: by dropping them, by the
+collector, and by leaving through Python's end. None crashes or hangs, and the parent has everything as it was."""
+import gc
+import signal
+
+from common import *
+
+g = start(limit=GIB)
+# A child that leaves would wait for the thread of it, which it does not have.
+faulthandler.cancel_dump_traceback_later()
+
+
+class Holder:
+    """What a program has; the pools have no free memory, of which torch's own allocator would give the driver back."""
+
+    def __init__(self):
+        self.empty = torch.cuda.MemPool()
+        self.pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(self.pool):
+            self.inside = fill(ints(20 * MIB), 7)
+        self.plain = [fill(ints(size), 9) for size in (700, 3 * MIB, 20 * MIB)]
+        self.used = fill(ints(2 * MIB), 11)
+        self.used.record_stream(torch.cuda.Stream())
+        self.event = torch.cuda.Event()
+        self.event.record()
+        self.me = self
+
+
+def leave_plainly(holder):
+    sys.exit(0)
+
+
+def drop(holder):
+    holder.__dict__.clear()
+    os._exit(0)
+
+
+def collect(holder):
+    for name in ("empty", "plain", "used"):
+        setattr(holder, name, None)
+    gc.collect()
+    os._exit(0)
+
+
+def drop_pool(holder):
+    holder.empty = None
+    os._exit(0)
+
+
+def raise_it(holder):
+    raise KeyboardInterrupt
+
+
+WAYS = (leave_plainly, collect, drop_pool, raise_it)
+problems, count = [], 0
+holder = Holder()
+torch.cuda.synchronize()
+allocated = torch.cuda.memory_allocated()
+for turn in range(6):
+    for way in WAYS:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            way(holder)
+            os._exit(5)
+        _, status = os.waitpid(child, 0)
+        count += 1
+        expected = {leave_plainly: (0,), raise_it: (signal.SIGINT, 1 << 8, 130 << 8)}.get(way, (0,))
+        if status not in expected:
+            problems.append(f"{way.__name__} ended with {status}")
+    if int(wrong(holder.inside, 7)) or int(wrong(holder.used, 11)) or sum(int(wrong(x, 9)) for x in holder.plain):
+        problems.append("bytes of the parent changed")
+    if torch.cuda.memory_allocated() != allocated:
+        problems.append("the parent's books changed")
+problems += adds_up()
+for problem in problems[:6]:
+    print(problem)
+done(not problems, f"{count} children ended, {len(problems)} problems")
