@@ -38,6 +38,7 @@ pub struct Encoder {
     words: Vec<u16>,
     kept: Vec<u8>,
     inner: Vec<u8>,
+    room: Vec<u8>,
 }
 
 impl Encoder {
@@ -54,6 +55,7 @@ impl Encoder {
             words: Vec::new(),
             kept: Vec::new(),
             inner: Vec::new(),
+            room: Vec::new(),
         }
     }
 
@@ -76,6 +78,42 @@ impl Encoder {
     /// # Panics
     /// As `chunk`.
     pub fn chunk_before(&mut self, values: &[u8], out: &mut [u8], next: &[u8]) -> usize {
+        self.any(values, out, &mut Ahead::new(next))
+    }
+
+    /// As `chunk_before`, into `out`, which has `most` bytes or more; gives the length and the checksum. The chunk is
+    /// made in memory that stays in a core's cache, and moved to `out` in one pass: with `past_caches` to memory at
+    /// once, where `out` is aligned.
+    ///
+    /// # Panics
+    /// As `chunk`.
+    pub fn chunk_to(
+        &mut self,
+        values: &[u8],
+        out: &mut [u8],
+        next: &[u8],
+        past_caches: bool,
+    ) -> (usize, u64) {
+        let room = Encoder::room(self.kind, values.len());
+        let mut own = std::mem::take(&mut self.room);
+        if own.len() < room + ALIGN {
+            own.resize(room + ALIGN, 0);
+        }
+        let begin = own.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let ahead = &mut Ahead::new(next);
+        let length = self.any(values, &mut own[begin..], ahead);
+        let chunk = &own[begin..begin + length];
+        let sum = ahead.move_out(chunk, &mut out[..length], past_caches);
+        self.room = own;
+        (length, sum)
+    }
+
+    /// The most bytes that a chunk of `bytes` of values takes.
+    pub fn most(bytes: usize) -> usize {
+        HEADER + aligned(bytes)
+    }
+
+    fn any(&mut self, values: &[u8], out: &mut [u8], ahead: &mut Ahead) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
         assert!(
@@ -100,7 +138,6 @@ impl Encoder {
             return close(out, HEADER + pattern.len());
         }
         let zeros = if width > 1 { zeros(values, width) } else { 0.0 };
-        let ahead = &mut Ahead::new(next);
         let mut length = if (ZEROS..CERTAIN_ZEROS).contains(&zeros) {
             usize::MAX
         } else {
