@@ -263,8 +263,13 @@ pub(super) fn encode_first<const B: usize>(
     let (even, odd, palette) = (load(&EVEN), load(&ODD), each(codes));
     let (whole, rest) = values.as_chunks::<128>();
     let mut position = 0;
-    for ((block, low), planes) in whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B)) {
-        ahead.fetch();
+    let blocks = whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B));
+    for (number, ((block, low), planes)) in blocks.enumerate() {
+        // Half as many as the next chunk has for each block: more would have to wait for one another. The others are
+        // asked for when this one is moved out.
+        if number % 2 == 0 {
+            ahead.fetch();
+        }
         let [a, b] = block.as_chunks::<64>().0 else { continue };
         let (a, b) = (load(a), load(b));
         let (a, b) = (_mm512_shldi_epi16::<1>(a, a), _mm512_shldi_epi16::<1>(b, b));

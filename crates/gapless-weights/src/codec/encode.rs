@@ -97,7 +97,7 @@ impl Encoder {
         let room = Encoder::room(self.kind, values.len());
         let mut own = std::mem::take(&mut self.room);
         if own.len() < room + ALIGN {
-            own.resize(room + ALIGN, 0);
+            own = vec![0; room + ALIGN];
         }
         let begin = own.as_ptr().align_offset(ALIGN).min(ALIGN);
         let ahead = &mut Ahead::new(next);
@@ -122,13 +122,10 @@ impl Encoder {
         );
         assert!(out.len() >= Encoder::room(self.kind, values.len()), "room for a chunk");
         if self.low.len() < aligned(count) {
-            self.low.resize(aligned(count), 0);
-            self.high.resize(aligned(count), 0);
-            self.halves.resize(2 * count, 0);
-            self.planes.resize(cascade::most(count), 0);
-            for table in &mut self.tables {
-                table.resize(aligned(count) + cascade::SLACK, 0);
-            }
+            // Fresh zeros, not zeros that are written: a kind does not use all of them.
+            (self.low, self.high) = (vec![0; aligned(count)], vec![0; aligned(count)]);
+            (self.halves, self.planes) = (vec![0; 2 * count], vec![0; cascade::most(count)]);
+            self.tables = std::array::from_fn(|_| vec![0; aligned(count) + cascade::SLACK]);
         }
         if let Some(period) = period(values, width) {
             let pattern = &values[..period * width];
