@@ -134,15 +134,9 @@ impl Encoder {
             out[HEADER..HEADER + pattern.len()].copy_from_slice(pattern);
             return close(out, HEADER + pattern.len());
         }
-        let zeros = if width > 1 { zeros(values, width) } else { 0.0 };
-        let mut length = if (ZEROS..CERTAIN_ZEROS).contains(&zeros) {
-            usize::MAX
-        } else {
-            self.planes(values, out, ahead)
-        };
-        if zeros >= ZEROS {
-            length = self.masked(values, out, length, ahead);
-        }
+        let has_zeros = width > 1 && zeros(values, width) >= ZEROS;
+        let mut length =
+            if has_zeros { self.masked(values, out, ahead) } else { self.planes(values, out, ahead) };
         if length >= HEADER + values.len() {
             header(out, Mode::Raw, Split::Bytes, count);
             out[HEADER..HEADER + values.len()].copy_from_slice(values);
@@ -151,14 +145,17 @@ impl Encoder {
         length
     }
 
-    /// The chunk as a mask and a chunk of what is kept, if that is shorter than `plain`.
-    fn masked(&mut self, values: &[u8], out: &mut [u8], plain: usize, ahead: &mut Ahead) -> usize {
+    /// The chunk as a mask and a chunk of what is kept, or as planes if that is shorter.
+    fn masked(&mut self, values: &[u8], out: &mut [u8], ahead: &mut Ahead) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
         let (mut kept, mut inner) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.inner));
         kept.resize(values.len() + mask::SLACK, 0);
         let mut bits = vec![0; count.div_ceil(8)];
         let number = mask::take(values, width, &mut bits, &mut kept, self.path);
+        let zeros = 1.0 - number as f64 / count as f64;
+        let is_certain = (ZEROS..CERTAIN_ZEROS).contains(&zeros);
+        let plain = if is_certain { usize::MAX } else { self.planes(values, out, ahead) };
         let values = &kept[..number * width];
         inner.resize(Encoder::room(self.kind, values.len()), 0);
         let mut length = self.planes(values, &mut inner, ahead);
