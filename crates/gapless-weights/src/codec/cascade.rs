@@ -82,15 +82,16 @@ fn shape(order: &[(u32, u8)], least: usize, most: usize) -> ([u8; LEVELS], u64) 
     for (k, (count, _)) in order.iter().enumerate().take(SYMBOLS).rev() {
         left[k] = left[k + 1] + u64::from(*count);
     }
-    // Entry k: what the items after the first k symbols cost, with as many levels as were looked at, and the bits of
-    // the next level.
-    let mut costs = left.map(|items| 8 * items);
+    // Entry k: what the items after the first k symbols cost at this level, and the bits that the level has then. They
+    // stand as they are (no bits), or those that it has no code for go to the next level.
+    let raw = left.map(|items| 8 * items);
+    let mut costs = raw;
     let mut choices = [[0u8; SYMBOLS + 1]; LEVELS];
     for level in (0..most).rev() {
-        let before = costs;
+        let next = std::mem::replace(&mut costs, raw);
         for k in 0..=7 * level {
             for bits in 1..=3u8 {
-                let cost = left[k] * u64::from(bits) + before[k + (1 << bits) - 1];
+                let cost = left[k] * u64::from(bits) + next[k + (1 << bits) - 1];
                 if cost < costs[k] || level < least && bits == 1 {
                     (costs[k], choices[level][k]) = (cost, bits);
                 }
@@ -464,6 +465,51 @@ mod tests {
                         "{count}: {length} for {bytes}"
                     );
                 }
+            }
+        }
+    }
+
+    /// What a cascade of these bits costs, by definition.
+    fn cost(order: &[(u32, u8)], shape: &[u8]) -> u64 {
+        let left = |k: usize| order.iter().skip(k).map(|(count, _)| u64::from(*count)).sum::<u64>();
+        let (mut bits, mut used) = (0, 0);
+        for level in shape.iter().take_while(|bits| **bits > 0) {
+            bits += left(used) * u64::from(*level);
+            used += (1 << level) - 1;
+        }
+        bits + 8 * left(used)
+    }
+
+    #[test]
+    fn no_other_shape_costs_fewer_bits() {
+        let mut state = 7u32;
+        let mut next = |limit: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % limit
+        };
+        for symbols in [0, 1, 2, 3, 4, 7, 8, 15, 21, 28, 29, 40, 256] {
+            for round in 0..20 {
+                let mut counts = [0; 256];
+                for count in &mut counts[..symbols] {
+                    *count = 1 + next(1 << (1 + round / 2)) * next(1 << (1 + round / 4));
+                }
+                let order = by_count(&counts);
+                let (best, least) = Cascade::choose(&order);
+                let shapes =
+                    (0..256u32).map(|k| [k & 3, k >> 2 & 3, k >> 4 & 3, k >> 6].map(|bits| bits as u8));
+                let all = shapes.clone().filter(|shape| shape[0] > 0).map(|shape| cost(&order, &shape));
+                assert_eq!(Some(least), all.min(), "{order:?}");
+                assert_eq!(cost(&order, &best.bits), least);
+                // A first level of other symbols than the best: the levels after it are the best ones for the rest.
+                let mut other = Cascade { levels: 1, bits: [2, 0, 0, 0], ..Cascade::default() };
+                other.palettes[0] = [3, 5, 200, 0, 0, 0, 0, 0];
+                let (whole, bits) = other.choose_rest(&order);
+                let is_left = |symbol: u8| ![3, 5, 200].contains(&symbol);
+                let rest: Vec<(u32, u8)> = order.iter().copied().filter(|entry| is_left(entry.1)).collect();
+                let all = shapes.filter(|shape| shape[3] == 0).map(|shape| cost(&rest, &shape));
+                let first: u64 = order.iter().map(|(count, _)| 2 * u64::from(*count)).sum();
+                assert_eq!(Some(bits - first), all.min(), "{order:?}");
+                assert_eq!((whole.bits[0], whole.palettes[0]), (2, other.palettes[0]));
             }
         }
     }
