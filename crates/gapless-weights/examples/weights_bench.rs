@@ -83,7 +83,8 @@ fn main() {
             }
         }
         for (path, times) in paths.iter().zip(&mut times) {
-            for past_caches in [false, true] {
+            // Through the caches at last: a decoder finds small files there, as it would without the other way.
+            for past_caches in [true, false] {
                 let start = Instant::now();
                 for ((values, packed), length) in data.iter().zip(&mut packed).zip(&mut lengths) {
                     *length = stream::encode_into(kind, values, packed.get(), *path, past_caches);

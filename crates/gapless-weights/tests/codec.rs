@@ -200,7 +200,7 @@ fn a_chunk_that_differs_from_its_sample_is_as_small_as_another() {
     ];
     for stray in sorts {
         for (run, step) in [(128, 32), (256, 32), (512, 16), (512, 32)] {
-            let place = |at: usize| at / run % step == 0;
+            let place = |at: usize| (at / run).is_multiple_of(step);
             let mut values: Vec<u16> = (0..COUNT)
                 .map(|_| u16::from_le_bytes(weight(Kind::Bf16, rng.gauss(0.02)).try_into().expect("two")))
                 .collect();

@@ -488,12 +488,11 @@ fn period(values: &[u8], width: usize) -> Option<usize> {
 /// looks at several at once.
 fn comes_again(values: &[u8], width: usize, most: usize) -> bool {
     let Some(first) = values.first_chunk::<4>() else { return false };
-    let found = (width..=width.max(4)).step_by(width).any(|from| {
+    (width..=width.max(4)).step_by(width).any(|from| {
         let there = values[from..].as_chunks::<4>().0;
         let there = &there[..there.len().min(most * width / 4 + 1)];
         there.iter().map(|four| u32::from(four == first)).sum::<u32>() > 0
-    });
-    found
+    })
 }
 
 /// The share of zeros in a sample.
