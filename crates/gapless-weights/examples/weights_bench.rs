@@ -4,8 +4,8 @@
 //! memcpy into the same buffers is the line to compare with, and is measured twice: the difference of its two lines is
 //! noise. Prints JSON: `cargo xtask bench weights` puts it beside the peers' figures.
 
-use gapless_weights::codec::{Encoder, Kind, Path, entropy};
-use gapless_weights::stream::{self, Directory};
+use gapless_weights::codec::{Kind, Path, entropy};
+use gapless_weights::stream;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -66,10 +66,11 @@ fn main() {
     }
     let paths = Path::all();
     let mut outs: Vec<Aligned> = data.iter().map(|values| Aligned::new(values.len())).collect();
-    let mut packed: Vec<Vec<u8>> = data.iter().map(|values| vec![0; 2 * values.len() + (1 << 20)]).collect();
+    let mut packed: Vec<Aligned> =
+        data.iter().map(|values| Aligned::new(stream::most(kind, values.len()))).collect();
     let mut lengths = vec![0; data.len()];
-    // encode, decode, decode past the caches; for each path
-    let mut times = vec![[const { Vec::new() }; 3]; paths.len()];
+    // Encode and decode, each to memory through the caches and past them; for each path.
+    let mut times = vec![[const { Vec::new() }; 4]; paths.len()];
     let mut copies = [Vec::new(), Vec::new()];
     for round in 0..=repeats {
         for copy in &mut copies {
@@ -82,19 +83,24 @@ fn main() {
             }
         }
         for (path, times) in paths.iter().zip(&mut times) {
-            let start = Instant::now();
-            for ((values, packed), length) in data.iter().zip(&mut packed).zip(&mut lengths) {
-                *length = encode_into(kind, values, *path, packed);
-            }
-            let encode = speed(start.elapsed().as_secs_f64());
-            for stream in [false, true] {
+            // Through the caches at last: a decoder finds small files there, as it would without the other way.
+            for past_caches in [true, false] {
                 let start = Instant::now();
-                for ((packed, length), out) in packed.iter().zip(&lengths).zip(&mut outs) {
-                    stream::decode_into(&packed[..*length], out.get(), *path, stream)
+                for ((values, packed), length) in data.iter().zip(&mut packed).zip(&mut lengths) {
+                    *length = stream::encode_into(kind, values, packed.get(), *path, past_caches);
+                }
+                if round > 0 {
+                    times[usize::from(past_caches)].push(speed(start.elapsed().as_secs_f64()));
+                }
+            }
+            for past_caches in [false, true] {
+                let start = Instant::now();
+                for ((packed, length), out) in packed.iter_mut().zip(&lengths).zip(&mut outs) {
+                    stream::decode_into(&packed.get()[..*length], out.get(), *path, past_caches)
                         .expect("a whole stream");
                 }
                 if round > 0 {
-                    times[1 + usize::from(stream)].push(speed(start.elapsed().as_secs_f64()));
+                    times[2 + usize::from(past_caches)].push(speed(start.elapsed().as_secs_f64()));
                 }
                 if round == 0 {
                     for (values, out) in data.iter().zip(&mut outs) {
@@ -102,20 +108,16 @@ fn main() {
                     }
                 }
             }
-            if round > 0 {
-                times[0].push(encode);
-            }
         }
     }
     let rows: Vec<String> = paths
         .iter()
         .zip(times)
-        .map(|(path, [encode, decode, streamed])| {
+        .map(|(path, times)| {
+            let [encode, encode_streamed, decode, decode_streamed] = times.map(median);
             format!(
-                "{{\"path\":\"{path:?}\",\"encode\":{:.3},\"decode\":{:.3},\"decode_streamed\":{:.3}}}",
-                median(encode),
-                median(decode),
-                median(streamed)
+                "{{\"path\":\"{path:?}\",\"encode\":{encode:.3},\"encode_streamed\":{encode_streamed:.3},\
+                 \"decode\":{decode:.3},\"decode_streamed\":{decode_streamed:.3}}}"
             )
         })
         .collect();
@@ -126,22 +128,4 @@ fn main() {
         rows.join(","),
         files.join(",")
     );
-}
-
-/// A whole stream into memory that is already there.
-fn encode_into(kind: Kind, values: &[u8], path: Path, out: &mut [u8]) -> usize {
-    let chunks = stream::chunks_of(kind, values.len() as u64);
-    let mut directory = Directory::new(kind, values.len() as u64);
-    let mut encoder = Encoder::new(kind, path);
-    let mut at = stream::directory_bytes(chunks);
-    let mut parts = values.chunks(kind.chunk() * kind.width()).peekable();
-    while let Some(part) = parts.next() {
-        let next = parts.peek().copied().unwrap_or_default();
-        let length = encoder.chunk_before(part, &mut out[at..], next);
-        directory.push(chunks, &out[at..at + length]);
-        at += length;
-    }
-    let head = directory.to_bytes();
-    out[..head.len()].copy_from_slice(&head);
-    at
 }

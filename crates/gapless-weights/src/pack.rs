@@ -379,8 +379,10 @@ impl Worker {
             bytes: Vec::with_capacity(job.bytes.len()),
             chunks: Vec::with_capacity(job.bytes.len().div_ceil(chunk)),
         };
-        for values in job.bytes.chunks(chunk) {
-            let length = encoder.chunk(values, &mut self.room);
+        let mut parts = job.bytes.chunks(chunk).peekable();
+        while let Some(values) = parts.next() {
+            let next = parts.peek().copied().unwrap_or_default();
+            let length = encoder.chunk_before(values, &mut self.room, next);
             batch.chunks.push((length, checksum(&self.room[..length])));
             batch.bytes.extend_from_slice(&self.room[..length]);
         }

@@ -82,15 +82,6 @@ impl Directory {
         Directory { kind, bytes, chunk: kind.chunk(), entries: Vec::new() }
     }
 
-    /// Adds the next chunk of the stream.
-    pub fn push(&mut self, chunks: usize, chunk: &[u8]) {
-        let start = self
-            .entries
-            .last()
-            .map_or(directory_bytes(chunks) as u64, |last| last.start + last.length as u64);
-        self.entries.push(Entry { start, length: chunk.len(), checksum: checksum(chunk) });
-    }
-
     /// The stream's length so far.
     pub fn length(&self) -> u64 {
         self.entries
@@ -241,22 +232,43 @@ fn sum_of(bytes: &[u8]) -> u64 {
     sum.digest()
 }
 
+/// The most bytes that the stream of `bytes` of a kind takes.
+pub fn most(kind: Kind, bytes: usize) -> usize {
+    let chunk = kind.chunk() * kind.width();
+    let chunks = bytes / chunk * Encoder::most(chunk);
+    let last = if bytes.is_multiple_of(chunk) { 0 } else { Encoder::most(bytes % chunk) };
+    directory_bytes(chunks_of(kind, bytes as u64)) + chunks + last
+}
+
 /// The stream of a tensor that is in memory.
 pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
+    let mut out = vec![0; most(kind, values.len())];
+    let length = encode_into(kind, values, &mut out, path, false);
+    out.truncate(length);
+    out.shrink_to_fit();
+    out
+}
+
+/// As `encode`, into memory that is already there and has `most` bytes or more; gives the stream's length. With
+/// `past_caches`, and where `out` begins on a boundary of 64 bytes, the stream goes to memory at once: faster if nobody
+/// reads it soon.
+///
+/// # Panics
+/// Where the values are not whole, or `out` is too short.
+pub fn encode_into(kind: Kind, values: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> usize {
     let mut encoder = Encoder::new(kind, path);
     let mut directory = Directory::new(kind, values.len() as u64);
-    let chunks = chunks_of(kind, values.len() as u64);
-    let mut out = vec![0; directory_bytes(chunks)];
-    let mut room = vec![0; Encoder::room(kind, kind.chunk() * kind.width())];
+    let mut at = directory_bytes(chunks_of(kind, values.len() as u64));
     let mut parts = values.chunks(kind.chunk() * kind.width()).peekable();
     while let Some(part) = parts.next() {
-        let length = encoder.chunk_before(part, &mut room, parts.peek().copied().unwrap_or_default());
-        directory.push(chunks, &room[..length]);
-        out.extend_from_slice(&room[..length]);
+        let next = parts.peek().copied().unwrap_or_default();
+        let (length, checksum) = encoder.chunk_to(part, &mut out[at..], next, past_caches);
+        directory.entries.push(Entry { start: at as u64, length, checksum });
+        at += length;
     }
     let head = directory.to_bytes();
     out[..head.len()].copy_from_slice(&head);
-    out
+    at
 }
 
 /// Values of a block that are tried to find out what its bytes are, and in how many places.

@@ -96,6 +96,17 @@ fn inputs(kind: Kind, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
+/// The stream, written past the caches or not to memory that begins on a boundary or not: nothing else is written.
+fn encoded_into(kind: Kind, values: &[u8], path: Path, past_caches: bool, off: usize) -> Vec<u8> {
+    let most = stream::most(kind, values.len());
+    let mut room = vec![0xa5u8; most + 256];
+    let from = room.as_ptr().align_offset(64) + off;
+    let length = stream::encode_into(kind, values, &mut room[from..from + most], path, past_caches);
+    let after = &room[from + length..];
+    assert!(room[..from].iter().chain(after).all(|byte| *byte == 0xa5), "{kind:?} {path:?}: wrote outside");
+    room[from..from + length].to_vec()
+}
+
 fn check(name: &str, kind: Kind, values: &[u8]) {
     let want = stream::encode(kind, values, Path::Portable);
     assert!(
@@ -107,6 +118,10 @@ fn check(name: &str, kind: Kind, values: &[u8]) {
     for path in Path::all() {
         let packed = stream::encode(kind, values, path);
         assert!(packed == want, "{name} {kind:?} {path:?}: another stream than the portable path's");
+        for (past_caches, off) in [(true, 0), (true, 1), (false, 0)] {
+            let packed = encoded_into(kind, values, path, past_caches, off);
+            assert!(packed == want, "{name} {kind:?} {path:?}: another stream in memory that was there");
+        }
         for past_caches in [false, true] {
             // Aligned memory, which stores past the caches need, and memory that is not.
             let mut room = vec![0xa5u8; values.len() + 256];
@@ -168,6 +183,46 @@ fn usual_weights_shrink_to_what_their_frequencies_allow() {
     assert!(ratio(Kind::Fp16, &made(Kind::Fp16)) < 0.87);
     assert!(ratio(Kind::Fp32, &made(Kind::Fp32)) < 0.84);
     assert!(ratio(Kind::Bf16, &vec![0; 1 << 20]) < 0.002);
+}
+
+/// A sample looks at one place in 16 or 32. What stands just there, and nowhere else, must not choose the coding of the
+/// chunk: it is never much larger than the same values in another order.
+#[test]
+fn a_chunk_that_differs_from_its_sample_is_as_small_as_another() {
+    const COUNT: usize = 64 << 10;
+    let mut rng = Rng(31);
+    let sorts: [fn(&mut Rng) -> u16; 4] = [
+        |_| 0,
+        // Few mantissas, other exponents, and both.
+        |rng| u16::from_le_bytes(weight(Kind::Bf16, rng.gauss(0.02)).try_into().expect("two bytes")) & 0xffe0,
+        |rng| (40 + rng.below(60) as u16) << 7 | rng.next() as u16 & 0x807f,
+        |rng| 0x4000 | (rng.below(3) as u16) << 7,
+    ];
+    for stray in sorts {
+        for (run, step) in [(128, 32), (256, 32), (512, 16), (512, 32)] {
+            let place = |at: usize| (at / run).is_multiple_of(step);
+            let mut values: Vec<u16> = (0..COUNT)
+                .map(|_| u16::from_le_bytes(weight(Kind::Bf16, rng.gauss(0.02)).try_into().expect("two")))
+                .collect();
+            values
+                .iter_mut()
+                .enumerate()
+                .filter(|(at, _)| place(*at))
+                .for_each(|(_, v)| *v = stray(&mut rng));
+            let length = |values: &[u16]| {
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                check("sampled", Kind::Bf16, &bytes);
+                stream::encode(Kind::Bf16, &bytes, Path::best()).len()
+            };
+            let placed = length(&values);
+            for at in (1..COUNT).rev() {
+                values.swap(at, rng.below(at + 1));
+            }
+            let mixed = length(&values);
+            // Within half a point of the values.
+            assert!(placed <= mixed + COUNT / 100, "run {run} of {step}: {placed}, mixed {mixed}");
+        }
+    }
 }
 
 #[test]

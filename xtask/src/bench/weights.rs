@@ -176,8 +176,8 @@ fn table(name: &str, python: &str, files: &[PathBuf], rounds: &str) -> Result<()
     );
     println!("  ZipNN encode {:.2} decode {:.2} GB/s", number(&zipnn["encode"]), number(&zipnn["decode"]));
     for path in ours["paths"].as_array().into_iter().flatten() {
-        let (encode, decode) =
-            (number(&path["encode"]), number(&path["decode"]).max(number(&path["decode_streamed"])));
+        let best = |what: &str| number(&path[what]).max(number(&path[format!("{what}_streamed")]));
+        let (encode, decode) = (best("encode"), best("decode"));
         println!(
             "  {:9} encode {encode:.2} GB/s, {:.1} x ZipNN   decode {decode:.2} GB/s, {:.1} x ZipNN, {:.2} x memcpy",
             path["path"].as_str().unwrap_or_default(),

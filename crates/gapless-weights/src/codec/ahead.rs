@@ -8,6 +8,8 @@
 use crate::checksum::Sum;
 
 const LINE: usize = 64;
+/// A block of the checksum.
+const BLOCK: usize = 1024;
 /// Blocks of 64 values to a block of 1 KiB of the checksum: low bytes come first in a chunk, one for each value.
 pub(super) const TURNS: usize = 16;
 /// Lines that are asked for in that time beyond one a block: a chunk is a third longer than its low bytes, or more.
@@ -80,6 +82,24 @@ impl<'a> Ahead<'a> {
         }
     }
 
+    /// Moves an encoded chunk to its place, gives its checksum, and asks for the lines that are left meanwhile. With
+    /// `past_caches` the bytes go to memory at once where their place is aligned: nobody reads them soon, and a core
+    /// need not fetch the lines that it overwrites.
+    pub(super) fn move_out(&mut self, chunk: &[u8], to: &mut [u8], past_caches: bool) -> u64 {
+        let mut sum = Sum::new(chunk);
+        let lines = self.lines.len() / LINE;
+        let each = lines.div_ceil((chunk.len() / BLOCK).max(1));
+        for (from, to) in chunk.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
+            (0..each).for_each(|_| self.fetch());
+            sum.step();
+            put(from, to, past_caches);
+        }
+        if past_caches {
+            settle();
+        }
+        sum.finish()
+    }
+
     /// The checksum; of nothing, where none was wanted.
     pub(super) fn finish(self) -> u64 {
         self.sum.unwrap_or_else(|| Sum::new(&[])).finish()
@@ -125,3 +145,44 @@ fn fetch<const FIRST: bool>(line: *const u8) {
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn fetch<const FIRST: bool>(_: *const u8) {}
+
+/// Copies bytes of the same length, past the caches where that is wanted and can be.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+fn put(from: &[u8], to: &mut [u8], past_caches: bool) {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128, _mm512_loadu_si512, _mm512_stream_si512};
+    #[target_feature(enable = "avx512f")]
+    fn lines(from: &[[u8; LINE]], to: &mut [[u8; LINE]]) {
+        for (from, to) in from.iter().zip(to) {
+            // SAFETY: both arrays have 64 bytes, and the second is aligned: the caller checked.
+            unsafe { _mm512_stream_si512(to.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())) };
+        }
+    }
+    if !past_caches || !(to.as_ptr() as usize).is_multiple_of(LINE) || !from.len().is_multiple_of(LINE) {
+        return to.copy_from_slice(from);
+    }
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has these instructions, as was just asked.
+        return unsafe { lines(from.as_chunks().0, to.as_chunks_mut().0) };
+    }
+    for (from, to) in from.as_chunks::<16>().0.iter().zip(to.as_chunks_mut::<16>().0) {
+        // SAFETY: both arrays have 16 bytes, and the second is aligned: the slice begins on a line.
+        unsafe { _mm_stream_si128(to.as_mut_ptr().cast(), _mm_loadu_si128(from.as_ptr().cast())) };
+    }
+}
+
+/// Waits until what went past the caches can be seen by all.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+fn settle() {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { std::arch::x86_64::_mm_sfence() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn put(from: &[u8], to: &mut [u8], _: bool) {
+    to.copy_from_slice(from);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn settle() {}

@@ -263,8 +263,13 @@ pub(super) fn encode_first<const B: usize>(
     let (even, odd, palette) = (load(&EVEN), load(&ODD), each(codes));
     let (whole, rest) = values.as_chunks::<128>();
     let mut position = 0;
-    for ((block, low), planes) in whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B)) {
-        ahead.fetch();
+    let blocks = whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B));
+    for (number, ((block, low), planes)) in blocks.enumerate() {
+        // Half as many as the next chunk has for each block: more would have to wait for one another. The others are
+        // asked for when this one is moved out.
+        if number % 2 == 0 {
+            ahead.fetch();
+        }
         let [a, b] = block.as_chunks::<64>().0 else { continue };
         let (a, b) = (load(a), load(b));
         let (a, b) = (_mm512_shldi_epi16::<1>(a, a), _mm512_shldi_epi16::<1>(b, b));
@@ -297,4 +302,65 @@ pub(super) fn encode_level<const B: usize>(
         position += encode_block::<B, false>(load(symbols), valid, &palette, planes, out, position);
     }
     position
+}
+
+/// Words of 64 bits at every third place, from the first, second or third word of 24: which words of the first two
+/// vectors, and then of what they gave and the third.
+const fn third(from: u64) -> ([u64; 8], [u64; 8]) {
+    let (mut two, mut all) = ([0; 8], [0; 8]);
+    let mut k = 0;
+    while k < 8 {
+        let at = 3 * k as u64 + from;
+        if at < 16 {
+            (two[k], all[k]) = (at, k as u64);
+        } else {
+            all[k] = at - 8;
+        }
+        k += 1;
+    }
+    (two, all)
+}
+static THIRDS: [([u64; 8], [u64; 8]); 3] = [third(0), third(1), third(2)];
+
+/// Entry s: the items whose codes have all bits of s, in whole groups of 8 blocks. Entry 0 is not filled.
+#[target_feature(enable = "avx512f,avx512bw,avx512vpopcntdq")]
+pub(super) fn sets<const B: usize>(planes: &[u8]) -> [u32; 8] {
+    let mut sums = [_mm512_setzero_si512(); 8];
+    let mut add = |set: usize, planes: __m512i| {
+        sums[set] = _mm512_add_epi64(sums[set], _mm512_popcnt_epi64(planes));
+    };
+    for group in planes.as_chunks::<64>().0.chunks_exact(B) {
+        match group {
+            [a] => add(1, load(a)),
+            [a, b] => {
+                let (x, y) = (load(a), load(b));
+                let (a, b) = (_mm512_unpacklo_epi64(x, y), _mm512_unpackhi_epi64(x, y));
+                add(1, a);
+                add(2, b);
+                add(3, _mm512_and_si512(a, b));
+            }
+            [a, b, c] => {
+                let (x, y, z) = (load(a), load(b), load(c));
+                let mut words = [x; 3];
+                for (word, (two, all)) in words.iter_mut().zip(&THIRDS) {
+                    // SAFETY: both arrays have the 64 bytes that are read.
+                    let (two, all) = unsafe {
+                        (_mm512_loadu_si512(two.as_ptr().cast()), _mm512_loadu_si512(all.as_ptr().cast()))
+                    };
+                    *word = _mm512_permutex2var_epi64(_mm512_permutex2var_epi64(x, two, y), all, z);
+                }
+                let [a, b, c] = words;
+                let both = _mm512_and_si512(a, b);
+                add(1, a);
+                add(2, b);
+                add(3, both);
+                add(4, c);
+                add(5, _mm512_and_si512(a, c));
+                add(6, _mm512_and_si512(b, c));
+                add(7, _mm512_and_si512(both, c));
+            }
+            _ => {}
+        }
+    }
+    sums.map(|sum| _mm512_reduce_add_epi64(sum) as u32)
 }

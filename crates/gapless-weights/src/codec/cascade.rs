@@ -16,6 +16,27 @@ pub(super) const SYMBOLS: usize = 28;
 /// Tables hold this many bytes past their items, so that a whole vector may be read or written at every position.
 pub(super) const SLACK: usize = 136;
 
+/// Calls one of a path's functions with the number of bits as a constant.
+macro_rules! with_bits {
+    ($bits:expr, $path:ident :: $function:ident, ($($argument:expr),*)) => {
+        match $bits {
+            1 => $path::$function::<1>($($argument),*),
+            2 => $path::$function::<2>($($argument),*),
+            _ => $path::$function::<3>($($argument),*),
+        }
+    };
+    ($bits:expr, $stream:expr, $path:ident :: $function:ident, ($($argument:expr),*)) => {
+        match ($bits, $stream) {
+            (1, false) => $path::$function::<1, false>($($argument),*),
+            (2, false) => $path::$function::<2, false>($($argument),*),
+            (_, false) => $path::$function::<3, false>($($argument),*),
+            (1, true) => $path::$function::<1, true>($($argument),*),
+            (2, true) => $path::$function::<2, true>($($argument),*),
+            (_, true) => $path::$function::<3, true>($($argument),*),
+        }
+    };
+}
+
 /// What a decoder must know of one chunk's cascade.
 ///
 /// Invariants: 1 <= levels <= 4; 1 <= bits <= 3 below `levels`; escapes fall from level to level.
@@ -41,55 +62,87 @@ pub(super) fn most(items: usize) -> usize {
 
 /// Symbols with their counts, the most frequent first; symbols that do not occur are left out.
 pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
-    let mut order: Vec<(u32, u8)> = counts
-        .iter()
-        .zip(0..=255)
-        .filter(|(count, _)| **count > 0)
-        .map(|(count, symbol)| (*count, symbol))
-        .collect();
+    let mut order = Vec::with_capacity(64);
+    for (eight, first) in counts.as_chunks::<8>().0.iter().zip((0u8..=255).step_by(8)) {
+        if *eight != [0; 8] {
+            let there = eight.iter().zip(first..=first + 7).filter(|(count, _)| **count > 0);
+            order.extend(there.map(|(count, symbol)| (*count, symbol)));
+        }
+    }
     order.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     order
 }
 
-impl Cascade {
-    /// The shape with the fewest bits for symbols in falling order of their counts, and those bits.
-    pub(super) fn choose(order: &[(u32, u8)]) -> (Cascade, u64) {
-        // How many items the first k symbols leave over.
-        let mut rest = [0u64; 257];
-        for (k, (count, _)) in order.iter().enumerate().rev() {
-            rest[k] = rest[k + 1] + u64::from(*count);
-        }
-        let left = |k: usize| rest[k.min(order.len())];
-        let (mut best, mut least) = ([3u8, 3, 3, 3], u64::MAX);
-        for a in 1..=3u8 {
-            for b in 0..4u8 {
-                for c in 0..if b == 0 { 1 } else { 4u8 } {
-                    for d in 0..if c == 0 { 1 } else { 4u8 } {
-                        let (mut bits, mut used) = (0, 0);
-                        for level in [a, b, c, d] {
-                            bits += left(used) * u64::from(level);
-                            used += (1 << level) - 1;
-                        }
-                        bits += left(used) * 8;
-                        if bits < least {
-                            (best, least) = ([a, b, c, d], bits);
-                        }
-                    }
+/// The bits of up to four levels with the fewest bits in all for symbols in falling order of their counts, and those
+/// bits: zeros past the last level. At least `least` levels, at most `most`.
+fn shape(order: &[(u32, u8)], least: usize, most: usize) -> ([u8; LEVELS], u64) {
+    // How many items the first k symbols leave over.
+    let mut left = [0u64; SYMBOLS + 1];
+    left[order.len().min(SYMBOLS)] = order.iter().skip(SYMBOLS).map(|(count, _)| u64::from(*count)).sum();
+    for (k, (count, _)) in order.iter().enumerate().take(SYMBOLS).rev() {
+        left[k] = left[k + 1] + u64::from(*count);
+    }
+    // Entry k: what the items after the first k symbols cost at this level, and the bits that the level has then. They
+    // stand as they are (no bits), or those that it has no code for go to the next level.
+    let raw = left.map(|items| 8 * items);
+    let mut costs = raw;
+    let mut choices = [[0u8; SYMBOLS + 1]; LEVELS];
+    for level in (0..most).rev() {
+        let next = std::mem::replace(&mut costs, raw);
+        for k in 0..=7 * level {
+            for bits in 1..=3u8 {
+                let cost = left[k] * u64::from(bits) + next[k + (1 << bits) - 1];
+                if cost < costs[k] || level < least && bits == 1 {
+                    (costs[k], choices[level][k]) = (cost, bits);
                 }
             }
         }
-        let levels = best.iter().take_while(|bits| **bits > 0).count();
-        let mut cascade = Cascade { levels, bits: best, ..Cascade::default() };
+    }
+    let (mut shape, mut used) = ([0; LEVELS], 0);
+    for (bits, choices) in shape.iter_mut().zip(&choices).take(most) {
+        *bits = choices[used];
+        if *bits == 0 {
+            break;
+        }
+        used += (1 << *bits) - 1;
+    }
+    (shape, costs[0])
+}
+
+impl Cascade {
+    /// The cascade with the fewest bits for symbols in falling order of their counts, and those bits.
+    pub(super) fn choose(order: &[(u32, u8)]) -> (Cascade, u64) {
+        let (bits, least) = shape(order, 1, LEVELS);
+        let mut cascade = Cascade::default();
+        cascade.append(&bits, order);
+        (cascade, least)
+    }
+
+    /// As `choose`, of the cascades that have this one's first level.
+    pub(super) fn choose_rest(&self, order: &[(u32, u8)]) -> (Cascade, u64) {
+        let (mut first, symbols) = (Cascade::default(), (1usize << self.bits[0]) - 1);
+        (first.levels, first.bits[0], first.palettes[0]) = (1, self.bits[0], self.palettes[0]);
+        let is_left = |symbol: u8| !self.palettes[0][..symbols].contains(&symbol);
+        let rest: Vec<(u32, u8)> = order.iter().copied().filter(|(_, symbol)| is_left(*symbol)).collect();
+        let (bits, least) = shape(&rest, 0, LEVELS - 1);
+        first.append(&bits, &rest);
+        let items: u64 = order.iter().map(|(count, _)| u64::from(*count)).sum();
+        (first, least + items * u64::from(self.bits[0]))
+    }
+
+    /// Adds levels of so many bits, up to the first zero, with palettes of the symbols in turn.
+    fn append(&mut self, bits: &[u8; LEVELS], order: &[(u32, u8)]) {
         let mut last = order.first().map_or(0, |first| first.1);
         let mut next = order.iter();
-        for (palette, bits) in cascade.palettes.iter_mut().zip(best).take(levels) {
-            for symbol in &mut palette[..(1 << bits) - 1] {
+        for bits in bits.iter().take_while(|bits| **bits > 0) {
+            self.bits[self.levels] = *bits;
+            for symbol in &mut self.palettes[self.levels][..(1 << bits) - 1] {
                 // A palette with room left repeats its last symbol: the code is never used.
                 last = next.next().map_or(last, |next| next.1);
                 *symbol = last;
             }
+            self.levels += 1;
         }
-        (cascade, least)
     }
 
     /// Bits of all levels, and of the symbols after the last one.
@@ -130,6 +183,18 @@ impl Cascade {
             let (planes, bits) = (&section[places[level]..places[level + 1]], self.bits[level]);
             let mut with = match path {
                 Path::Portable => sets_of(planes, bits),
+                #[cfg(target_arch = "x86_64")]
+                Path::Avx512 if is_x86_feature_detected!("avx512vpopcntdq") => {
+                    let (whole, rest) =
+                        planes.split_at(planes.len() / (64 * usize::from(bits)) * 64 * usize::from(bits));
+                    // SAFETY: `Path::checked` saw that the processor has these instructions, and the last one was
+                    // just asked for.
+                    let mut with = unsafe { with_bits!(bits, avx512::sets, (whole)) };
+                    // SAFETY: as above.
+                    let last = unsafe { by_popcnt(rest, bits) };
+                    with.iter_mut().zip(last).for_each(|(count, more)| *count += more);
+                    with
+                }
                 // SAFETY: `Path::checked` saw that the processor has the instruction.
                 #[cfg(target_arch = "x86_64")]
                 _ => unsafe { by_popcnt(planes, bits) },
@@ -158,27 +223,6 @@ impl Cascade {
     }
 }
 
-/// Calls one of a path's functions with the number of bits as a constant.
-macro_rules! with_bits {
-    ($bits:expr, $path:ident :: $function:ident, ($($argument:expr),*)) => {
-        match $bits {
-            1 => $path::$function::<1>($($argument),*),
-            2 => $path::$function::<2>($($argument),*),
-            _ => $path::$function::<3>($($argument),*),
-        }
-    };
-    ($bits:expr, $stream:expr, $path:ident :: $function:ident, ($($argument:expr),*)) => {
-        match ($bits, $stream) {
-            (1, false) => $path::$function::<1, false>($($argument),*),
-            (2, false) => $path::$function::<2, false>($($argument),*),
-            (_, false) => $path::$function::<3, false>($($argument),*),
-            (1, true) => $path::$function::<1, true>($($argument),*),
-            (2, true) => $path::$function::<2, true>($($argument),*),
-            (_, true) => $path::$function::<3, true>($($argument),*),
-        }
-    };
-}
-
 /// Encodes `values` of 16 bits: sign and mantissa go to `low`, levels to `out`. Fills in the cascade's escapes and
 /// gives the bytes written. `out` has room for all levels at their worst, `tables` for the items and the slack.
 pub(super) fn encode(
@@ -186,7 +230,7 @@ pub(super) fn encode(
     cascade: &mut Cascade,
     low: &mut [[u8; 64]],
     out: &mut [u8],
-    tables: &mut [Vec<u8>; 2],
+    tables: &mut [Vec<u8>; 3],
     (path, ahead): (Path, &mut Ahead),
 ) -> usize {
     let length = encode_first(values, cascade, low, out, tables, (path, ahead));
@@ -200,10 +244,10 @@ pub(super) fn encode_first(
     cascade: &mut Cascade,
     low: &mut [[u8; 64]],
     out: &mut [u8],
-    tables: &mut [Vec<u8>; 2],
+    tables: &mut [Vec<u8>; 3],
     (path, ahead): (Path, &mut Ahead),
 ) -> usize {
-    let [to, _] = tables;
+    let [to, ..] = tables;
     let (bits, palette) = (cascade.bits[0], &cascade.palettes[0]);
     let length = plane_bytes(values.len() / 2, bits);
     let planes = &mut out[..length];
@@ -224,15 +268,15 @@ pub(super) fn encode_first(
     length
 }
 
-/// The levels after the first, of the items in the first table, and the symbols after the last one.
+/// The levels after the first, of the items in the first table, which stay there, and the symbols after the last one.
 #[allow(unsafe_code)]
 pub(super) fn encode_rest(
     cascade: &mut Cascade,
     out: &mut [u8],
-    tables: &mut [Vec<u8>; 2],
+    tables: &mut [Vec<u8>; 3],
     (path, ahead): (Path, &mut Ahead),
 ) -> usize {
-    let [from, to] = tables;
+    let [mut from, mut to, mut other] = tables.each_mut();
     let (mut count, mut at) = (cascade.escapes[0] as usize, 0);
     for level in 1..cascade.levels {
         let (bits, palette) = (cascade.bits[level], &cascade.palettes[level]);
@@ -253,7 +297,8 @@ pub(super) fn encode_rest(
         };
         cascade.escapes[level] = count as u32;
         at += length;
-        std::mem::swap(from, to);
+        // Not back to the first table.
+        (from, to, other) = if level == 1 { (to, other, from) } else { (to, from, other) };
     }
     out[at..at + count].copy_from_slice(&from[..count]);
     at + count
@@ -408,7 +453,7 @@ mod tests {
                     let mut cascade = Cascade::choose(&order).0;
                     let mut low = vec![[0; 64]; count.div_ceil(64)];
                     let mut section = vec![0; most(count)];
-                    let mut tables = [const { Vec::new() }; 2];
+                    let mut tables = [const { Vec::new() }; 3];
                     tables.iter_mut().for_each(|table| table.resize(count.next_multiple_of(64) + SLACK, 0));
                     let ahead = &mut Ahead::new(&[]);
                     let length =
@@ -420,6 +465,51 @@ mod tests {
                         "{count}: {length} for {bytes}"
                     );
                 }
+            }
+        }
+    }
+
+    /// What a cascade of these bits costs, by definition.
+    fn cost(order: &[(u32, u8)], shape: &[u8]) -> u64 {
+        let left = |k: usize| order.iter().skip(k).map(|(count, _)| u64::from(*count)).sum::<u64>();
+        let (mut bits, mut used) = (0, 0);
+        for level in shape.iter().take_while(|bits| **bits > 0) {
+            bits += left(used) * u64::from(*level);
+            used += (1 << level) - 1;
+        }
+        bits + 8 * left(used)
+    }
+
+    #[test]
+    fn no_other_shape_costs_fewer_bits() {
+        let mut state = 7u32;
+        let mut next = |limit: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % limit
+        };
+        for symbols in [0, 1, 2, 3, 4, 7, 8, 15, 21, 28, 29, 40, 256] {
+            for round in 0..20 {
+                let mut counts = [0; 256];
+                for count in &mut counts[..symbols] {
+                    *count = 1 + next(1 << (1 + round / 2)) * next(1 << (1 + round / 4));
+                }
+                let order = by_count(&counts);
+                let (best, least) = Cascade::choose(&order);
+                let shapes =
+                    (0..256u32).map(|k| [k & 3, k >> 2 & 3, k >> 4 & 3, k >> 6].map(|bits| bits as u8));
+                let all = shapes.clone().filter(|shape| shape[0] > 0).map(|shape| cost(&order, &shape));
+                assert_eq!(Some(least), all.min(), "{order:?}");
+                assert_eq!(cost(&order, &best.bits), least);
+                // A first level of other symbols than the best: the levels after it are the best ones for the rest.
+                let mut other = Cascade { levels: 1, bits: [2, 0, 0, 0], ..Cascade::default() };
+                other.palettes[0] = [3, 5, 200, 0, 0, 0, 0, 0];
+                let (whole, bits) = other.choose_rest(&order);
+                let is_left = |symbol: u8| ![3, 5, 200].contains(&symbol);
+                let rest: Vec<(u32, u8)> = order.iter().copied().filter(|entry| is_left(entry.1)).collect();
+                let all = shapes.filter(|shape| shape[3] == 0).map(|shape| cost(&rest, &shape));
+                let first: u64 = order.iter().map(|(count, _)| 2 * u64::from(*count)).sum();
+                assert_eq!(Some(bits - first), all.min(), "{order:?}");
+                assert_eq!((whole.bits[0], whole.palettes[0]), (2, other.palettes[0]));
             }
         }
     }

@@ -118,11 +118,9 @@ impl Decoder {
         let width = self.kind.width();
         let count = out.len() / width;
         if self.low.len() < aligned(count) {
-            self.low.resize(aligned(count), 0);
-            self.high.resize(aligned(count), 0);
-            for table in &mut self.tables {
-                table.resize(aligned(count) + cascade::SLACK, 0);
-            }
+            // Fresh zeros, not zeros that are written: few chunks use all of them.
+            (self.low, self.high) = (vec![0; aligned(count)], vec![0; aligned(count)]);
+            self.tables = std::array::from_fn(|_| vec![0; aligned(count) + cascade::SLACK]);
         }
         let codings = &head[8..16];
         let mut at = 0;

@@ -17,6 +17,9 @@ const MISJUDGED: f64 = 0.005;
 const TABLE_BITS: f64 = 0.07;
 /// Zeros are taken out where at least this share of a sample is zero.
 const ZEROS: f64 = 0.15;
+/// Up to this share a bit for each value costs less than what zeros cost in both planes, whatever their coding: nothing
+/// else is tried.
+const CERTAIN_ZEROS: f64 = 0.8;
 /// A repeated pattern is looked for up to this period.
 const PERIOD: usize = 1024;
 
@@ -25,7 +28,7 @@ const PERIOD: usize = 1024;
 pub struct Encoder {
     kind: Kind,
     path: Path,
-    tables: [Vec<u8>; 2],
+    tables: [Vec<u8>; 3],
     /// Upper halves of words, or halves in another order of bits.
     halves: Vec<u8>,
     low: Vec<u8>,
@@ -35,6 +38,7 @@ pub struct Encoder {
     words: Vec<u16>,
     kept: Vec<u8>,
     inner: Vec<u8>,
+    room: Vec<u8>,
 }
 
 impl Encoder {
@@ -43,7 +47,7 @@ impl Encoder {
         Encoder {
             kind,
             path: path.checked(),
-            tables: [Vec::new(), Vec::new()],
+            tables: [const { Vec::new() }; 3],
             halves: Vec::new(),
             low: Vec::new(),
             high: Vec::new(),
@@ -51,6 +55,7 @@ impl Encoder {
             words: Vec::new(),
             kept: Vec::new(),
             inner: Vec::new(),
+            room: Vec::new(),
         }
     }
 
@@ -73,6 +78,42 @@ impl Encoder {
     /// # Panics
     /// As `chunk`.
     pub fn chunk_before(&mut self, values: &[u8], out: &mut [u8], next: &[u8]) -> usize {
+        self.any(values, out, &mut Ahead::new(next))
+    }
+
+    /// As `chunk_before`, into `out`, which has `most` bytes or more; gives the length and the checksum. The chunk is
+    /// made in memory that stays in a core's cache, and moved to `out` in one pass: with `past_caches` to memory at
+    /// once, where `out` is aligned.
+    ///
+    /// # Panics
+    /// As `chunk`.
+    pub fn chunk_to(
+        &mut self,
+        values: &[u8],
+        out: &mut [u8],
+        next: &[u8],
+        past_caches: bool,
+    ) -> (usize, u64) {
+        let room = Encoder::room(self.kind, values.len());
+        let mut own = std::mem::take(&mut self.room);
+        if own.len() < room + ALIGN {
+            own = vec![0; room + ALIGN];
+        }
+        let begin = own.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let ahead = &mut Ahead::new(next);
+        let length = self.any(values, &mut own[begin..], ahead);
+        let chunk = &own[begin..begin + length];
+        let sum = ahead.move_out(chunk, &mut out[..length], past_caches);
+        self.room = own;
+        (length, sum)
+    }
+
+    /// The most bytes that a chunk of `bytes` of values takes.
+    pub fn most(bytes: usize) -> usize {
+        HEADER + aligned(bytes)
+    }
+
+    fn any(&mut self, values: &[u8], out: &mut [u8], ahead: &mut Ahead) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
         assert!(
@@ -81,13 +122,10 @@ impl Encoder {
         );
         assert!(out.len() >= Encoder::room(self.kind, values.len()), "room for a chunk");
         if self.low.len() < aligned(count) {
-            self.low.resize(aligned(count), 0);
-            self.high.resize(aligned(count), 0);
-            self.halves.resize(2 * count, 0);
-            self.planes.resize(cascade::most(count), 0);
-            for table in &mut self.tables {
-                table.resize(aligned(count) + cascade::SLACK, 0);
-            }
+            // Fresh zeros, not zeros that are written: a kind does not use all of them.
+            (self.low, self.high) = (vec![0; aligned(count)], vec![0; aligned(count)]);
+            (self.halves, self.planes) = (vec![0; 2 * count], vec![0; cascade::most(count)]);
+            self.tables = std::array::from_fn(|_| vec![0; aligned(count) + cascade::SLACK]);
         }
         if let Some(period) = period(values, width) {
             let pattern = &values[..period * width];
@@ -96,10 +134,9 @@ impl Encoder {
             out[HEADER..HEADER + pattern.len()].copy_from_slice(pattern);
             return close(out, HEADER + pattern.len());
         }
-        let mut length = self.planes(values, out, &mut Ahead::new(next));
-        if width > 1 && zeros(values, width) >= ZEROS {
-            length = self.masked(values, out, length);
-        }
+        let has_zeros = width > 1 && zeros(values, width) >= ZEROS;
+        let mut length =
+            if has_zeros { self.masked(values, out, ahead) } else { self.planes(values, out, ahead) };
         if length >= HEADER + values.len() {
             header(out, Mode::Raw, Split::Bytes, count);
             out[HEADER..HEADER + values.len()].copy_from_slice(values);
@@ -108,17 +145,20 @@ impl Encoder {
         length
     }
 
-    /// The chunk as a mask and a chunk of what is kept, if that is shorter than `plain`.
-    fn masked(&mut self, values: &[u8], out: &mut [u8], plain: usize) -> usize {
+    /// The chunk as a mask and a chunk of what is kept, or as planes if that is shorter.
+    fn masked(&mut self, values: &[u8], out: &mut [u8], ahead: &mut Ahead) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
         let (mut kept, mut inner) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.inner));
         kept.resize(values.len() + mask::SLACK, 0);
         let mut bits = vec![0; count.div_ceil(8)];
         let number = mask::take(values, width, &mut bits, &mut kept, self.path);
+        let zeros = 1.0 - number as f64 / count as f64;
+        let is_certain = (ZEROS..CERTAIN_ZEROS).contains(&zeros);
+        let plain = if is_certain { usize::MAX } else { self.planes(values, out, ahead) };
         let values = &kept[..number * width];
         inner.resize(Encoder::room(self.kind, values.len()), 0);
-        let mut length = self.planes(values, &mut inner, &mut Ahead::new(&[]));
+        let mut length = self.planes(values, &mut inner, ahead);
         if length >= HEADER + values.len() {
             header(&mut inner, Mode::Raw, Split::Bytes, number);
             inner[HEADER..HEADER + values.len()].copy_from_slice(values);
@@ -227,7 +267,7 @@ impl Encoder {
         let (count, path) = (values.len() / 2, self.path);
         let (high, low) = counts::of_sample(values, ahead);
         let mut cascade = Cascade::choose(&cascade::by_count(&high)).0;
-        let low_is_close = counts::entropy(&low) < 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS;
+        let low_is_close = counts::is_below(&low, 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS);
         let (low_room, section) = if low_is_close {
             (&mut self.low[..aligned(count)], &mut self.planes[..])
         } else {
@@ -246,10 +286,22 @@ impl Encoder {
             _ if is_wasteful => better_by_rans(&counts, least, count).map(Plan::Rans),
             _ => None,
         };
-        if high_plan.is_none() && cascade.bits_of(count) as f64 > least as f64 + MISJUDGED * count as f64 {
-            // A chunk of many small tensors is not what its sample shows.
-            cascade = best;
-            length = cascade::encode(values, &mut cascade, low_room, section, tables, (path, ahead));
+        let limit = least as f64 + MISJUDGED * count as f64;
+        if high_plan.is_none() && cascade.bits_of(count) as f64 > limit {
+            let first = cascade.places(count)[1];
+            let (rest, bits) = cascade.choose_rest(&order);
+            if bits as f64 <= limit {
+                // The first level is right, as it almost always is: a sample shows rare symbols badly.
+                let escapes = cascade.escapes[0];
+                cascade = rest;
+                cascade.escapes[0] = escapes;
+                length =
+                    first + cascade::encode_rest(&mut cascade, &mut section[first..], tables, (path, ahead));
+            } else {
+                // A chunk of many small tensors is not what its sample shows.
+                cascade = best;
+                length = cascade::encode(values, &mut cascade, low_room, section, tables, (path, ahead));
+            }
         }
         let low_coding = if low_is_close {
             let low = &self.low[..count];
@@ -422,6 +474,9 @@ fn close(out: &mut [u8], length: usize) -> usize {
 fn period(values: &[u8], width: usize) -> Option<usize> {
     let first = values.first_chunk::<8>()?;
     let most = (values.len() / width / 2).min(PERIOD);
+    if !comes_again(values, width, most) {
+        return None;
+    }
     // Eight bytes tell almost every chunk that does not repeat; the rest is compared whole.
     let may_repeat = |at: usize| values[at * width..].first_chunk::<8>() == Some(first);
     (1..=most)
@@ -429,11 +484,23 @@ fn period(values: &[u8], width: usize) -> Option<usize> {
         .find(|at| values[at * width..] == values[..values.len() - at * width])
 }
 
+/// Whether the first four bytes come again at one of the next `most` values. All places are looked at, so that a vector
+/// looks at several at once.
+fn comes_again(values: &[u8], width: usize, most: usize) -> bool {
+    let Some(first) = values.first_chunk::<4>() else { return false };
+    (width..=width.max(4)).step_by(width).any(|from| {
+        let there = values[from..].as_chunks::<4>().0;
+        let there = &there[..there.len().min(most * width / 4 + 1)];
+        there.iter().map(|four| u32::from(four == first)).sum::<u32>() > 0
+    })
+}
+
 /// The share of zeros in a sample.
 fn zeros(values: &[u8], width: usize) -> f64 {
     fn count<const W: usize>(run: &[u8]) -> usize {
-        let zero = |value: &[u8; W]| u32::from(*value == [0; W]);
-        run.as_chunks::<W>().0.iter().map(zero).sum::<u32>() as usize
+        // 16 bits hold the count of a run, and a vector holds more of them.
+        let zero = |value: &[u8; W]| u16::from(*value == [0; W]);
+        usize::from(run.as_chunks::<W>().0.iter().map(zero).sum::<u16>())
     }
     let run = 512 * width;
     let step = if values.len() < 64 * run { 1 } else { 16 };
