@@ -16,8 +16,8 @@ use crate::watcher::{Caller, Event, Stack, Watcher};
 use crate::{background, budgets, checked, conf, publisher, regions, sharing};
 use gapless_cuda::{CudaDevice, streams};
 use gapless_pool::{
-    AllocError, AllocationView, BlockState, Budget, Change, DeviceError, Fronts, Keeper, Pool, PoolKey,
-    Refusal, Shared, Stats, StreamHandle, Whole,
+    AllocError, AllocationView, BlockState, BlockView, Budget, Change, DeviceError, Fronts, Keeper, Pool,
+    PoolKey, Refusal, Shared, Stats, StreamHandle, Whole,
 };
 use gapless_trace::StackId;
 use std::collections::BTreeMap;
@@ -660,8 +660,10 @@ impl Card {
         for segment in self.pool.segments() {
             let (stream, pool) = (segment.stream, segment.pool);
             picture.pieces.push(Piece { addr: segment.addr, size: segment.size, stream, pool });
-            for block in segment.blocks.iter().filter(|block| block.state != BlockState::Free) {
-                let is_pending = block.state != BlockState::Allocated;
+            let is_held =
+                |block: &&BlockView| matches!(block.state, BlockState::Allocated | BlockState::Pending);
+            for block in segment.blocks.iter().filter(is_held) {
+                let is_pending = block.state == BlockState::Pending;
                 let held = Block { size: block.requested, stream, pool, stack: StackId::NONE, is_pending };
                 picture.blocks.push((block.addr, held));
             }

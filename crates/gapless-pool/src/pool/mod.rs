@@ -421,6 +421,10 @@ impl<D: Device> Pool<D> {
             self.allocation_mut(id).is_lent_only = had_no_uses;
             if had_no_uses {
                 self.count_unrequested(id);
+                // Its end is told where PyTorch's own allocator tells it: with the free.
+                if self.log.is_some() {
+                    self.log_completed(id);
+                }
             }
             self.wait_for_fence(id);
         }
@@ -491,7 +495,9 @@ impl<D: Device> Pool<D> {
         let Allocation { size, requested, lane, born, is_lent_only, .. } = *self.allocation(id);
         self.lanes.shard_mut(lane).ended(size, born);
         if self.log.is_some() {
-            self.log_completed(id);
+            if !is_lent_only {
+                self.log_completed(id);
+            }
             self.log_window(id, false);
         }
         let place = self.allocations_of(id.shard).remove(id.slot);
