@@ -110,7 +110,7 @@ def ended_few() -> None:
 
 
 def suspended() -> None:
-    def lines(number: int) -> Iterator[str]:
+    def lines(number: int) -> Iterator[str]:  # LEAK suspended
         yield f"first {number}"  # LEAK suspended
         yield f"second {number}"
 

@@ -108,7 +108,9 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
         return otherwise.allocate(size, alignment, zeroed);
     }
     let now = sys::time().as_nanos() as u64;
-    sys::keep_errno(|| recorder.allocated(block, size, interval, &frames, now / 1000));
+    sys::keep_errno(|| {
+        recorder.allocated(block, size, interval, frames.native(), frames.places(), now / 1000)
+    });
     let written = recorder.journal.as_ref().map_or(0, Journal::written);
     if recorder.pace.count(kind, frames.cost, now, sys::cpu_nanos, written) {
         sampler::set_intervals(recorder.pace.intervals);
@@ -137,7 +139,7 @@ fn tell_large(block: *mut u8, size: usize) {
     let mut recorder = RECORDER.lock();
     recorder.take_freed();
     let now = sys::time().as_micros() as u64;
-    sys::keep_errno(|| recorder.allocated(block, size, 0, &frames, now));
+    sys::keep_errno(|| recorder.allocated(block, size, 0, frames.native(), frames.places(), now));
 }
 
 /// # Safety

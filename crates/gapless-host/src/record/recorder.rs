@@ -1,6 +1,5 @@
 //! The recorder's state, under one lock, and what it writes.
 
-use super::frames::Frames;
 use super::journal::{Journal, Kind};
 use super::names::{own_path, program};
 use super::pace::Pace;
@@ -190,14 +189,15 @@ impl Recorder {
         block: *mut u8,
         size: usize,
         interval: u64,
-        frames: &Frames,
+        native: &[u64],
+        places: &[Place],
         now: u64,
     ) {
         if !self.open() {
             LOST.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let stack = self.stack(frames.native(), frames.places(), now);
+        let stack = self.stack(native, places, now);
         let Some(journal) = self.journal.as_mut() else { return };
         let is_written = journal.write(Kind::Alloc, 40, |body| {
             for word in [block as u64, size as u64, interval, now] {

@@ -248,7 +248,7 @@ fn programs_that_do_not_leak_are_not_named_whatever_the_pace_of_samples() {
     check(
         "a table whose keys come by chance",
         named(&INTERVALS, |mut run| {
-            let mut table = vec![false; 64];
+            let mut table = [false; 64];
             let mut fresh = |run: &mut Program| {
                 let key = (run.chance() * 64.0) as usize;
                 !std::mem::replace(&mut table[key], true)
