@@ -129,8 +129,8 @@ impl Group {
         if last < 0.75 || last - first < 0.2 {
             return false;
         }
-        // What goes is not made up for by what comes: neither since the course began, nor since the line did, nor in its
-        // second half. Of a cache that is full the oldest entries are younger than the course.
+        // What goes is not made up for by what comes: neither since the course began, nor since the line did, nor in
+        // its second half. Of a cache that is full the oldest entries are younger than the course.
         let begun = point_behind(first);
         if ![0, begun, begun.max(POINTS / 2)].into_iter().all(|point| self.rises_from(point)) {
             return false;
@@ -141,8 +141,8 @@ impl Group {
             let later: f64 = later.map(|birth| birth.bytes).sum();
             later / self.kept.bytes.0 as f64
         };
-        // As fast at the end as before, but for chance, of which few births have much: the middle of all births by three
-        // standard errors and their mean by 2.3, and a part of the last quarter.
+        // As fast at the end as before, but for chance, of which few births have much: what is born in the second half
+        // and in the last quarter by three standard errors, and the mean of all births by 2.3.
         let count = self.effective();
         let even = |part: f64| part - 3.0 * (part * (1.0 - part) / count).sqrt();
         let sum: f64 = self.births.iter().map(|birth| within(birth.at) * birth.bytes).sum();
