@@ -1,68 +1,133 @@
-//! Which allocations are recorded: a Poisson process over bytes, one for each thread.
+//! Which allocations are recorded: two Poisson processes over bytes for each thread, one for small blocks and one for
+//! middle ones.
 //!
-//! After each sample a thread draws how many bytes pass until the next one, with the mean `interval`. An allocation of
-//! `size` bytes is sampled with probability `p = 1 - exp(-size / interval)`, so `size / p` bytes for each sample add up
-//! to an unbiased estimate. The reader computes that: a sample says the interval that its own draw was made with, which
-//! stays right when the interval changes meanwhile.
+//! After each sample a thread draws how many bytes of that kind pass until the next one, with the mean `interval`. An
+//! allocation of `size` bytes is sampled with probability `p = 1 - exp(-size / interval)`, so `size / p` bytes for each
+//! sample add up to an unbiased estimate. The reader computes that: a sample says the interval that its own draw was
+//! made with, which stays right when the interval changes meanwhile.
+//!
+//! The kinds are apart because arrays of some 100 KiB that come and go are most of the bytes of many programs: in one
+//! process they would take nearly all samples, and small blocks that leak would have none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a thread knows of its next sample. It lies at the head of the thread's cache, so that an allocation out of the
-/// cache counts its bytes with one subtraction.
+/// Blocks that share a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Up to 32 KiB.
+    Small,
+    /// Up to 1 MiB; every larger one is recorded.
+    Middle,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 2] = [Kind::Small, Kind::Middle];
+    pub const SMALL_MOST: usize = 32 << 10;
+
+    #[inline]
+    #[must_use]
+    pub fn of(size: usize) -> Kind {
+        if size <= Kind::SMALL_MOST { Kind::Small } else { Kind::Middle }
+    }
+
+    #[must_use]
+    pub fn other(self) -> Kind {
+        if self == Kind::Small { Kind::Middle } else { Kind::Small }
+    }
+
+    /// The interval with which a recording begins, which is also the finest. Few small blocks of a program that
+    /// allocates little are missed, and one middle block in seven at most.
+    #[must_use]
+    pub const fn finest(self) -> u64 {
+        match self {
+            Kind::Small => 256,
+            Kind::Middle => 16 << 10,
+        }
+    }
+}
+
+/// The bytes of one kind until its next sample.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Sampler {
-    /// Bytes until the next sample; [`NEVER`]: nothing is recorded.
+pub struct Countdown {
+    /// [`NEVER`]: nothing is recorded.
     pub left: i64,
     /// The mean that `left` was drawn with; 0: nothing was drawn yet.
     interval: u64,
+}
+
+/// What a thread knows of its next samples. It lies at the head of the thread's cache, so that an allocation out of the
+/// cache, which is a small one, counts its bytes with one subtraction.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Sampler {
+    pub small: Countdown,
+    middle: Countdown,
     random: u64,
 }
 
 /// No program allocates so many bytes.
 pub const NEVER: i64 = i64::MAX;
 
-/// Mean bytes between two samples, for draws from now on.
-static INTERVAL: AtomicU64 = AtomicU64::new(DEFAULT);
-/// Where it begins: a program that ends soon still has enough samples.
-pub const DEFAULT: u64 = 16 << 10;
-/// The coarsest.
+/// The coarsest interval.
 pub const MOST: u64 = 64 << 20;
 
-pub fn interval() -> u64 {
-    INTERVAL.load(Ordering::Relaxed)
+/// Mean bytes between two samples of each kind, for draws from now on.
+static INTERVALS: [AtomicU64; 2] =
+    [AtomicU64::new(Kind::Small.finest()), AtomicU64::new(Kind::Middle.finest())];
+
+#[must_use]
+pub fn interval(kind: Kind) -> u64 {
+    INTERVALS[kind as usize].load(Ordering::Relaxed)
 }
 
-pub fn set_interval(bytes: u64) {
-    INTERVAL.store(bytes, Ordering::Relaxed);
+pub fn set_intervals(bytes: [u64; 2]) {
+    for (interval, bytes) in INTERVALS.iter().zip(bytes) {
+        interval.store(bytes, Ordering::Relaxed);
+    }
 }
 
 impl Sampler {
     /// Counts `size` bytes. Whether this allocation may be a sample.
     #[inline(always)]
     pub fn passes(&mut self, size: usize) -> bool {
-        self.left -= size as i64;
-        self.left < 0
+        let countdown = self.of(Kind::of(size));
+        countdown.left -= size as i64;
+        countdown.left < 0
     }
 
-    /// [`Sampler::passes`] said yes to an allocation of `size` bytes: draws anew. Gives the interval of the draw that
-    /// is over. `None`: nothing had been drawn, and by the first draw this allocation is no sample.
-    pub fn draw(&mut self, size: usize) -> Option<u64> {
-        let mut over = self.interval;
-        if over == 0 {
+    #[inline(always)]
+    fn of(&mut self, kind: Kind) -> &mut Countdown {
+        match kind {
+            Kind::Small => &mut self.small,
+            Kind::Middle => &mut self.middle,
+        }
+    }
+
+    /// [`Sampler::passes`] said yes to an allocation of `size` bytes: draws anew, with the mean `next`. Gives the
+    /// interval of the draw that is over. `None`: nothing had been drawn, and by the first draw this allocation is no
+    /// sample.
+    pub fn draw(&mut self, size: usize, next: u64) -> Option<u64> {
+        if self.random == 0 {
             let time = crate::sys::time();
             let place = std::ptr::from_ref(self) as u64;
             self.random = mix(time.as_nanos() as u64 ^ place.rotate_left(17) ^ u64::from(crate::sys::pid()));
-            over = interval();
-            self.left = gap(&mut self.random, over) - size as i64;
-            self.interval = over;
-            if self.left >= 0 {
+        }
+        let kind = Kind::of(size);
+        let mut random = self.random;
+        let countdown = self.of(kind);
+        let mut over = countdown.interval;
+        countdown.interval = next;
+        if over == 0 {
+            over = next;
+            countdown.left = gap(&mut random, over) - size as i64;
+            if countdown.left >= 0 {
+                self.random = random;
                 return None;
             }
         }
-        let next = interval();
-        self.left = gap(&mut self.random, next);
-        self.interval = next;
+        countdown.left = gap(&mut random, next);
+        self.random = random;
         Some(over)
     }
 }
@@ -85,32 +150,116 @@ fn mix(mut value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Samples and estimated bytes of `count` blocks.
-    fn estimate(count: usize, size: usize, mean: u64) -> (usize, f64) {
-        let mut random = 7;
-        let mut left = gap(&mut random, mean);
-        let p = 1.0 - (-(size as f64) / mean as f64).exp();
-        let mut samples = 0;
-        for _ in 0..count {
-            left -= size as i64;
-            if left < 0 {
-                samples += 1;
-                left = gap(&mut random, mean);
+    fn new(seed: u64) -> Sampler {
+        let none = || Countdown { left: 0, interval: 0 };
+        Sampler { small: none(), middle: none(), random: mix(seed) }
+    }
+
+    /// What the reader makes of a sample: its bytes and their variance.
+    fn weight(size: usize, interval: u64) -> (f64, f64) {
+        let bytes = size as f64;
+        let p = -(-bytes / interval as f64).exp_m1();
+        (bytes / p, bytes * bytes * (1.0 - p) / (p * p))
+    }
+
+    /// Bytes of one size: true ones, estimated ones, their variance, and how many samples they are from.
+    #[derive(Clone, Copy, Default)]
+    struct Sums {
+        truth: f64,
+        estimate: f64,
+        variance: f64,
+        samples: usize,
+    }
+
+    /// A program that allocates these sizes in turn. `interval` says the mean for draws at each allocation.
+    fn estimate(
+        sizes: &[usize],
+        count: usize,
+        seed: u64,
+        interval: impl Fn(Kind, usize) -> u64,
+    ) -> Vec<Sums> {
+        let mut sampler = new(seed);
+        let mut sums = vec![Sums::default(); sizes.len()];
+        for at in 0..count {
+            let size = sizes[at % sizes.len()];
+            let sum = &mut sums[at % sizes.len()];
+            sum.truth += size as f64;
+            if sampler.passes(size)
+                && let Some(over) = sampler.draw(size, interval(Kind::of(size), at))
+            {
+                let (bytes, variance) = weight(size, over);
+                sum.estimate += bytes;
+                sum.variance += variance;
+                sum.samples += 1;
             }
         }
-        (samples, samples as f64 * size as f64 / p)
+        sums
+    }
+
+    /// Sizes below and above the interval, of both kinds.
+    const SIZES: [usize; 7] = [24, 1000, 16 << 10, 32 << 10, 33 << 10, 160 << 10, 900 << 10];
+
+    #[test]
+    fn estimates_are_unbiased_and_their_errors_are_as_told_while_the_interval_changes() {
+        // It widens as at the beginning of a run, and is finer at times.
+        let pace = |kind: Kind, at: usize| kind.finest() << (at / 700).min(9) >> (at / 3000 % 3);
+        let steady = |kind: Kind, _: usize| 64 * kind.finest();
+        for interval in [&pace as &dyn Fn(Kind, usize) -> u64, &steady] {
+            const RUNS: u64 = 400;
+            let runs: Vec<Vec<Sums>> =
+                (0..RUNS).map(|seed| estimate(&SIZES, 14_000, seed, interval)).collect();
+            for (at, size) in SIZES.into_iter().enumerate() {
+                let all = || runs.iter().map(|run| run[at]);
+                let bias: f64 = all().map(|run| run.estimate - run.truth).sum();
+                let variance: f64 = all().map(|run| run.variance).sum();
+                // Four standard errors of the sum of all runs.
+                let allowed = 4.0 * variance.sqrt() + 1e-9 * all().map(|run| run.truth).sum::<f64>();
+                assert!(bias.abs() <= allowed, "{size}: {bias} beyond {allowed}");
+                // Two standard errors hold the truth in 95 of 100 recordings, where there are samples enough.
+                let is_within = |run: &Sums| {
+                    (run.estimate - run.truth).abs() <= 2.0 * run.variance.sqrt() + 1e-9 * run.truth
+                };
+                let within = all().filter(is_within).count() as u64;
+                let samples = all().map(|run| run.samples as u64).sum::<u64>() / RUNS;
+                assert!(samples < 25 || within > RUNS * 9 / 10, "{size}: {within} of {RUNS}, {samples}");
+            }
+        }
     }
 
     #[test]
-    fn estimates_are_unbiased_for_sizes_below_and_above_the_interval() {
-        for size in [24, 1000, 16 << 10, 200 << 10] {
-            let count = 64 << 20 >> (size as u64).ilog2();
-            let count = (count as usize).max(20_000);
-            let (samples, bytes) = estimate(count, size, 16 << 10);
-            let truth = (count * size) as f64;
-            // Three standard errors, plus rounding of the smallest sizes.
-            let allowed = 3.0 / (samples as f64).sqrt() + 0.002;
-            assert!((bytes / truth - 1.0).abs() < allowed, "{size}: {} of {truth}", bytes);
+    fn many_middle_blocks_leave_the_samples_of_small_ones_as_they_are() {
+        let samples = |sizes: &[usize]| {
+            let mut sampler = new(7);
+            let mut count = 0;
+            for at in 0..200_000 {
+                let size = sizes[at % sizes.len()];
+                let drawn = sampler.passes(size) && sampler.draw(size, 16 << 10).is_some();
+                count += usize::from(drawn && size == 100);
+            }
+            count
+        };
+        let (alone, beside) = (samples(&[100, 100]), 2 * samples(&[100, 160 << 10]));
+        let expected = 200_000.0 * 100.0 / 16384.0;
+        for count in [alone, beside] {
+            assert!((count as f64 / expected - 1.0).abs() < 0.15, "{count} for {expected}");
         }
+    }
+
+    #[test]
+    fn a_thread_that_ends_soon_has_its_part_of_the_samples() {
+        // Ten blocks each: its first draw decides.
+        let mut bytes = 0.0;
+        for thread in 0..20_000 {
+            let mut sampler = new(thread);
+            for _ in 0..10 {
+                if sampler.passes(300)
+                    && let Some(over) = sampler.draw(300, 16 << 10)
+                {
+                    bytes += weight(300, over).0;
+                }
+            }
+        }
+        let truth = 20_000.0 * 3000.0;
+        assert!((bytes / truth - 1.0).abs() < 0.05, "{bytes} of {truth}");
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn add(report: &mut Report, trace: &Trace, sample: &HostSample, top: 
     };
     let lines = |all: Vec<Line>| all.iter().take(top).map(|one| line(one, None)).collect();
     let growing = leaks::growing(trace, sample);
-    let has_steps = Course::of(sample).is_some_and(|course| course.has_steps());
+    let has_steps = Course::of(trace, sample).is_some_and(|course| course.has_steps());
     let run = HostRunInfo {
         samples: sample.blocks.len() as u64,
         interval: sample.interval.0,

@@ -5,11 +5,15 @@
 //! warm-up and a buffer that replaces the one before do not. The recording is a sample, so every figure has an error;
 //! what a line kept is real in any case, because each sample was a block.
 
+mod course;
+
 use crate::naming::Names;
 use crate::stacks::{FrameId, StackId};
 use crate::trace::{HostSample, SampledBlock, Trace};
 use crate::words::{Bytes, Micros};
 use rustc_hash::FxHashMap;
+
+pub use course::Course;
 
 /// Estimated bytes of a group of sampled blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,73 +68,6 @@ const LEAST: u64 = 64 << 10;
 const LATEST: f64 = 0.7;
 /// Instants at which the bytes of a line are compared.
 const POINTS: usize = 8;
-/// Steps after the first that are needed to measure in steps.
-const STEPS: usize = 5;
-
-/// The part of a run in which growth is looked for, and where in it an instant lies.
-#[derive(Clone, Debug)]
-pub struct Course {
-    from: Micros,
-    to: Micros,
-    /// Beginnings of steps in it; empty: time counts.
-    steps: Vec<Micros>,
-}
-
-impl Course {
-    /// Without the beginning, in which everything grows, and without the end, in which a program frees what it has.
-    #[must_use]
-    pub fn of(sample: &HostSample) -> Option<Course> {
-        if sample.steps.len() > STEPS {
-            let steps = sample.steps[1..].to_vec();
-            let (from, to) = (*steps.first()?, *steps.last()?);
-            return Some(Course { from, to, steps });
-        }
-        let (first, last) = (sample.blocks.first()?.born, sample.blocks.last()?.born);
-        let length = last.since(first).0;
-        let course = Course {
-            from: Micros(first.0 + length / 4),
-            to: Micros(first.0 + length / 100 * 95 + length % 100),
-            steps: Vec::new(),
-        };
-        (course.from < course.to).then_some(course)
-    }
-
-    /// From 0 to 1.
-    fn at(&self, time: Micros) -> f64 {
-        if self.steps.is_empty() {
-            return time.since(self.from).0 as f64 / self.to.since(self.from).0.max(1) as f64;
-        }
-        let step = self.steps.partition_point(|start| *start <= time);
-        step as f64 / self.steps.len() as f64
-    }
-
-    /// Instants in it, evenly.
-    fn points(&self) -> [Micros; POINTS] {
-        std::array::from_fn(|at| {
-            if self.steps.is_empty() {
-                let length = u128::from(self.to.since(self.from).0);
-                Micros(self.from.0 + (length * at as u128 / (POINTS as u128 - 1)) as u64)
-            } else {
-                self.steps[(self.steps.len() - 1) * at / (POINTS - 1)]
-            }
-        })
-    }
-
-    /// Steps, or seconds.
-    fn length(&self) -> f64 {
-        if self.steps.is_empty() {
-            self.to.since(self.from).as_secs_f64().max(1e-6)
-        } else {
-            (self.steps.len() - 1).max(1) as f64
-        }
-    }
-
-    /// Whether the rate is of steps.
-    #[must_use]
-    pub fn has_steps(&self) -> bool {
-        !self.steps.is_empty()
-    }
-}
 
 /// Where a block that stays was born: in the course by what was allocated until then, and by time.
 #[derive(Clone, Copy)]
@@ -147,8 +84,6 @@ struct Birth {
 #[derive(Default)]
 struct Group {
     kept: Estimate,
-    /// Blocks from before that went meanwhile.
-    gone: u64,
     births: Vec<Birth>,
     /// Whether every block of it was recorded.
     is_exact: bool,
@@ -179,11 +114,8 @@ impl Group {
     fn grows(&self) -> bool {
         let count = self.births.len();
         let needed = if self.is_exact { EXACT_SAMPLES } else { SAMPLES };
-        if count < needed || self.kept.bytes.0.saturating_sub(self.gone) < LEAST {
-            return false;
-        }
-        // What goes is not made up for by what comes.
-        if self.gone as f64 > 0.4 * self.kept.bytes.0 as f64 {
+        let rise = self.levels[POINTS - 1] - self.levels[0];
+        if count < needed || rise < LEAST as f64 {
             return false;
         }
         // From where the line began: what comes before it may be long.
@@ -197,14 +129,45 @@ impl Group {
         if last < 0.75 || last - first < 0.2 {
             return false;
         }
+        // What goes is not made up for by what comes: neither since the course began, nor since the line did, nor in
+        // its second half. Of a cache that is full the oldest entries are younger than the course.
+        let begun = point_behind(first);
+        if ![0, begun, begun.max(POINTS / 2)].into_iter().all(|point| self.rises_from(point)) {
+            return false;
+        }
         let within = |at: f64| (at - begin) / (1.0 - begin);
         let share = |from: f64| {
             let later = self.births.iter().filter(|birth| within(birth.at) > from);
             let later: f64 = later.map(|birth| birth.bytes).sum();
             later / self.kept.bytes.0 as f64
         };
-        // As fast at the end as before: a fifth of the time has a good part of a fifth of the births.
-        share(0.5) > 0.28 && share(0.75) > 0.12 && self.widest_gap(begin) <= 0.45 * (1.0 - begin)
+        // As fast at the end as before, but for chance, of which few births have much: what is born in the second half
+        // and in the last quarter by three standard errors, and the mean of all births by 2.3.
+        let count = self.effective();
+        let even = |part: f64| part - 3.0 * (part * (1.0 - part) / count).sqrt();
+        let sum: f64 = self.births.iter().map(|birth| within(birth.at) * birth.bytes).sum();
+        let mean = sum / self.kept.bytes.0 as f64;
+        // What kept more before the course than in it has slowed down already: perhaps it fills.
+        let (allowed, least) = if self.levels[0] > rise { (1.0, 0.42) } else { (2.3, 0.36) };
+        mean > (0.5 - allowed / (12.0 * count).sqrt()).min(least)
+            && share(0.5) > even(0.5).min(0.28)
+            && share(0.75) > even(0.25).min(0.12)
+            && self.widest_gap(begin) <= 0.45 * (1.0 - begin)
+    }
+
+    /// How many births of one weight would be as uncertain as these.
+    fn effective(&self) -> f64 {
+        let sum: f64 = self.births.iter().map(|birth| birth.bytes).sum();
+        let squares: f64 = self.births.iter().map(|birth| birth.bytes * birth.bytes).sum();
+        sum * sum / squares.max(1.0)
+    }
+
+    /// Whether most of what was born since this instant, and stays, is more than there was.
+    fn rises_from(&self, point: usize) -> bool {
+        let since = point as f64 / (POINTS - 1) as f64;
+        let later = self.births.iter().filter(|birth| birth.time > since);
+        let born: f64 = later.map(|birth| birth.bytes).sum();
+        self.levels[POINTS - 1] - self.levels[point] >= 0.67 * born
     }
 
     /// Counts a block at the instants at which it is there.
@@ -228,9 +191,13 @@ impl Group {
         };
         let falls = |at: usize| self.levels[at - 1] - self.levels[at] > 0.01 * last;
         let risen = (1..POINTS).filter(rises).count();
+        let late = last - self.levels[POINTS - 3];
+        let chance = 2.0 * (self.changes[POINTS - 2] + self.changes[POINTS - 1]).sqrt();
         last - first >= LEAST as f64
             && last >= 1.3 * first
             && risen + 2 >= POINTS - 1
+            // As fast at the end as before: a table that fills is not.
+            && late > 0.12 * (last - first) + chance
             && (POINTS - 2..POINTS).any(|at| rises(&at))
             && !(1..POINTS).any(falls)
     }
@@ -243,10 +210,16 @@ impl Group {
     }
 }
 
+/// The first instant that is not before this time of the course, and has others behind it.
+fn point_behind(time: f64) -> usize {
+    let at = (time * (POINTS - 1) as f64).ceil();
+    (at.max(0.0) as usize).min(POINTS - 2)
+}
+
 /// The lines that keep more and more, the most bytes first, and what the rates are of.
 #[must_use]
 pub fn growing(trace: &Trace, sample: &HostSample) -> Vec<Growing> {
-    let Some(course) = Course::of(sample) else { return Vec::new() };
+    let Some(course) = Course::of(trace, sample) else { return Vec::new() };
     let names = Names::of(trace);
     let mut keys = Keys::new(&names);
     let mut groups: FxHashMap<Vec<FrameId>, Group> = FxHashMap::default();
@@ -264,11 +237,7 @@ pub fn growing(trace: &Trace, sample: &HostSample) -> Vec<Growing> {
             .or_insert_with(|| Group { is_exact: true, ..Group::default() });
         group.level(block, &points);
         let stays = block.died.is_none_or(|died| died > course.to);
-        let is_old = block.born <= course.from;
-        let went = is_old && !stays && block.died.is_some_and(|died| died > course.from);
-        if went {
-            group.gone += block.estimate.0;
-        } else if stays && !is_old {
+        if stays && block.born > course.from {
             group.is_exact &= block.variance == 0.0;
             let time = course.at(block.born);
             let at = if course.has_steps() { time } else { allocated / total };
@@ -343,101 +312,4 @@ impl<'a> Keys<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stacks::Frame;
-
-    /// A run of 1,000 ms; `blocks`: line, birth and death in ms (0: never), KiB.
-    fn run(blocks: &[(u32, u64, u64, u64)], steps: &[u64]) -> (Trace, HostSample) {
-        let mut trace = Trace::default();
-        let name = trace.strings.intern("work");
-        let file = trace.strings.intern("train.py");
-        let mut sample = HostSample::default();
-        // The run's own first and last allocations.
-        let around = [(0, 0, 1, 1), (0, 1000, 0, 1)];
-        let mut all: Vec<_> = blocks.iter().chain(&around).copied().collect();
-        all.sort_by_key(|(_, born, ..)| *born);
-        for (line, born, died, kib) in all {
-            let frame = trace.frames.intern(Frame { name, file, line });
-            sample.blocks.push(SampledBlock {
-                born: Micros(born * 1000),
-                died: (died > 0).then_some(Micros(died * 1000)),
-                size: Bytes(kib << 10),
-                estimate: Bytes(kib << 10),
-                variance: ((kib << 10) as f64).powi(2),
-                stack: trace.stacks.intern(&[frame]),
-            });
-        }
-        sample.steps = steps.iter().map(|ms| Micros(ms * 1000)).collect();
-        sample.end = Micros(1_010_000);
-        (trace, sample)
-    }
-
-    fn found(blocks: &[(u32, u64, u64, u64)], steps: &[u64]) -> Vec<String> {
-        let (trace, sample) = run(blocks, steps);
-        growing(&trace, &sample).into_iter().map(|growing| growing.line.label).collect()
-    }
-
-    #[test]
-    fn a_line_that_keeps_all_it_allocates_grows_with_and_without_steps() {
-        let leak: Vec<_> = (1..60).map(|i| (7, i * 16, 0, 16)).collect();
-        assert_eq!(found(&leak, &[]), ["train.py:7 work"]);
-        let steps: Vec<u64> = (0..20).map(|i| i * 50).collect();
-        assert_eq!(found(&leak, &steps), ["train.py:7 work"]);
-        let (trace, sample) = run(&leak, &steps);
-        let rate = growing(&trace, &sample)[0].rate;
-        assert!((45_000.0..60_000.0).contains(&rate), "50 KiB a step: {rate}");
-        // Freed when all is torn down: it grew before.
-        let freed: Vec<_> = leak.iter().map(|&(line, born, _, kib)| (line, born, 1005, kib)).collect();
-        assert_eq!(found(&freed, &steps), ["train.py:7 work"]);
-    }
-
-    #[test]
-    fn a_buffer_that_becomes_larger_and_larger_grows_and_one_that_stops_does_not() {
-        let swell = |until: u64| -> Vec<(u32, u64, u64, u64)> {
-            (1..60)
-                .filter(|i| i * 16 < until)
-                .map(|i| (7, i * 16, if (i + 1) * 16 < until { (i + 1) * 16 } else { 0 }, i * 100))
-                .collect()
-        };
-        let exact = |blocks: &[(u32, u64, u64, u64)]| {
-            let (trace, mut sample) = run(blocks, &[]);
-            sample.blocks.iter_mut().for_each(|block| block.variance = 0.0);
-            growing(&trace, &sample).into_iter().map(|growing| growing.line.label).collect::<Vec<_>>()
-        };
-        assert_eq!(exact(&swell(1000)), ["train.py:7 work"]);
-        assert_eq!(exact(&swell(600)), [""; 0]);
-        assert_eq!(
-            found(&swell(1000), &[]),
-            [""; 0],
-            "one sample in so many bytes does not tell it from chance"
-        );
-    }
-
-    #[test]
-    fn caches_that_stop_pools_warm_ups_and_replacements_do_not_grow() {
-        let fills: Vec<_> = (1..60).map(|i| (7, i * 9, 0, 16)).collect();
-        assert_eq!(found(&fills, &[]), [""; 0], "a cache that is full after half of the run");
-        let ring: Vec<_> = (1..120).map(|i| (7, i * 8, (i + 30) * 8, 16)).collect();
-        assert_eq!(found(&ring, &[]), [""; 0], "the oldest of thirty goes");
-        let warm: Vec<_> = (1..60).map(|i| (7, i, 0, 16)).collect();
-        assert_eq!(found(&warm, &[]), [""; 0], "a beginning");
-        let churn: Vec<_> = (1..900).map(|i| (7, i, i + 3, 64)).collect();
-        assert_eq!(found(&churn, &[]), [""; 0], "what comes goes");
-        let late: Vec<_> = (1..30).map(|i| (7, 800 + i, 0, 16)).collect();
-        assert_eq!(found(&late, &[]), [""; 0], "one burst is no growth");
-    }
-
-    #[test]
-    fn what_was_never_freed_is_listed_by_line_with_its_error() {
-        let (trace, sample) = run(&[(3, 10, 0, 64), (3, 20, 0, 64), (4, 20, 30, 999)], &[]);
-        let lines = never_freed(&trace, &sample);
-        assert_eq!(
-            (lines[0].label.as_str(), lines[0].kept.bytes, lines[0].kept.samples),
-            ("train.py:3 work", Bytes(128 << 10), 2)
-        );
-        assert_eq!(lines[0].kept.error().0, (2.0 * 2f64.sqrt() * 65536.0) as u64);
-        assert!(lines.iter().all(|line| line.label != "train.py:4 work"));
-        assert_eq!(live_at(&sample, Micros(25_000)).bytes, Bytes((64 + 64 + 999) << 10));
-    }
-}
+mod tests;

@@ -2,8 +2,8 @@
 //!
 //! The programs are in `host-bench/`. Rounds go over all allocators in turn, so that a busy machine hurts all of them;
 //! a figure is the median of its rounds. glibc runs twice: the ratio of the two is the noise of the run.
-//! `cargo xtask bench host large`, `small` or `ai` measures one part, `record` what statistics and recordings cost,
-//! `leaks` what recordings find.
+//! `cargo xtask bench host large`, `small` or `ai` measures one part, `record` what statistics and recordings cost and
+//! `long` what recordings cost in runs of some seconds, `leaks` and `paced` what recordings find.
 
 use crate::bench::host_leaks;
 use crate::shell::{self, command};
@@ -13,6 +13,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub(super) const PARTS: &[&str] = &["large", "small", "ai", "record", "long", "leaks", "paced"];
 const LARGE: &[&str] = &["64MiB", "4MiB", "ring8", "2GiB", "free2GiB", "grow", "zeros", "idle", "pause"];
 const SMALL: &[&str] = &[
     "cfrac",
@@ -29,6 +30,8 @@ const SMALL: &[&str] = &[
     "strings",
 ];
 const AI: &[&str] = &["collate", "tokenize", "checkpoint", "safetensors", "arrow", "workers", "files"];
+/// Seconds of CPU for which a program runs again and again, for `long`.
+const LONG: f64 = 7.0;
 /// What the Python programs import.
 const PACKAGES: &[&str] = &["numpy>=1.26,<3", "pyarrow>=15", "safetensors>=0.4"];
 
@@ -77,18 +80,37 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
         println!("ai: seconds of CPU after the imports");
         table(&peers, AI, &|case| vec![python.clone(), script.clone(), case.to_owned()])?;
     }
-    if wanted("record") {
+    if wanted("record") || wanted("long") {
         let program = compile(&folder, "small")?;
         let python = tools::environment(&folder.join("python"), PACKAGES, &PACKAGES.join(" "))?;
         let script = shell::root().join("host-bench/ai.py").display().to_string();
-        cost(&folder, &|case| match AI.contains(&case) {
+        let start = |case: &str| match AI.contains(&case) {
             true => vec![python.clone(), script.clone(), case.to_owned()],
             false => vec![program.clone(), case.to_owned()],
-        })?;
+        };
+        if wanted("record") {
+            println!("record: CPU relative to Gapless without it (wanted: statistics 1.01)");
+            cost(&folder, &["again", "statistics", "recording"], &|case| Ok(start(case)))?;
+        }
+        if wanted("long") {
+            println!("long: the same where a program runs for some seconds (wanted: recording 1.02)");
+            let start = |case: &str| -> Result<Vec<String>> {
+                let once = read(&start(case), Some(&ours()))?.figure;
+                Ok([start(case), vec![(LONG / once).ceil().to_string()]].concat())
+            };
+            cost(&folder, &["again", "recording"], &start)?;
+        }
     }
-    if wanted("leaks") {
+    if wanted("leaks") || wanted("paced") {
         let python = tools::environment(&folder.join("python"), PACKAGES, &PACKAGES.join(" "))?;
-        host_leaks::run(&folder, &python, &ours())?;
+        let library = ours();
+        let bench = host_leaks::Bench::new(&folder, &python, &library)?;
+        if wanted("leaks") {
+            bench.leaks()?;
+        }
+        if wanted("paced") {
+            bench.paced()?;
+        }
     }
     Ok(())
 }
@@ -98,20 +120,22 @@ fn ours() -> PathBuf {
 }
 
 /// What statistics and recordings cost, beside a null line: CPU of each program relative to Gapless without them.
-fn cost(folder: &Path, start: &dyn Fn(&str) -> Vec<String>) -> Result<()> {
+fn cost(folder: &Path, names: &[&str], start: &dyn Fn(&str) -> Result<Vec<String>>) -> Result<()> {
     let file = folder.join("cost.gtrace").display().to_string();
-    let ways: [(&str, Vec<(&str, &str)>); 4] = [
-        ("plain", vec![]),
-        ("again", vec![]),
-        ("statistics", vec![("GAPLESS_HOST_STATS", "1")]),
-        ("recording", vec![("GAPLESS_HOST_RECORD", &file)]),
-    ];
+    let ways: Vec<(&str, Vec<(&str, &str)>)> = ["plain"]
+        .iter()
+        .chain(names)
+        .map(|name| match *name {
+            "statistics" => ("statistics", vec![("GAPLESS_HOST_STATS", "1")]),
+            "recording" => ("recording", vec![("GAPLESS_HOST_RECORD", file.as_str())]),
+            other => (other, vec![]),
+        })
+        .collect();
     let cases: Vec<&str> = AI.iter().chain(["cfrac", "larson", "strings"].iter()).copied().collect();
-    println!("record: CPU relative to Gapless without it (wanted: statistics 1.01, recording 1.02)");
     println!("{:14}{}", "", ways.iter().map(|(name, _)| format!("{name:>12}")).collect::<String>());
-    let mut sums = [0.0; 4];
+    let mut sums = vec![0.0; ways.len()];
     for case in &cases {
-        let words = start(case);
+        let words = start(case)?;
         let mut readings = vec![Vec::new(); ways.len()];
         for _ in 0..rounds() {
             for ((_, variables), readings) in ways.iter().zip(&mut readings) {
@@ -126,8 +150,8 @@ fn cost(folder: &Path, start: &dyn Fn(&str) -> Vec<String>) -> Result<()> {
         }
         println!();
     }
-    let means = sums.map(|sum: f64| format!("{:>12.3}", (sum / cases.len() as f64).exp()));
-    println!("{:14}{}\n", "mean", means.concat());
+    let mean = |sum: &f64| format!("{:>12.3}", (sum / cases.len() as f64).exp());
+    println!("{:14}{}\n", "mean", sums.iter().map(mean).collect::<String>());
     Ok(())
 }
 

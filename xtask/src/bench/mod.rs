@@ -24,7 +24,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     if let [first, parts @ ..] = names
         && *first == "host"
         && !parts.is_empty()
-        && parts.iter().all(|part| ["large", "small", "ai", "record", "leaks"].contains(part))
+        && parts.iter().all(|part| host::PARTS.contains(part))
     {
         return host::run(parts);
     }

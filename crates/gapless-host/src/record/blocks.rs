@@ -8,6 +8,7 @@ use super::slots;
 use crate::core::{self, LARGE, OWN};
 use crate::large::is_large;
 use crate::local::Inside;
+use crate::sampler::{self, Kind};
 use crate::sys;
 use crate::text::say;
 use crate::units::LARGE as EXACT;
@@ -82,7 +83,8 @@ impl Otherwise for Plain {
 #[inline(never)]
 fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: O) -> *mut u8 {
     let inside = Inside::enter();
-    let drawn = inside.as_ref().and_then(|_| OWN.sampler()?.draw(size.max(1)));
+    let kind = Kind::of(size);
+    let drawn = inside.as_ref().and_then(|_| OWN.sampler()?.draw(size.max(1), sampler::interval(kind)));
     let Some(interval) = drawn else { return otherwise.allocate(size, alignment, zeroed) };
     let mut frames = Frames::new();
     frames.look(<O as Otherwise>::OBJECTS);
@@ -105,9 +107,14 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
         LOST.fetch_add(1, Ordering::Relaxed);
         return otherwise.allocate(size, alignment, zeroed);
     }
-    sys::keep_errno(|| recorder.allocated(block, size, interval, frames.native(), frames.places()));
+    let now = sys::time().as_nanos() as u64;
+    sys::keep_errno(|| {
+        recorder.allocated(block, size, interval, frames.native(), frames.places(), now / 1000)
+    });
     let written = recorder.journal.as_ref().map_or(0, Journal::written);
-    recorder.pace.count(frames.cost, sys::time().as_nanos() as u64, sys::cpu_nanos, written);
+    if recorder.pace.count(kind, frames.cost, now, sys::cpu_nanos, written) {
+        sampler::set_intervals(recorder.pace.intervals);
+    }
     block
 }
 
@@ -131,7 +138,8 @@ fn tell_large(block: *mut u8, size: usize) {
     frames.look(false);
     let mut recorder = RECORDER.lock();
     recorder.take_freed();
-    sys::keep_errno(|| recorder.allocated(block, size, 0, frames.native(), frames.places()));
+    let now = sys::time().as_micros() as u64;
+    sys::keep_errno(|| recorder.allocated(block, size, 0, frames.native(), frames.places(), now));
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 //! Where a thread stands: lines of Python, and native functions.
 
-use super::pace::{COST, COST_OF_ASKING, COST_OF_PYTHON, COST_OF_WALK};
+use super::pace::{COST, COST_OF_ASKING, COST_OF_FRAME, COST_OF_FUNCTION, COST_OF_PYTHON, COST_OF_WALK};
 use super::python::{self, Place};
 use super::recorder::RECORDER;
 use super::stacks::{self, Range};
@@ -35,6 +35,7 @@ impl Frames {
                 let (count, has_asked) = python.frames(&mut self.places);
                 self.count = count;
                 self.cost += if has_asked { COST_OF_ASKING } else { COST_OF_PYTHON };
+                self.cost += COST_OF_FRAME * count as u64;
             }
             if self.count == 0 {
                 self.natives = self.walk(own, Range::default());
@@ -52,7 +53,7 @@ impl Frames {
 
     fn walk(&mut self, own: Range, stop: Range) -> usize {
         let (found, has_walked) = stacks::here(own, stop, &mut self.native);
-        self.cost += if has_walked { COST_OF_WALK } else { 0 };
+        self.cost += if has_walked { COST_OF_WALK + COST_OF_FUNCTION * found as u64 } else { 0 };
         found
     }
 

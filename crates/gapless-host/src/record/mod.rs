@@ -55,12 +55,12 @@ pub fn begin(config: Config) {
         recorder.around = stacks::code_around(recorder.interpreter.start);
     }
     if let Some(interval) = config.interval {
-        sampler::set_interval(interval);
+        sampler::set_intervals([interval; 2]);
         recorder.pace.is_fixed = true;
     }
     recorder.config = Some(config);
     recorder.is_child = !is_first();
-    recorder.pace.since = sys::cpu_nanos();
+    recorder.pace.begin(sys::cpu_nanos());
     // A file that cannot be made is told before the program begins.
     if !recorder.open() {
         sys::exit(2);
@@ -149,6 +149,7 @@ pub unsafe fn after_fork_in_child() {
     recorder.codes = Numbers::new();
     recorder.modules.forget();
     recorder.told = 0;
+    recorder.pace.fork();
     // SAFETY: as the caller says.
     unsafe { RECORDER.release() };
 }

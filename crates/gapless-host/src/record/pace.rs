@@ -1,70 +1,131 @@
-//! How often a sample is taken: so that samples cost about one part in 60 of the CPU time, and the file does not grow
-//! without end.
+//! How often a sample is taken: nearly each block at first, then so that samples cost about one part in 66 of the CPU
+//! time, and the file does not grow without end.
 
-use crate::sampler;
+use crate::sampler::{Kind, MOST};
 
-/// Keeps the cost of samples at about one part in 60 of the time, and the file from growing without end.
+/// How often samples of one kind were taken since the last look.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    samples: u32,
+    /// By the clock on the wall.
+    began: u64,
+    /// What the process may spend until now ([`allowance`]), and what each kind has spent.
+    allowed: u64,
+    spent: [u64; 2],
+}
+
+/// Chooses the intervals of both kinds. Times are in nanoseconds.
 #[derive(Debug)]
 pub(super) struct Pace {
     pub(super) is_fixed: bool,
-    /// The finest interval: it doubles with every 64 MiB of the file.
-    least: u64,
-    samples: u32,
-    /// When the pace was looked at last, by the clock on the wall.
-    looked: u64,
-    /// Nanoseconds inside of the recorder, and when counting began.
-    spent: u64,
-    pub(super) since: u64,
-    total: u64,
+    pub(super) intervals: [u64; 2],
+    /// CPU time that counts as zero; a forked child goes on where its parent was.
+    zero: i64,
+    age: u64,
+    /// Spent in the recorder since it began, by kind.
+    spent: [u64; 2],
+    windows: [Window; 2],
 }
 
-/// Samples between two looks at the pace.
+/// Samples between two looks at the pace of their kind.
 const LOOK: u32 = 32;
-/// Nanoseconds after which the pace is looked at in any case: samples that are rare would stay so for long.
+/// After this it is looked at in any case: samples that are rare would stay so for long.
 const LONGEST: u64 = 20_000_000;
 /// Samples cost one part in so many of the CPU time.
-const SHARE: u64 = 60;
-/// Nanoseconds that are free: a program that ends soon has samples enough.
-const FREE: u64 = 8_000_000;
-/// Nanoseconds of a sample with its free; and what it costs more where lines of Python are read, where the unwinder had
-/// to walk, or where the kernel had to be asked for Python's frames. Measured (608 ns in C, 2.2 us in Python on
-/// average); a clock would count every loss of the processor, which is no cost.
-pub(super) const COST: u64 = 650;
-pub(super) const COST_OF_PYTHON: u64 = 700;
-pub(super) const COST_OF_WALK: u64 = 3_000;
+const SHARE: u64 = 66;
+/// What a recording may cost beside that, and the age at which half of it may be spent. So the first milliseconds may
+/// cost one part in 7, the second second one in 35, and a run of 10 s costs 2 % in all.
+const EARLY: u64 = 48_000_000;
+const HALF: u64 = 400_000_000;
+/// A sample with its free; and what it costs more where lines of Python are read, for each of them, where the unwinder
+/// had to walk, for each function, or where the kernel had to be asked for Python's frames. Measured; a clock would
+/// count every loss of the processor, which is no cost.
+pub(super) const COST: u64 = 450;
+pub(super) const COST_OF_PYTHON: u64 = 150;
+pub(super) const COST_OF_FRAME: u64 = 35;
+pub(super) const COST_OF_WALK: u64 = 1_000;
+pub(super) const COST_OF_FUNCTION: u64 = 150;
 pub(super) const COST_OF_ASKING: u64 = 8_000;
-/// Bytes of the file for each doubling of the interval.
+/// Bytes of the file for each doubling of the finest interval: up to 16 KiB, and beyond.
+const FILE_FINE: u64 = 8 << 20;
 const FILE: u64 = 64 << 20;
+const COARSE: u64 = 16 << 10;
+
+/// What samples may have cost at this age.
+fn allowance(age: u64) -> u64 {
+    let early = u128::from(EARLY) * u128::from(age) / (u128::from(age) + u128::from(HALF));
+    age / SHARE + early as u64
+}
+
+/// The finest interval for a file of this length.
+fn finest(kind: Kind, written: u64) -> u64 {
+    let fine = (kind.finest() << (written / FILE_FINE).min(16)).min(COARSE);
+    (fine << (written / FILE).min(12)).min(MOST)
+}
 
 impl Pace {
     pub(super) const fn new() -> Pace {
-        Pace { is_fixed: false, least: sampler::DEFAULT, samples: 0, looked: 0, spent: 0, since: 0, total: 0 }
+        let window = Window { samples: 0, began: 0, allowed: 0, spent: [0; 2] };
+        let intervals = [Kind::Small.finest(), Kind::Middle.finest()];
+        Pace { is_fixed: false, intervals, zero: 0, age: 0, spent: [0; 2], windows: [window; 2] }
     }
 
-    /// Counts a sample that cost about so many nanoseconds, at this time of the clock on the wall. `cpu`: the CPU time
-    /// of the process, by which costs are judged. By the wall, a process that waits for a processor would spend several
-    /// hundredths of what it gets.
-    pub(super) fn count(&mut self, cost: u64, now: u64, cpu: impl FnOnce() -> u64, written: u64) {
-        self.samples += 1;
-        self.spent += cost;
-        let is_time = self.samples >= LOOK || now.saturating_sub(self.looked) > LONGEST;
-        if self.is_fixed || !is_time {
-            return;
+    /// The recording begins, at this CPU time of the process.
+    pub(super) fn begin(&mut self, cpu: u64) {
+        self.zero = cpu as i64;
+    }
+
+    /// In a forked child, whose CPU time begins anew. A run with many short children is not young again with each.
+    pub(super) fn fork(&mut self) {
+        self.zero = -(self.age as i64);
+    }
+
+    /// Counts a sample that cost about so much, at this time of the clock on the wall. `cpu`: the CPU time of the
+    /// process, by which costs are judged. By the wall, a process that waits for a processor would spend several
+    /// hundredths of what it gets. True: the intervals are new.
+    pub(super) fn count(
+        &mut self,
+        kind: Kind,
+        cost: u64,
+        now: u64,
+        cpu: impl FnOnce() -> u64,
+        written: u64,
+    ) -> bool {
+        self.spent[kind as usize] += cost;
+        self.windows[kind as usize].samples += 1;
+        let is_due = |window: &Window| window.samples >= LOOK || now.saturating_sub(window.began) > LONGEST;
+        let due = [is_due(&self.windows[0]), is_due(&self.windows[1])];
+        if self.is_fixed || due == [false; 2] {
+            return false;
         }
-        let ended = cpu();
-        let elapsed = ended.saturating_sub(self.since).max(1);
-        let interval = sampler::interval();
-        self.least = (sampler::DEFAULT << (written / FILE).min(12)).min(sampler::MOST);
-        self.total += self.spent;
-        // What would have cost the right part of the time. A few samples may mislead, and an interval that jumps makes
-        // estimates coarse: it stays where the cost is about right, and changes by steps.
-        let right = u128::from(interval) * u128::from(self.spent) * u128::from(SHARE) / u128::from(elapsed);
+        self.age = self.age.max((cpu() as i64).saturating_sub(self.zero).unsigned_abs());
+        let allowed = allowance(self.age);
+        for kind in Kind::ALL {
+            let at = kind as usize;
+            if due[at] {
+                let next = self.right(kind, allowed).clamp(finest(kind, written), MOST);
+                self.intervals[at] = next;
+                self.windows[at] = Window { samples: 0, began: now, allowed, spent: self.spent };
+            }
+        }
+        true
+    }
+
+    /// The interval with which the window of this kind would have cost what it may. A few samples may mislead, and an
+    /// interval that jumps makes estimates coarse: it stays where the cost is about right, and changes by steps. Where
+    /// all samples together cost too much, a bit too much is not about right.
+    fn right(&self, kind: Kind, allowed: u64) -> u64 {
+        let window = &self.windows[kind as usize];
+        let spent = |kind: Kind| self.spent[kind as usize] - window.spent[kind as usize];
+        let both = allowed - window.allowed;
+        // Half of it, and what the other kind leaves of its own half.
+        let own = both - spent(kind.other()).min(both / 2);
+        let interval = self.intervals[kind as usize];
+        let right = u128::from(interval) * u128::from(spent(kind)) / u128::from(own.max(1));
         let right = u64::try_from(right).unwrap_or(u64::MAX).clamp(interval / 2, interval.saturating_mul(2));
-        let is_right = right > interval / 5 * 3 && right < interval / 2 * 3;
-        let right = if is_right { interval } else { right };
-        let next = if self.total > FREE { right } else { right.min(interval) };
-        sampler::set_interval(next.clamp(self.least, sampler::MOST));
-        (self.samples, self.spent, self.since, self.looked) = (0, 0, ended, now);
+        let most = if self.spent[0] + self.spent[1] > allowed { interval } else { interval / 2 * 3 };
+        let is_right = right > interval / 5 * 3 && right < most;
+        if is_right { interval } else { right }
     }
 }
 
@@ -72,24 +133,123 @@ impl Pace {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_interval_follows_the_cost_of_samples() {
-        let mut pace = Pace::new();
-        let mut run = |cost: u64, gap: u64, written: u64, times: u32| {
-            let mut now = pace.since;
-            for _ in 0..LOOK * times {
-                now += gap;
-                pace.count(cost, now, || now, written);
+    /// A program on one processor that allocates evenly: so many bytes of a kind each nanosecond, in blocks of `size`,
+    /// and a sample of it costs `cost`. Time goes by samples: each comes when its bytes have passed.
+    struct Program {
+        pace: Pace,
+        now: f64,
+        /// For each kind: bytes a nanosecond, bytes of a block, nanoseconds of a sample.
+        kinds: [(f64, f64, f64); 2],
+        next: [f64; 2],
+        spent: f64,
+        written: u64,
+    }
+
+    impl Program {
+        fn new(kinds: [(f64, f64, f64); 2]) -> Program {
+            let mut program =
+                Program { pace: Pace::new(), now: 0.0, kinds, next: [0.0; 2], spent: 0.0, written: 0 };
+            program.next = [0, 1].map(|at| program.gap(at));
+            program
+        }
+
+        /// Nanoseconds from one sample to the next.
+        fn gap(&self, at: usize) -> f64 {
+            let (rate, size, _) = self.kinds[at];
+            let p = -(-size / self.pace.intervals[at] as f64).exp_m1();
+            size / p / rate
+        }
+
+        fn until(&mut self, end: f64) -> &mut Program {
+            while self.now < end {
+                let at = usize::from(self.next[1] < self.next[0]);
+                self.now = self.next[at].min(end);
+                if self.next[at] > end {
+                    break;
+                }
+                let cost = self.kinds[at].2;
+                // The program itself waits while a sample is taken.
+                self.now += cost;
+                self.spent += cost;
+                self.next.iter_mut().for_each(|next| *next += cost);
+                let now = self.now as u64;
+                self.written += 64;
+                self.pace.count(Kind::ALL[at], cost as u64, now, || now, self.written);
+                self.next[at] = self.now + self.gap(at);
             }
-            sampler::interval()
-        };
-        assert_eq!(run(5_000, 10_000, 0, 1), sampler::DEFAULT, "the first milliseconds are free");
-        let busy = run(5_000, 10_000, 0, 120);
-        assert_eq!(busy, sampler::MOST, "half of the time is too much, however long the interval");
-        let idle = run(5_000, 90_000_000, 0, 60);
-        assert_eq!(idle, sampler::DEFAULT, "finer again");
-        assert_eq!(run(5_000, 700_000, 0, 20), sampler::DEFAULT, "0.7 % is right");
-        assert_eq!(run(5_000, 90_000_000, 5 * FILE, 60), 32 * sampler::DEFAULT, "the file is long");
-        sampler::set_interval(sampler::DEFAULT);
+            self
+        }
+
+        fn share(&self) -> f64 {
+            self.spent / self.now
+        }
+    }
+
+    const SECOND: f64 = 1e9;
+    /// What programs do: few bytes; objects of Python; those and arrays of 160 KiB; little but `malloc`.
+    const QUIET: [(f64, f64, f64); 2] = [(0.0005, 100.0, 600.0), (1e-9, 1e5, 600.0)];
+    const OBJECTS: [(f64, f64, f64); 2] = [(0.4, 60.0, 1200.0), (1e-9, 1e5, 1200.0)];
+    const ARRAYS: [(f64, f64, f64); 2] = [(0.4, 60.0, 1200.0), (3.0, 163_840.0, 1800.0)];
+    const MALLOC: [(f64, f64, f64); 2] = [(8.0, 100.0, 600.0), (1e-9, 1e5, 600.0)];
+
+    #[test]
+    fn long_runs_cost_two_hundredths_and_short_ones_some_milliseconds() {
+        for kinds in [QUIET, OBJECTS, ARRAYS, MALLOC] {
+            let mut program = Program::new(kinds);
+            let first = program.until(0.1 * SECOND).share();
+            assert!(first < 0.14, "{kinds:?}: {first} of the first 0.1 s");
+            let ten = program.until(10.0 * SECOND).share();
+            assert!(ten < 0.02, "{kinds:?}: {ten} of 10 s");
+            let before = program.spent;
+            let minute = (program.until(70.0 * SECOND).spent - before) / (60.0 * SECOND);
+            assert!(minute < 0.018, "{kinds:?}: {minute} of the next minute");
+        }
+        // Where there is something to sample, what may be spent is spent.
+        let spent = |kinds| Program::new(kinds).until(10.0 * SECOND).share();
+        assert!(spent(OBJECTS) > 0.012 && spent(ARRAYS) > 0.012 && spent(MALLOC) > 0.012);
+    }
+
+    #[test]
+    fn a_short_run_is_sampled_finely_and_arrays_do_not_take_the_samples_of_small_blocks() {
+        let after = |kinds, seconds: f64| Program::new(kinds).until(seconds * SECOND).pace.intervals;
+        assert_eq!(after(QUIET, 0.1)[0], Kind::Small.finest(), "nearly each block");
+        assert_eq!(after(QUIET, 2.0)[0], Kind::Small.finest());
+        for seconds in [0.05, 0.1, 0.2] {
+            assert!(after(OBJECTS, seconds)[0] <= 16 << 10, "{seconds}: {:?}", after(OBJECTS, seconds));
+            assert!(after(ARRAYS, seconds)[0] <= 32 << 10, "{seconds}: {:?}", after(ARRAYS, seconds));
+        }
+        let (alone, beside) = (after(OBJECTS, 30.0)[0], after(ARRAYS, 30.0)[0]);
+        assert!(beside <= 3 * alone, "half of what may be spent is theirs: {alone}, {beside}");
+    }
+
+    #[test]
+    fn the_interval_follows_the_program_and_the_file() {
+        let mut program = Program::new(MALLOC);
+        let busy = program.until(3.0 * SECOND).pace.intervals[0];
+        program.kinds = QUIET;
+        let quiet = program.until(9.0 * SECOND).pace.intervals[0];
+        assert!(busy >= 64 << 10 && quiet <= 512, "{busy}, then {quiet}");
+        for (written, wanted) in
+            [(0, 256), (FILE_FINE, 512), (6 * FILE_FINE, COARSE), (FILE, 2 * COARSE), (5 * FILE, 32 * COARSE)]
+        {
+            assert_eq!(finest(Kind::Small, written), wanted);
+        }
+        assert_eq!((finest(Kind::Middle, 0), finest(Kind::Middle, FILE)), (COARSE, 2 * COARSE));
+        assert_eq!(finest(Kind::Small, u64::MAX), MOST);
+    }
+
+    #[test]
+    fn a_forked_child_is_as_old_as_its_parent() {
+        let mut pace = Pace::new();
+        pace.begin(5);
+        for at in 1..=2 * u64::from(LOOK) {
+            pace.count(Kind::Small, 1, at, || 20_000_000_005, 0);
+        }
+        assert_eq!(pace.age, 20_000_000_000);
+        pace.fork();
+        for at in 1..=2 * u64::from(LOOK) {
+            pace.count(Kind::Small, 1, at, || 1_000, 0);
+        }
+        assert_eq!(pace.age, 20_000_001_000);
     }
 }

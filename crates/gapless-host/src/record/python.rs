@@ -226,15 +226,15 @@ impl Way {
             }
         }
     }
+}
 
-    /// What a walk of `found` frames with `codes` code objects says of the layout.
-    fn learn(self, found: usize, codes: usize) {
-        let proved = PROVED.load(Ordering::Relaxed);
-        if self == Way::Asking && proved != WRONG {
-            // Frames at which C enters the interpreter have no code.
-            let next = if codes == 0 && found > 0 { WRONG } else { proved + u32::from(codes > 0) };
-            PROVED.store(next.min(if next == WRONG { WRONG } else { ENOUGH }), Ordering::Relaxed);
-        }
+/// What a walk of `found` frames with `codes` code objects says of the layout.
+fn learn(found: usize, codes: usize) {
+    let proved = PROVED.load(Ordering::Relaxed);
+    if proved != WRONG {
+        // Frames at which C enters the interpreter have no code.
+        let next = if codes == 0 && found > 0 { WRONG } else { proved + u32::from(codes > 0) };
+        PROVED.store(next.min(if next == WRONG { WRONG } else { ENOUGH }), Ordering::Relaxed);
     }
 }
 
@@ -279,77 +279,101 @@ impl Python {
         if thread == 0 {
             return (0, false);
         }
-        let layout = &self.layout;
-        let way = self.way(thread);
-        let mut frame = peek_word(way, thread + layout.frame);
-        if let (Some(offset), true) = (layout.through, frame != 0) {
-            frame = peek_word(way, frame + offset);
+        match self.way(thread) {
+            Way::Trusting => (self.trusted(thread, into), false),
+            Way::Asking => (self.asked(thread, into), true),
         }
-        let mut own = [0u8; 112];
+    }
+
+    fn innermost(&self, way: Way, thread: usize) -> usize {
+        let frame = peek_word(way, thread + self.layout.frame);
+        match self.layout.through {
+            Some(offset) if frame != 0 => peek_word(way, frame + offset),
+            _ => frame,
+        }
+    }
+
+    /// A frame with this code object, whose words `read` gives.
+    fn place(&self, code: usize, instruction: usize, read: impl Fn(usize) -> usize) -> Place {
+        let layout = &self.layout;
+        let [file, name, table] = [layout.file, layout.name, layout.table].map(&read);
+        let first_line = read(layout.first_line) as u32;
+        let parts = [code, file, name, table, first_line as usize].map(|part| part as u64);
+        let tag = super::stacks::hash(super::stacks::SEED, &parts);
+        let instruction = match layout.instructions {
+            Ok(start) => instruction.wrapping_sub(code + start) as u32,
+            Err(unit) => (instruction as u32).wrapping_mul(unit),
+        };
+        Place { code, tag, instruction, file, name, table, first_line }
+    }
+
+    /// The frames of a thread that holds the lock. Only the words that are wanted are read: a sample is taken here many
+    /// thousand times a second.
+    fn trusted(&self, thread: usize, into: &mut [Place; DEPTH]) -> usize {
+        let read = |at: usize| peek_word(Way::Trusting, at);
+        let mut frame = self.innermost(Way::Trusting, thread);
+        let (mut seen, mut kept) = (0, 0);
+        while frame != 0 && frame.is_multiple_of(8) && seen < DEPTH {
+            // The lowest bits may say who owns it.
+            let code = read(frame + self.layout.code) & !7;
+            let instruction = read(frame + self.layout.instruction);
+            frame = read(frame + self.layout.previous);
+            seen += 1;
+            // Frames at which C enters the interpreter have no code.
+            if code != 0 && read(code + 8) == self.code_type {
+                into[kept] = self.place(code, instruction, |offset| read(code + offset));
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    #[cold]
+    fn asked(&self, thread: usize, into: &mut [Place; DEPTH]) -> usize {
+        let layout = &self.layout;
+        let mut frame = self.innermost(Way::Asking, thread);
         let mut near = Near { start: 0, length: 0, bytes: [0; 4096 + 128] };
+        let mut found = [(0, 0); DEPTH];
         let mut count = 0;
         while frame != 0 && frame.is_multiple_of(8) && count < DEPTH {
             // All that is wanted of a frame lies in its first 112 bytes.
-            let bytes = match way {
-                Way::Trusting if way.read(frame, &mut own) => &own[..],
-                Way::Trusting => break,
-                Way::Asking => match near.get(frame, 112) {
-                    Some(bytes) => bytes,
-                    None => break,
-                },
-            };
-            let place = &mut into[count];
-            // The lowest bits may say who owns it.
-            place.code = word(bytes, layout.code) & !7;
-            let instruction = word(bytes, layout.instruction);
-            place.instruction = match layout.instructions {
-                Ok(start) => instruction.wrapping_sub(place.code + start) as u32,
-                Err(unit) => (instruction as u32).wrapping_mul(unit),
-            };
+            let Some(bytes) = near.get(frame, 112) else { break };
+            found[count] = (word(bytes, layout.code) & !7, word(bytes, layout.instruction));
             frame = word(bytes, layout.previous);
             count += 1;
         }
-        let codes = self.codes(way, into, count);
-        way.learn(count, codes);
-        (codes, way == Way::Asking)
+        let codes = self.codes(&found[..count], into);
+        learn(count, codes);
+        codes
     }
 
-    /// Reads the code objects of the frames, and leaves out frames without one. Gives how many are left.
-    fn codes(&self, way: Way, frames: &mut [Place; DEPTH], count: usize) -> usize {
+    /// Reads the code objects of frames, and leaves out frames without one. Gives how many are left.
+    fn codes(&self, found: &[(usize, usize)], into: &mut [Place; DEPTH]) -> usize {
         let mut bytes = [[0u8; CODE]; DEPTH];
         let mut local = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; DEPTH];
         let mut remote = local;
-        for at in 0..count {
+        for (at, (code, _)) in found.iter().enumerate() {
             local[at] = libc::iovec { iov_base: bytes[at].as_mut_ptr().cast(), iov_len: CODE };
-            remote[at] = libc::iovec { iov_base: frames[at].code as *mut c_void, iov_len: CODE };
+            remote[at] = libc::iovec { iov_base: *code as *mut c_void, iov_len: CODE };
         }
         // SAFETY: writes to `bytes`; the kernel checks the other addresses.
-        let ask = || unsafe {
-            let most = count as libc::c_ulong;
+        let read = sys::keep_errno(|| unsafe {
+            let most = found.len() as libc::c_ulong;
             libc::process_vm_readv(libc::getpid(), local.as_ptr(), most, remote.as_ptr(), most, 0)
-        };
-        let read = if way == Way::Asking { sys::keep_errno(ask) } else { 0 };
+        });
         let whole = usize::try_from(read).unwrap_or(0) / CODE;
         let mut kept = 0;
-        for at in 0..count {
-            let mut place = frames[at];
-            let code = &mut bytes[at];
+        for (at, (code, instruction)) in found.iter().enumerate() {
+            let bytes = &mut bytes[at];
             // The call stops at the first that cannot be read; such a one is rare, and the others are read by
             // themselves.
-            if at >= whole && !way.read(place.code, code) {
+            if at >= whole && sys::peek(*code, bytes) != CODE {
                 continue;
             }
-            if word(code, 8) != self.code_type {
-                continue;
+            if word(bytes, 8) == self.code_type {
+                into[kept] = self.place(*code, *instruction, |offset| word(bytes, offset));
+                kept += 1;
             }
-            place.file = word(code, self.layout.file);
-            place.name = word(code, self.layout.name);
-            place.table = word(code, self.layout.table);
-            place.first_line = half(code, self.layout.first_line);
-            let parts = [place.code, place.file, place.name, place.table, place.first_line as usize];
-            place.tag = super::stacks::hash(super::stacks::SEED, parts.map(|part| part as u64).as_slice());
-            frames[kept] = place;
-            kept += 1;
         }
         kept
     }

@@ -183,7 +183,7 @@ impl Recorder {
         number
     }
 
-    /// Writes an allocation. `interval` 0: every one of this size is recorded.
+    /// Writes an allocation of this moment, in microseconds. `interval` 0: every one of this size is recorded.
     pub(super) fn allocated(
         &mut self,
         block: *mut u8,
@@ -191,12 +191,12 @@ impl Recorder {
         interval: u64,
         native: &[u64],
         places: &[Place],
+        now: u64,
     ) {
         if !self.open() {
             LOST.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let now = sys::time().as_micros() as u64;
         let stack = self.stack(native, places, now);
         let Some(journal) = self.journal.as_mut() else { return };
         let is_written = journal.write(Kind::Alloc, 40, |body| {
@@ -237,7 +237,7 @@ impl Recorder {
             stats.large_kept,
             stats.small_held,
             resident,
-            sampler::interval(),
+            sampler::interval(sampler::Kind::Small),
             LOST.load(Ordering::Relaxed),
         ];
         if let Some(journal) = self.journal.as_mut() {

@@ -3,13 +3,14 @@
 //! The area is cut into regions of 64 KiB; a region has slots of one size. A free slot holds the address of the next.
 //! The caller's lock keeps others out. Regions are never given back: samples are few.
 
+use crate::sampler::Kind;
 use crate::sys;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 const AREA: usize = 4 << 30;
 const REGION: usize = 64 << 10;
 /// The largest block.
-pub const MOST: usize = 32 << 10;
+pub const MOST: usize = Kind::SMALL_MOST;
 /// Steps of 16 bytes up to 128, then four sizes for each power of two.
 const CLASSES: usize = 40;
 

@@ -304,7 +304,7 @@ impl Reader {
         note(
             "sampled",
             format!(
-                "figures are estimates from a sample: one allocation in about {} is recorded, and every one of {} or more",
+                "figures are estimates from a sample: of small blocks about one in {} is recorded, and every block of {} or more",
                 self.sample.interval, self.sample.exact_from
             ),
         );

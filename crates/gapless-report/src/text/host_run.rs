@@ -18,7 +18,7 @@ pub(super) fn render(out: &mut String, d: &DeviceReport, run: &HostRunInfo) {
         known.push(d.steps.evidence.clone());
     }
     known.push(format!(
-        "estimates: one sample in about {}, and every block from {}",
+        "estimates: one sample in about {} of small blocks, and every block from {}",
         bytes(run.interval),
         bytes(run.exact_from)
     ));

@@ -120,7 +120,7 @@ impl Own {
         while !cache.is_null() {
             // SAFETY: a cache of ours; the only thread is here.
             unsafe {
-                (*cache).sampler.left = 0;
+                (*cache).sampler.small.left = 0;
                 cache = (*cache).next;
             }
         }
@@ -166,13 +166,13 @@ impl Own {
         }
         // SAFETY: this thread's cache, to which nobody else refers; its objects are free.
         unsafe {
-            let left = (*cache).sampler.left - size as i64;
+            let left = (*cache).sampler.small.left - size as i64;
             let list = (*cache).lists.get_unchecked_mut(class as usize);
             // Where the recorder must be asked, or the list is empty, nothing is counted here.
             if left < 0 || list.head.is_null() {
                 return std::ptr::null_mut();
             }
-            (*cache).sampler.left = left;
+            (*cache).sampler.small.left = left;
             list.pop()
         }
     }
@@ -234,7 +234,7 @@ impl Own {
             unsafe {
                 caches.fresh = made.add(1);
                 (*made).spare = THREAD_BYTES;
-                (*made).sampler.left = self.first_left.load(Ordering::Relaxed);
+                (*made).sampler.small.left = self.first_left.load(Ordering::Relaxed);
                 (*made).next = caches.all;
                 (*made).is_used = true;
             }
