@@ -177,6 +177,7 @@ OPTIONS: dict[str, Option] = {
     "largest_page": Option(_page, True, "the largest physical page that is taken, 2MiB to 512MiB"),
     "slack": Option(_count, True, "what may be held beyond the live peak before free pages are mapped again, in thousandths"),
     "windows": Option(_count, True, "address windows that stay mapped for the next request of their size"),
+    "graph_windows": Option(_flag, True, "map free pages of graphs' pools and MemPools a second time too (1)"),
     "lending": Option(_flag, True, "let a stream use memory that another one freed, once no work uses it any more (1)"),
     "plans": Option(_flag, True, "serve steps that repeat from a plan (1)"),
     "record": Option(_path, False, "write every allocation and free to this file, which gapless report and the others open"),

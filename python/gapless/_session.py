@@ -45,6 +45,7 @@ def enable(
     largest_page: Optional[Size] = None,
     slack: Union[int, str, None] = None,
     windows: Union[int, str, None] = None,
+    graph_windows: Optional[Switch] = None,
     lending: Optional[Switch] = None,
     plans: Optional[Switch] = None,
     record: Optional[Path] = None,
@@ -71,6 +72,7 @@ def enable(
     largest_page   the largest physical page that is taken, 2MiB to 512MiB
     slack          what may be held beyond the live peak before free pages are mapped again, in thousandths
     windows        address windows that stay mapped for the next request of their size
+    graph_windows  map free pages of graphs' pools and MemPools a second time too (True)
     lending        let a stream use memory that another one freed, once no work uses it any more (True)
     plans          serve steps that repeat from a plan (True)
     record         write every allocation and free to this file, which `gapless report` and the others open
@@ -96,6 +98,7 @@ def enable(
         "largest_page": largest_page,
         "slack": slack,
         "windows": windows,
+        "graph_windows": graph_windows,
         "lending": lending,
         "plans": plans,
         "record": record,

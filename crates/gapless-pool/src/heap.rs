@@ -388,6 +388,13 @@ impl Heap {
         self.grow_behind(handle, size, Fence::PAST);
     }
 
+    /// Work that nobody told of may use all pages: none is settled before this fence.
+    pub(crate) fn used_until(&mut self, fence: Fence) {
+        for page in &mut self.pages {
+            page.freed = page.freed.max(fence);
+        }
+    }
+
     /// [`Heap::grow`] with a page that was used before: no work uses it after fence `freed`.
     pub(crate) fn grow_behind(&mut self, handle: PageHandle, size: u64, freed: Fence) {
         let page = Page {

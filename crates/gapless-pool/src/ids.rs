@@ -70,7 +70,7 @@ impl HeapId {
 }
 
 /// A page of a heap, in order of address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageId(u32);
 
 impl PageId {

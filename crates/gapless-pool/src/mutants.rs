@@ -42,10 +42,26 @@ pub enum Mutant {
     SleepShared,
     /// What an elastic range gives up is unmapped under work that uses it.
     ShrinkUnderWork,
+    /// Replays count for nothing when the pool of their graphs is released.
+    ForgetReplays,
+    /// Pages of private pools that are used go like those of others.
+    TrimUsedPools,
+    /// Idle windows of private pools are unmapped like all others.
+    DropKeptWindows,
+    /// Pages go back to the device though a window has them mapped.
+    GivePagesOfWindows,
+    /// What a window of a private pool has in use stays free at home.
+    WindowsLeaveHomesFree,
+    /// States of private pools leave out what lies in windows.
+    SaveWithoutWindows,
+    /// A state that is brought back leaves the pages of its windows free at home.
+    RestoreLeavesHomesFree,
+    /// A state is brought back though its windows have pages that its other allocations lie in.
+    RestoreUnchecked,
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 16] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::LendUnsettled,
         Mutant::ReturnUnsettled,
         Mutant::MoveUnderWork,
@@ -62,6 +78,14 @@ impl Mutant {
         Mutant::SleepUnderWork,
         Mutant::SleepShared,
         Mutant::ShrinkUnderWork,
+        Mutant::ForgetReplays,
+        Mutant::TrimUsedPools,
+        Mutant::DropKeptWindows,
+        Mutant::GivePagesOfWindows,
+        Mutant::WindowsLeaveHomesFree,
+        Mutant::SaveWithoutWindows,
+        Mutant::RestoreLeavesHomesFree,
+        Mutant::RestoreUnchecked,
     ];
 }
 

@@ -14,6 +14,8 @@ pub struct Options {
     pub slack: u64,
     /// Windows that are kept mapped for the next request of their size.
     pub windows: usize,
+    /// Whether private pools have windows too.
+    pub private_windows: bool,
     /// Whether lanes lend each other memory that no work uses any more.
     pub lending: bool,
     /// The most bytes to hold; `None`: what the card gives.
@@ -28,6 +30,7 @@ impl Default for Options {
             request_part: 8,
             slack: 10,
             windows: 1024,
+            private_windows: true,
             lending: true,
             limit: None,
         }

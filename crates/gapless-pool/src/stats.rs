@@ -56,6 +56,8 @@ pub struct Stats {
     /// Requests that were served from a window, and windows that had to be mapped for it.
     pub window_hits: u64,
     pub windows_made: u64,
+    /// Windows that were mapped for private pools.
+    pub private_windows: u64,
     /// Pages that were mapped a second time instead of taken from the device.
     pub harvested: u64,
     /// Pages that other streams lent.

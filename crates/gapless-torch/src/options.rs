@@ -20,13 +20,14 @@ pub struct Settings {
     pub check_bytes: u64,
 }
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "reserve",
     "limit",
     "budget",
     "slack",
     "largest_page",
     "windows",
+    "graph_windows",
     "lending",
     "pages",
     "plans",
@@ -57,6 +58,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             }
             "pages" => settings.hidden = number == 0,
             "windows" => settings.pool.windows = number as usize,
+            "graph_windows" => settings.pool.private_windows = number != 0,
             "lending" => settings.pool.lending = number != 0,
             "plans" => settings.unplanned = number == 0,
             "check" => settings.check = number != 0,

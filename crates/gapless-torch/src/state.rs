@@ -258,6 +258,9 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
     card.set_fraction(conf::memory_fraction());
     recorder::start();
     card.pool.set_log(needs_log());
+    if history::has_trackers() {
+        card.pool.set_private_windows(false);
+    }
     if !settings.unplanned {
         card.pool.set_planner(Some(Box::new(Background { device })));
     }
@@ -440,7 +443,9 @@ impl Card {
             return false;
         }
         self.create(routing.pool);
-        regions::took(self.device, routing.pool);
+        if regions::took(self.device, routing.pool) {
+            self.pool.keep_at_home(routing.pool);
+        }
         self.routings.begin(routing, capture);
         self.rerouted();
         true
@@ -548,9 +553,11 @@ impl Card {
         self.rerouted();
     }
 
-    /// Somebody begins to listen to what happens here, and knows the segments that there are.
+    /// Somebody begins to listen to what happens here, and knows the segments that there are. From now on private pools
+    /// have their memory at home: who registers it (NCCL) registers each segment once, at one address.
     pub fn listen(&mut self) {
         self.pool.set_log(true);
+        self.pool.set_private_windows(false);
         self.announced.begin(&self.pool.segments());
     }
 

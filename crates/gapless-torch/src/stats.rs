@@ -290,6 +290,7 @@ pub fn json(card: &mut Card) -> String {
         ("gapless.pages_created", device.creates),
         ("gapless.pages_mapped", device.maps),
         ("gapless.windows_made", pool.windows_made),
+        ("gapless.graph_windows_made", pool.private_windows),
         ("gapless.window_hits", pool.window_hits),
         ("gapless.pages_harvested", pool.harvested),
         ("gapless.pages_lent", pool.lent),

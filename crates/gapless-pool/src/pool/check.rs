@@ -4,6 +4,8 @@ use super::view::BlockState;
 use super::{Place, Pool};
 use crate::blocks::State;
 use crate::device::Device;
+use crate::ids::{HeapId, PageId};
+use rustc_hash::FxHashMap;
 
 impl<D: Device> Pool<D> {
     /// Checks every invariant; what is wrong, in words.
@@ -23,6 +25,7 @@ impl<D: Device> Pool<D> {
         self.lanes.check()?;
         self.fences.check()?;
         self.windows.check()?;
+        self.check_windows()?;
         self.pending.check()?;
         self.check_sleepers()?;
         if held + self.leaving.bytes != self.stats.reserved.current {
@@ -65,6 +68,31 @@ impl<D: Device> Pool<D> {
             return Err(format!("{callers} allocations, {} counted", self.stats.allocations.current));
         }
         self.check_classes()
+    }
+
+    /// A page counts every window that has it mapped, and a window of a private pool has pages of its own lane alone.
+    fn check_windows(&self) -> Result<(), String> {
+        let mut counts: FxHashMap<(HeapId, PageId), u32> = FxHashMap::default();
+        for window in self.windows.iter() {
+            for &(heap, page) in window.pages() {
+                *counts.entry((heap, page)).or_default() += 1;
+                let is_own = heap == window.lane().large();
+                if !is_own
+                    && [heap.lane(), window.lane()].iter().any(|lane| self.lanes[*lane].pool.is_private())
+                {
+                    return Err(format!("the window at {:#x} has pages of another pool", window.base()));
+                }
+            }
+        }
+        for ((heap, page), count) in counts {
+            let page = self.heap(heap).page(page);
+            // Those that are kept for good count once more.
+            if page.windows < count || page.handle.is_none() {
+                let (addr, known) = (page.addr, page.windows);
+                return Err(format!("the page at {addr:#x} counts {known} windows, {count} have it mapped"));
+            }
+        }
+        Ok(())
     }
 
     /// What is counted as small and as large is what the segments show: `allocated`, `requested` and `active` of a

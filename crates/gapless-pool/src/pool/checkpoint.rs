@@ -1,11 +1,18 @@
 //! A private pool's live allocations, kept and brought back: what recordings of graphs that follow each other need.
 //! Bringing back frees what is live in the pool and makes what was live then live again, at the same addresses;
 //! contents are whatever the pages hold.
+//!
+//! What lay in a window lies there again: windows stay mapped while their pool is used, and their pages stay at home in
+//! it. Where the pool was released meanwhile, other pages may lie at the same addresses, or none. So before anything
+//! changes, every allocation of the state is looked up as memory at home, and no two of them may share a byte.
 
+use super::mapping::Part;
+use super::windows::Window;
 use super::{Place, Pool, PoolKey};
 use crate::budget::Budget;
 use crate::device::Device;
-use crate::ids::{HeapId, LaneId};
+use crate::ids::{HeapId, LaneId, WindowId};
+use crate::mutants::{self, Mutant};
 
 /// One allocation as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +21,23 @@ pub struct Saved {
     size: u64,
     requested: u64,
     lane: LaneId,
-    heap: HeapId,
+    spot: Spot,
     budget: Option<&'static Budget>,
+}
+
+impl Saved {
+    /// Whether it lay in a window.
+    #[must_use]
+    pub fn is_in_window(&self) -> bool {
+        self.spot == Spot::Window
+    }
+}
+
+/// Where it lay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spot {
+    Home(HeapId),
+    Window,
 }
 
 /// Why a state cannot be brought back. Nothing changed.
@@ -27,19 +49,29 @@ pub enum RestoreError {
     Pending { addr: u64 },
 }
 
+/// Memory at home that an allocation of a state takes: where, and the number of the allocation.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    heap: HeapId,
+    addr: u64,
+    size: u64,
+    by: usize,
+}
+
 impl<D: Device> Pool<D> {
     /// What callers hold in a private pool, in order of address.
     pub fn save(&self, pool: PoolKey) -> Vec<Saved> {
         let mut saved: Vec<Saved> = Vec::new();
         for id in self.ids() {
             let a = self.allocation(id);
-            // Windows are not made in private pools.
-            if let Place::Home { heap, .. } = a.place
-                && a.waits == 0
-                && self.lanes[a.lane].pool == pool
-            {
+            let spot = match a.place {
+                Place::Home { heap, .. } => Spot::Home(heap),
+                Place::Window { .. } if !mutants::is(Mutant::SaveWithoutWindows) => Spot::Window,
+                _ => continue,
+            };
+            if a.waits == 0 && self.lanes[a.lane].pool == pool {
                 let (addr, size, requested, lane, budget) = (a.addr, a.size, a.requested, a.lane, a.budget);
-                saved.push(Saved { addr, size, requested, lane, heap, budget });
+                saved.push(Saved { addr, size, requested, lane, spot, budget });
             }
         }
         saved.sort_unstable_by_key(|s| s.addr);
@@ -55,21 +87,46 @@ impl<D: Device> Pool<D> {
         if !self.is_quiet() {
             self.wait_for_pending();
         }
-        let now = self.allocations_in(pool);
-        let live = |a: &&super::AllocationView| a.is_live;
-        for s in saved {
-            let pages = self.heap(s.heap).pages();
-            let first = pages.partition_point(|p| p.addr + p.size <= s.addr);
-            let under = pages[first..].iter().take_while(|p| p.addr < s.addr + s.size && p.handle.is_some());
-            let end = under.last().map_or(0, |page| page.addr + page.size);
-            if self.lanes[s.lane].pool != pool || end < s.addr + s.size {
-                return Err(RestoreError::Gone { addr: s.addr });
+        let mut wanted: Vec<Taken> = Vec::new();
+        let mut windows: Vec<Option<WindowId>> = Vec::with_capacity(saved.len());
+        for (by, s) in saved.iter().enumerate() {
+            let gone = RestoreError::Gone { addr: s.addr };
+            if self.lanes[s.lane].pool != pool {
+                return Err(gone);
             }
+            windows.push(match s.spot {
+                Spot::Home(heap) => {
+                    wanted.push(Taken { heap, addr: s.addr, size: s.size, by });
+                    None
+                }
+                Spot::Window => {
+                    let is_it = |w: &Window| w.lane() == s.lane && w.addr() == s.addr && w.size() >= s.size;
+                    let id = self.windows.named(is_it).ok_or(gone)?;
+                    let parts = self.parts(self.windows.get(id), s.size).into_iter();
+                    wanted.extend(parts.map(|Part { heap, addr, bytes, .. }| Taken {
+                        heap,
+                        addr,
+                        size: bytes,
+                        by,
+                    }));
+                    Some(id)
+                }
+            });
         }
+        wanted.sort_unstable_by_key(|taken| (taken.heap, taken.addr));
+        if let Some(taken) = wanted.iter().find(|taken| !self.is_backed(taken)) {
+            return Err(RestoreError::Gone { addr: saved[taken.by].addr });
+        }
+        let meets =
+            |pair: &&[Taken]| pair[0].heap == pair[1].heap && pair[0].addr + pair[0].size > pair[1].addr;
+        if let Some(pair) = wanted.windows(2).find(meets).filter(|_| !mutants::is(Mutant::RestoreUnchecked)) {
+            return Err(RestoreError::Gone { addr: saved[pair[1].by].addr });
+        }
+        let now = self.allocations_in(pool);
         if let Some(waiting) = now.iter().find(|a| !a.is_live) {
             return Err(RestoreError::Pending { addr: waiting.addr });
         }
-        let freed: Vec<u64> = now.iter().filter(live).map(|a| a.addr).collect();
+        let freed: Vec<u64> = now.iter().map(|a| a.addr).collect();
         for &addr in &freed {
             // Other streams' work with it is in the graphs that were recorded: there is nothing to wait for.
             let Some(id) = self.find(addr) else { continue };
@@ -78,19 +135,40 @@ impl<D: Device> Pool<D> {
             self.uncharge(id);
             self.complete(id);
         }
+        let mut blocks: Vec<Vec<(HeapId, u32)>> = vec![Vec::new(); saved.len()];
         let mut around: Option<(HeapId, Vec<u32>)> = None;
-        let mut in_order = saved.to_vec();
-        in_order.sort_unstable_by_key(|s| (s.heap, s.addr));
-        for s in in_order {
-            if around.as_ref().is_none_or(|(of, _)| *of != s.heap) {
-                around = Some((s.heap, self.heap(s.heap).free_blocks(0)));
+        for Taken { heap, addr, size, by } in wanted {
+            if windows[by].is_some() && mutants::is(Mutant::RestoreLeavesHomesFree) {
+                continue;
             }
-            let blocks = around.as_ref().map_or(&[][..], |(_, blocks)| blocks);
-            let Some(block) = self.heap_mut(s.heap).carve(blocks, s.addr, s.size) else {
-                return Err(RestoreError::Gone { addr: s.addr });
+            if around.as_ref().is_none_or(|(of, _)| *of != heap) {
+                around = Some((heap, self.heap(heap).free_blocks(0)));
+            }
+            let free = around.as_ref().map_or(&[][..], |(_, blocks)| blocks);
+            let Some(block) = self.heap_mut(heap).carve(free, addr, size) else {
+                return Err(RestoreError::Gone { addr: saved[by].addr });
             };
-            self.hand_out(s.lane, s.requested, s.size, Place::Home { heap: s.heap, block }, false, s.budget);
+            blocks[by].push((heap, block));
+        }
+        for ((s, window), parts) in saved.iter().zip(windows).zip(blocks) {
+            let place = match (window, parts.first()) {
+                (Some(window), _) => {
+                    self.windows.wake_at(window, self.clock);
+                    Place::Window { window, parts }
+                }
+                (None, Some(&(heap, block))) => Place::Home { heap, block },
+                (None, None) => continue,
+            };
+            self.hand_out(s.lane, s.requested, s.size, place, false, s.budget);
         }
         Ok(freed)
+    }
+
+    /// Whether pages lie behind all of it.
+    fn is_backed(&self, &Taken { heap, addr, size, .. }: &Taken) -> bool {
+        let pages = self.heap(heap).pages();
+        let first = pages.partition_point(|p| p.addr + p.size <= addr);
+        let under = pages[first..].iter().take_while(|p| p.addr < addr + size && p.handle.is_some());
+        under.last().is_some_and(|page| page.addr + page.size >= addr + size)
     }
 }

@@ -71,6 +71,13 @@ impl<D: Device> Pool<D> {
         let is_wanted = |pool: PoolKey| is_of_all || pool.is_private();
         let heaps = self.lanes.heap_ids().filter(|heap| is_wanted(self.lanes[heap.lane()].pool));
         let heaps: Vec<HeapId> = heaps.filter(|&heap| self.is_trimmed(heap)).collect();
+        // Windows of pools that nobody uses go before their pages. Those of the default pool keep theirs for the next
+        // request of their size, once more.
+        for lane in self.windows.lanes() {
+            if self.lanes[lane].pool.is_private() && self.is_trimmed(lane.large()) {
+                self.drop_idle_windows_of(lane);
+            }
+        }
         for heap in heaps {
             self.give_back_where(heap, u64::MAX, |page| page.freed <= done);
         }
@@ -108,7 +115,7 @@ impl<D: Device> Pool<D> {
     /// addresses.
     pub(super) fn is_trimmed(&self, heap: HeapId) -> bool {
         let pool = self.lanes[heap.lane()].pool;
-        !pool.is_private() || self.released.contains(&pool)
+        !pool.is_private() || self.released.contains(&pool) || mutants::is(Mutant::TrimUsedPools)
     }
 
     /// Gives wholly free pages of a heap back, `most` bytes or a page more: at once where no work uses them. The
@@ -125,7 +132,8 @@ impl<D: Device> Pool<D> {
             }
             // Pages at the end may have gone with the ones before.
             let Some(there) = self.heap(heap).pages().get(page.index()) else { continue };
-            if there.windows == 0 && there.is_free() && may_go(there) {
+            let is_mapped_again = there.windows > 0 && !mutants::is(Mutant::GivePagesOfWindows);
+            if !is_mapped_again && there.is_free() && may_go(there) {
                 given += there.size;
                 self.give_back_page(heap, page);
             }
@@ -153,10 +161,28 @@ impl<D: Device> Pool<D> {
         self.released.remove(&pool);
     }
 
-    /// Nobody uses a private pool any more: what is free in it may be given back.
+    /// Nobody uses a private pool any more: what is free in it may be given back. Replays of its graphs may still be
+    /// under way, and used what was freed long before: the fence of now covers them.
     pub fn release_pool(&mut self, pool: PoolKey) {
+        self.stays_home.remove(&pool);
+        if !pool.is_private() || !self.released.insert(pool) || mutants::is(Mutant::ForgetReplays) {
+            return;
+        }
+        let fence = self.fences.open();
+        let heaps: Vec<HeapId> = {
+            let of = |heap: &HeapId| self.lanes[heap.lane()].pool == pool;
+            self.lanes.heap_ids().filter(of).collect()
+        };
+        for heap in heaps {
+            self.heap_mut(heap).used_until(fence);
+        }
+    }
+
+    /// The memory of a private pool may sleep one day, so all of it stays at home: other pages will lie behind its
+    /// addresses then. Until nobody uses the pool any more.
+    pub fn keep_at_home(&mut self, pool: PoolKey) {
         if pool.is_private() {
-            self.released.insert(pool);
+            self.stays_home.insert(pool);
         }
     }
 }

@@ -44,6 +44,8 @@ struct Asked {
     heap: HeapId,
     size: u64,
     is_private: bool,
+    /// No window can serve it.
+    is_at_home: bool,
 }
 
 /// How much good a pending free would do, the best first.
@@ -70,7 +72,8 @@ impl<D: Device> Pool<D> {
         error: DeviceError,
     ) -> Result<Place, DeviceError> {
         let is_private = self.lanes[lane].pool.is_private();
-        let asked = Asked { lane, heap, size, is_private };
+        let is_at_home = size <= SMALL || !self.may_map_again(lane, size);
+        let asked = Asked { lane, heap, size, is_private, is_at_home };
         if let Some(place) = self.as_it_lies(asked) {
             return Ok(place);
         }
@@ -93,7 +96,8 @@ impl<D: Device> Pool<D> {
     }
 
     /// From free memory that is held, with nothing new: whatever page that pins.
-    fn as_it_lies(&mut self, Asked { lane, heap, size, is_private }: Asked) -> Option<Place> {
+    fn as_it_lies(&mut self, asked: Asked) -> Option<Place> {
+        let Asked { lane, heap, size, is_private, is_at_home } = asked;
         if let Ok(place) = self.at_home(heap, size) {
             return Some(place);
         }
@@ -103,7 +107,7 @@ impl<D: Device> Pool<D> {
         {
             return Some(place);
         }
-        if is_private {
+        if is_private && is_at_home {
             return None;
         }
         if size <= SMALL {
@@ -123,9 +127,9 @@ impl<D: Device> Pool<D> {
 
     /// From free pages, with new memory for what is missing. The device is asked only where it has that much.
     fn with_new_memory(&mut self, asked: Asked) -> Option<Place> {
-        let Asked { lane, heap, size, is_private } = asked;
+        let Asked { lane, heap, size, is_at_home, .. } = asked;
         let room = self.room();
-        if is_private || size <= SMALL {
+        if is_at_home {
             // A heap of small requests may have no addresses left.
             let heaps = [heap, lane.large()];
             return heaps[usize::from(heap == heaps[1])..].iter().find_map(|&heap| {
@@ -144,7 +148,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What the end of a heap lacks for a request.
-    fn missing_at_home(&self, heap: HeapId, size: u64) -> u64 {
+    pub(super) fn missing_at_home(&self, heap: HeapId, size: u64) -> u64 {
         (size - self.heap(heap).tail().min(size - 1)).div_ceil(GRANULE) * GRANULE
     }
 
@@ -168,7 +172,7 @@ impl<D: Device> Pool<D> {
         let size = rounded(size.min(LARGEST));
         let room = self.room();
         let reached = match self.lanes.find(stream, pool) {
-            Some(lane) if pool.is_private() => self.heap(lane.large()).largest_free(),
+            Some(lane) if !self.may_map_again(lane, size) => self.heap(lane.large()).largest_free(),
             Some(lane) => self.in_reach(lane, Whose::LentLater),
             None => 0,
         };
@@ -278,12 +282,12 @@ impl<D: Device> Pool<D> {
     /// for a large one, those of the default pool for a private one; with `shrink` also those of private pools that
     /// nobody uses.
     fn trim_for(&mut self, asked: Asked, shrink: bool) -> Option<Place> {
-        let Asked { lane, heap, size, is_private } = asked;
+        let Asked { lane, heap, size, is_at_home, .. } = asked;
         let heaps: Vec<HeapId> =
             self.lanes.heap_ids().filter(|&other| self.may_give(other, asked, shrink)).collect();
         let there: u64 = heaps.iter().map(|&other| self.free_pages(other)).sum();
-        let reached = if is_private || size <= SMALL { 0 } else { self.in_reach(lane, Whose::Lent) };
-        let wanted = if is_private || size <= SMALL { self.missing_at_home(heap, size) } else { size };
+        let reached = if is_at_home { 0 } else { self.in_reach(lane, Whose::Lent) };
+        let wanted = if is_at_home { self.missing_at_home(heap, size) } else { size };
         let missing = wanted.saturating_sub(reached + self.room());
         if missing == 0 || there < missing {
             return None;

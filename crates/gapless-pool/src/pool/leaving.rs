@@ -34,6 +34,11 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
+    /// Whether a window is among them.
+    pub(super) fn has_windows(&self) -> bool {
+        self.queue.iter().any(|gone| matches!(gone.what, What::Window))
+    }
+
     /// The fence that the last one waits for.
     pub(super) fn last(&self) -> Option<Fence> {
         self.queue.back().map(|gone| gone.fence)

@@ -1,26 +1,43 @@
 //! Free pages mapped a second time, side by side, in a window: made for a request, found again by a later one of its
 //! size, and let go of.
+//!
+//! # Windows of private pools
+//! A graph remembers the addresses that it was captured with, and writes to them whenever it is replayed. A window of
+//! its pool is safe for the same reason as a block that is handed out again at its own address: what is free in the
+//! pool's lane is free in the order of its stream, and a window only adds a second name for the same bytes. So:
+//!
+//! * A window of a private pool has pages of its own lane alone.
+//! * It stays mapped while the pool is used, and its pages stay in the pool ([`Pool::is_trimmed`]). When nobody uses
+//!   the pool any more, window and pages go behind a fence that covers the last replay ([`Pool::release_pool`]).
+//! * While an allocation uses it, its pages are taken at home, as for every window.
+//! * A state of the pool that is brought back finds its windows where they were ([`Pool::restore`]).
+//! * Since windows cannot go, their number is bounded ([`MOST_MAPPED`]): beyond that the pool only grows.
+//! * A pool that may sleep has none: other pages will lie behind its addresses when it wakes.
 
 use super::pieces::Piece;
 use super::windows::Window;
-use super::{Place, Pool, TRIES};
+use super::{Place, Pool, PoolKey, TRIES};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 use crate::ids::{Fence, HeapId, LaneId, PageId, WindowId};
+use crate::mutants::{self, Mutant};
 use rustc_hash::FxHashMap;
+
+/// What is mapped in the windows of a lane of a private pool, at most, in multiples of what its heap holds.
+const MOST_MAPPED: u64 = 8;
 
 /// What an allocation in a window takes of one page: `bytes` at `addr`, its home.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    heap: HeapId,
+pub(super) struct Part {
+    pub(super) heap: HeapId,
     page: PageId,
-    addr: u64,
-    bytes: u64,
+    pub(super) addr: u64,
+    pub(super) bytes: u64,
 }
 
 impl<D: Device> Pool<D> {
     /// The home of what an allocation of `size` bytes would take through a window.
-    fn parts(&self, window: &Window, size: u64) -> Vec<Part> {
+    pub(super) fn parts(&self, window: &Window, size: u64) -> Vec<Part> {
         let mut parts = Vec::with_capacity(window.pages().len());
         let (mut left, mut from) = (size, window.start());
         for &(heap, id) in window.pages() {
@@ -36,8 +53,29 @@ impl<D: Device> Pool<D> {
         parts
     }
 
+    /// Whether the lanes of a pool may have windows. What a private pool that is released frees may go at any time, and
+    /// it gets no more of them.
+    pub(super) fn has_windows(&self, pool: PoolKey) -> bool {
+        let may_sleep = self.stays_home.contains(&pool) || self.sleepers.is_region(pool) || self.sleeps(pool);
+        !pool.is_private() || (self.options.private_windows && !may_sleep && !self.released.contains(&pool))
+    }
+
+    /// Whether a lane may have one more window, for `size` bytes.
+    pub(super) fn may_map_again(&self, lane: LaneId, size: u64) -> bool {
+        let pool = self.lanes[lane].pool;
+        if !pool.is_private() {
+            return true;
+        }
+        let pages = self.heap(lane.large()).pages().iter().filter(|page| page.handle.is_some());
+        let held: u64 = pages.map(|page| page.size).sum();
+        self.has_windows(pool) && self.windows.mapped_of(lane) + size <= MOST_MAPPED * held
+    }
+
     /// A cached window in which the first `size` bytes are free.
     pub(super) fn reuse_window(&mut self, lane: LaneId, size: u64) -> Option<Place> {
+        if !self.has_windows(self.lanes[lane].pool) {
+            return None;
+        }
         let done = self.fences.done();
         let mut around: FxHashMap<HeapId, Vec<u32>> = FxHashMap::default();
         let mut fits = |window: &WindowId| {
@@ -96,11 +134,13 @@ impl<D: Device> Pool<D> {
             return Err(error);
         }
         let pages = pieces.iter().map(|p| (p.heap, p.page)).collect();
-        let id = self.windows.add(Window::new(lane, base, mapped, start, pages));
+        let is_kept = self.lanes[lane].pool.is_private();
+        let id = self.windows.add(Window::new(lane, is_kept, base, mapped, start, pages));
         for piece in pieces {
             self.heap_mut(piece.heap).page_mut(piece.page).windows += 1;
         }
         self.stats.windows_made += 1;
+        self.stats.private_windows += u64::from(is_kept);
         self.stats.harvested += pieces.len() as u64;
         self.occupy(id, size)
     }
@@ -111,6 +151,9 @@ impl<D: Device> Pool<D> {
         let window = self.windows.get(id);
         let lane = window.lane();
         let mut wanted = self.parts(window, size);
+        if self.lanes[lane].pool.is_private() && mutants::is(Mutant::WindowsLeaveHomesFree) {
+            wanted.clear();
+        }
         wanted.sort_unstable_by_key(|part| (part.heap, part.addr));
         let mut parts = Vec::with_capacity(wanted.len());
         let mut around: Option<(HeapId, Vec<u32>)> = None;
@@ -184,10 +227,12 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Lets go of all windows that no allocation uses.
+    /// Lets go of all windows that no allocation uses; those of private pools that are used stay.
     pub(super) fn drop_all_idle_windows(&mut self) {
         for lane in self.windows.lanes() {
-            self.drop_idle_windows_of(lane);
+            if self.is_trimmed(lane.large()) || mutants::is(Mutant::DropKeptWindows) {
+                self.drop_idle_windows_of(lane);
+            }
         }
     }
 }

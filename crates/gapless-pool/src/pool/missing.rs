@@ -44,7 +44,7 @@ impl<D: Device> Pool<D> {
             return Ok(place);
         }
         if size <= SMALL {
-            let missing = size - self.heap(heap).tail().min(size - 1);
+            let missing = self.missing_at_home(heap, size);
             if let Some(place) = self.small_in_hole(lane, size) {
                 return Ok(place);
             }
@@ -55,7 +55,7 @@ impl<D: Device> Pool<D> {
             {
                 return Ok(place);
             }
-            return match self.grow_for(heap, size, missing.div_ceil(GRANULE) * GRANULE) {
+            return match self.grow_for(heap, size, missing) {
                 Ok(()) => self.at_home(heap, size),
                 Err(error) => self.climb(lane, heap, size, error),
             };
@@ -63,8 +63,7 @@ impl<D: Device> Pool<D> {
         if let Some(place) = self.reuse_window(lane, size) {
             return Ok(place);
         }
-        let tail = self.heap(heap).tail();
-        let plain = (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE;
+        let plain = self.missing_at_home(heap, size);
         let allowed = self.allowed(size);
         if self.stats.reserved.current + plain <= allowed && self.grow_for(heap, size, plain).is_ok() {
             return self.at_home(heap, size);
@@ -75,21 +74,24 @@ impl<D: Device> Pool<D> {
         self.harvest(lane, heap, size, plain).or_else(|error| self.climb(lane, heap, size, error))
     }
 
-    /// [`Pool::miss`] for a private pool, of a graph or of the program's own. A graph remembers the addresses that it
-    /// was captured with, and the addresses of a window may go when it is idle. So a private pool has no windows, and
-    /// only grows. Its addresses serve another pool once it was released and emptied.
+    /// [`Pool::miss`] for a private pool, of a graph or of the program's own. What it takes from the device it keeps
+    /// for as long as it is used, so its free pages come first, without any slack. Its addresses serve another pool
+    /// once it was released and emptied.
     pub(super) fn miss_in_private(
         &mut self,
         lane: LaneId,
         heap: HeapId,
         size: u64,
     ) -> Result<Place, DeviceError> {
-        let missing = size - self.heap(heap).tail().min(size - 1);
-        let error = match self.grow_for(heap, size, missing.div_ceil(GRANULE) * GRANULE) {
-            Ok(()) => return self.at_home(heap, size),
-            Err(error) => error,
+        let plain = self.missing_at_home(heap, size);
+        let served = if size <= SMALL {
+            self.grow_for(heap, size, plain).and_then(|()| self.at_home(heap, size))
+        } else if let Some(place) = self.reuse_window(lane, size) {
+            Ok(place)
+        } else {
+            self.harvest(lane, heap, size, plain)
         };
-        self.climb(lane, heap, size, error)
+        served.or_else(|error| self.climb(lane, heap, size, error))
     }
 
     /// What may be held without harvesting first, once `size` more bytes are live.
@@ -123,8 +125,8 @@ impl<D: Device> Pool<D> {
         let missing = size.saturating_sub(pieces.most()).div_ceil(GRANULE) * GRANULE;
         // A window over hundreds of pages to spare next to nothing is a bad bargain, unless memory is scarce.
         let little = if self.is_scarce() { 0 } else { self.stats.reserved.current / 1000 };
-        if plain.saturating_sub(missing) <= little {
-            self.grow_for(heap, size, plain)?;
+        if plain.saturating_sub(missing) <= little || !self.may_map_again(lane, size) {
+            self.grow_for(heap, size, plain.min(self.missing_at_home(heap, size)))?;
             return self.at_home(heap, size);
         }
         if missing > 0 {
@@ -149,8 +151,7 @@ impl<D: Device> Pool<D> {
             return self.make_window(lane, &chosen, size);
         }
         // Fragments that exclude each other were counted together.
-        let tail = self.heap(heap).tail();
-        self.grow_for(heap, size, (size - tail.min(size - 1)).div_ceil(GRANULE) * GRANULE)?;
+        self.grow_for(heap, size, self.missing_at_home(heap, size))?;
         self.at_home(heap, size)
     }
 

@@ -30,6 +30,9 @@
 //! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it,
 //! so soon no step needs the driver.
 //!
+//! A request in a private pool takes steps 1 to 3, a window of its own pool, and then 7 and 8 with memory of its own
+//! lane alone: graphs remember addresses ([`mapping`]).
+//!
 //! A lane's memory is used in the order of its stream. Lent memory comes back behind a fence too. So the pool never
 //! makes one stream wait for another.
 
@@ -155,6 +158,8 @@ pub struct Pool<D> {
     released: BTreeSet<PoolKey>,
     /// How often the program had memory given back.
     emptied: u64,
+    /// Private pools that have no windows, since they may sleep.
+    stays_home: BTreeSet<PoolKey>,
     /// A soft limit was passed: what is free goes back once this fence is done.
     owed: Option<Fence>,
     /// Pools whose memory sleeps.
@@ -188,6 +193,7 @@ impl<D: Device> Pool<D> {
             pending: Pending::default(),
             released: BTreeSet::new(),
             emptied: 0,
+            stays_home: BTreeSet::new(),
             owed: None,
             sleepers: Sleepers::default(),
             quiet: false,
@@ -218,6 +224,11 @@ impl<D: Device> Pool<D> {
 
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.options.limit = limit;
+    }
+
+    /// Whether private pools get windows from now on. Those that they have stay while the pools are used.
+    pub fn set_private_windows(&mut self, on: bool) {
+        self.options.private_windows = on;
     }
 
     /// Every heap, for inspection.

@@ -19,6 +19,7 @@
 //! A pool that graphs use keeps every byte of its pages, since graphs also use what is free in it. Of other pools only
 //! allocations are kept, and what is free goes back for good.
 
+use super::windows::Window;
 use super::{AllocationId, Place, Pool, PoolKey};
 use crate::allocations::Allocation;
 use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
@@ -42,6 +43,8 @@ pub enum SleepError {
     Already,
     /// It has an allocator of its own, which owns the memory.
     Supplied,
+    /// It has windows: see [`Pool::keep_at_home`].
+    Windows,
     /// Another process has pages of it, which would not follow.
     Shared,
     /// Memory that was given back is still used by this stream, or by one that cannot be told.
@@ -194,6 +197,11 @@ impl<D: Device> Pool<D> {
         self.wait_for_pending();
         if !mutants::is(Mutant::SleepUnderWork) {
             self.settle_now().map_err(SleepError::Device)?;
+        }
+        // All fences are done: a window that leaves is still there only where the device does not take it away.
+        let is_theirs = |window: &Window| pools.contains(&self.lanes[window.lane()].pool);
+        if self.windows.named(is_theirs).is_some() || self.leaving.has_windows() {
+            return Err(SleepError::Windows);
         }
         let ids = self.ids_of(pools);
         // No fence covers the work of another context.

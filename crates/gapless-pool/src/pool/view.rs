@@ -127,6 +127,11 @@ impl<D: Device> Pool<D> {
         self.find(addr).is_some_and(|id| self.allocation(id).is_noted)
     }
 
+    /// Whether what was allocated at `addr` lies in a window.
+    pub fn is_in_window(&self, addr: u64) -> bool {
+        self.find(addr).is_some_and(|id| matches!(self.allocation(id).place, Place::Window { .. }))
+    }
+
     /// Everything that was allocated in a pool and is not free yet, in order of address.
     pub fn allocations_in(&self, pool: PoolKey) -> Vec<AllocationView> {
         let all = self.ids().map(|id| self.view_of(self.allocation(id)));

@@ -1,5 +1,8 @@
 //! The set of windows: second ranges of addresses for free pages, side by side, kept for the next request of their
 //! size. How they are mapped and used is in [`mapping`](super::mapping).
+//!
+//! A window of a private pool is **kept**: graphs may remember its addresses, so it stays mapped for as long as the
+//! pool is used.
 
 use crate::free_set::{Entry, FreeSet};
 use crate::ids::{HeapId, LaneId, PageId, WindowId};
@@ -19,6 +22,8 @@ pub(super) struct Window {
     /// What can be used from there.
     size: u64,
     lane: LaneId,
+    /// Whether it is of a private pool.
+    is_kept: bool,
     /// Heap and page, in order of address.
     pages: Vec<(HeapId, PageId)>,
     /// When an allocation last used it.
@@ -29,12 +34,13 @@ impl Window {
     /// A window over `pages`, which are mapped in `[base, base + mapped)`. Its first `start` bytes are others'.
     pub(super) fn new(
         lane: LaneId,
+        is_kept: bool,
         base: u64,
         mapped: u64,
         start: u64,
         pages: Vec<(HeapId, PageId)>,
     ) -> Window {
-        Window { base, mapped, start, size: mapped - start, lane, pages, used: 0 }
+        Window { base, mapped, start, size: mapped - start, lane, is_kept, pages, used: 0 }
     }
 
     pub(super) fn lane(&self) -> LaneId {
@@ -61,6 +67,11 @@ impl Window {
         self.base + self.start
     }
 
+    /// What can be used of it.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Heap and page, in order of address, from `base` on.
     pub(super) fn pages(&self) -> &[(HeapId, PageId)] {
         &self.pages
@@ -71,7 +82,8 @@ impl Window {
 ///
 /// Invariants:
 /// * `unused == {id: all[id] == None}`;
-/// * `count == sum of idle[lane].len()`;
+/// * `count` is the number of idle windows that are not kept;
+/// * `mapped[lane]` is the sum of `all[id].mapped` over the lane's windows;
 /// * an entry `(size, id)` of `idle[lane]` has `all[id].size == size` and `all[id].lane == lane`.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
@@ -80,6 +92,7 @@ pub(super) struct Windows {
     /// Windows that no allocation uses, by size, for each lane.
     idle: FxHashMap<LaneId, FreeSet>,
     count: usize,
+    mapped: FxHashMap<LaneId, u64>,
     /// Addresses that windows can have.
     pub(super) ranges: Ranges,
 }
@@ -89,13 +102,19 @@ impl Windows {
         self.all[id.index()].as_ref().expect("a window that an allocation or the idle set names")
     }
 
-    /// How many no allocation uses.
+    /// How many no allocation uses, of those that are not kept.
     pub(super) fn idle_count(&self) -> usize {
         self.count
     }
 
+    /// What is mapped in a lane's windows.
+    pub(super) fn mapped_of(&self, lane: LaneId) -> u64 {
+        self.mapped.get(&lane).copied().unwrap_or(0)
+    }
+
     /// A new window, which is idle.
     pub(super) fn add(&mut self, window: Window) -> WindowId {
+        *self.mapped.entry(window.lane).or_default() += window.mapped;
         let id = if let Some(id) = self.unused.pop() {
             self.all[id.index()] = Some(window);
             id
@@ -111,21 +130,22 @@ impl Windows {
     pub(super) fn remove(&mut self, id: WindowId) -> Option<Window> {
         let window = self.all[id.index()].take()?;
         self.unused.push(id);
+        *self.mapped.entry(window.lane).or_default() -= window.mapped;
         Some(window)
     }
 
     /// No allocation uses a window any more.
     pub(super) fn rest(&mut self, id: WindowId) {
-        let &Window { size, lane, .. } = self.get(id);
+        let &Window { size, lane, is_kept, .. } = self.get(id);
         self.idle.entry(lane).or_default().insert(Entry { size, tie: u64::from(id.0), block: id.0 });
-        self.count += 1;
+        self.count += usize::from(!is_kept);
     }
 
     /// A window is not idle any more.
     pub(super) fn wake(&mut self, id: WindowId) {
-        let &Window { size, lane, .. } = self.get(id);
+        let &Window { size, lane, is_kept, .. } = self.get(id);
         self.idle.entry(lane).or_default().remove(size, u64::from(id.0));
-        self.count -= 1;
+        self.count -= usize::from(!is_kept);
     }
 
     /// [`Windows::wake`] for an allocation, at time `now`.
@@ -136,10 +156,10 @@ impl Windows {
         }
     }
 
-    /// The idle window that was not used for longest.
+    /// The idle window that was not used for longest, of those that are not kept.
     pub(super) fn oldest(&self) -> Option<WindowId> {
         let idle = self.idle.values().flat_map(FreeSet::iter).map(|entry| WindowId(entry.block));
-        idle.min_by_key(|&id| (self.get(id).used, id))
+        idle.filter(|&id| !self.get(id).is_kept).min_by_key(|&id| (self.get(id).used, id))
     }
 
     /// A lane's idle windows.
@@ -174,6 +194,12 @@ impl Windows {
         self.all.iter().flatten()
     }
 
+    /// The window that `is_it`, by looking at all of them.
+    pub(super) fn named(&self, is_it: impl Fn(&Window) -> bool) -> Option<WindowId> {
+        let at = self.all.iter().position(|window| window.as_ref().is_some_and(&is_it));
+        at.map(|at| WindowId(at as u32))
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
         let empty = self.all.iter().filter(|window| window.is_none()).count();
         let is_empty = |id: &WindowId| self.all.get(id.index()).is_some_and(Option::is_none);
@@ -185,16 +211,22 @@ impl Windows {
         }
         let mut count = 0;
         for (&lane, entry) in self.idle.iter().flat_map(|(lane, set)| set.iter().map(move |e| (lane, e))) {
-            count += 1;
             let window = self.all.get(entry.block as usize).and_then(Option::as_ref);
+            count += usize::from(window.is_some_and(|window| !window.is_kept));
             if window.is_none_or(|window| (window.lane, window.size) != (lane, entry.size)) {
                 return Err(format!("window {} is idle in {lane:?} and is not its own", entry.block));
             }
         }
-        if count == self.count {
-            Ok(())
-        } else {
-            Err(format!("{count} windows are idle, {} counted", self.count))
+        if count != self.count {
+            return Err(format!("{count} windows are idle, {} counted", self.count));
+        }
+        let mut mapped: FxHashMap<LaneId, u64> = FxHashMap::default();
+        for window in self.iter() {
+            *mapped.entry(window.lane).or_default() += window.mapped;
+        }
+        match self.mapped.iter().find(|(lane, bytes)| mapped.get(lane).copied().unwrap_or(0) != **bytes) {
+            Some((lane, bytes)) => Err(format!("{lane:?} does not have {bytes} bytes in windows")),
+            None => Ok(()),
         }
     }
 }

@@ -119,6 +119,10 @@ pub enum Op {
         pool: u8,
     },
     Trim,
+    /// Gives back what no work uses, without a wait; of private pools that nobody uses, or of all.
+    TrimBehind {
+        of_all: bool,
+    },
     TrimPool {
         pool: u8,
     },
@@ -147,6 +151,13 @@ pub enum Op {
         pool: u8,
     },
     Restore {
+        pool: u8,
+    },
+    /// The same for a pool of graphs.
+    SaveGraphs {
+        pool: u8,
+    },
+    RestoreGraphs {
         pool: u8,
     },
     /// The memory of a private pool falls asleep, after the program's work.

@@ -25,7 +25,7 @@ use crate::budget::Budget;
 use crate::device::StreamHandle;
 use crate::pool::{Pool, PoolKey, Saved};
 use crate::shared::SharedPool;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -96,6 +96,13 @@ struct Private {
     graphs: u32,
 }
 
+/// Whose private pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Graphs,
+}
+
 struct Runner {
     world: Rc<RefCell<World>>,
     driver: Driver,
@@ -109,6 +116,8 @@ struct Runner {
     private: FxHashMap<u8, Private>,
     graph_pools: FxHashMap<u8, Private>,
     graphs: FxHashMap<u32, (u8, Graph)>,
+    /// Graphs with allocations in windows.
+    windowed: FxHashSet<u32>,
     /// The open capture: its graph, and the slot of its pool.
     capture: Option<(u32, u8)>,
     /// What timelines must wait for before they ask for memory again.
@@ -162,6 +171,7 @@ impl Runner {
             private: FxHashMap::default(),
             graph_pools: FxHashMap::default(),
             graphs: FxHashMap::default(),
+            windowed: FxHashSet::default(),
             capture: None,
             owed: FxHashMap::default(),
             budgets: [budget(capacity / 2, capacity / 3), budget(capacity / 4, u64::MAX)],
@@ -248,6 +258,7 @@ impl Runner {
             Op::UsePool { pool, again } => self.use_pool(pool, again),
             Op::ReleasePool { pool } => self.release_pool(pool),
             Op::Trim => self.trim(),
+            Op::TrimBehind { of_all } => self.trim_behind(of_all),
             Op::TrimPool { pool } => {
                 let private = self.private.get(&pool).map(|private| (private.key, private.is_used));
                 self.trim_pool(private);
@@ -284,8 +295,10 @@ impl Runner {
                     let _ = self.call(call, |pool| pool.hold(bytes, handle));
                 }
             }
-            Op::Save { pool } => self.save(pool),
-            Op::Restore { pool } => self.restore(pool),
+            Op::Save { pool } => self.save(Kind::Plain, pool),
+            Op::Restore { pool } => self.restore(Kind::Plain, pool),
+            Op::SaveGraphs { pool } => self.save(Kind::Graphs, pool),
+            Op::RestoreGraphs { pool } => self.restore(Kind::Graphs, pool),
             Op::Sleep { pool } => drop(self.sleep(pool)),
             Op::Wake { pool } => drop(self.wake(pool)),
             Op::Share { id } => self.share(id),
@@ -404,6 +417,7 @@ impl Runner {
         totals.lent = stats.lent;
         totals.windows = stats.windows_made;
         totals.window_hits = stats.window_hits;
+        totals.private_windows = stats.private_windows;
         totals.harvested = stats.harvested;
         totals.plans = plans.plans;
         totals.planned = plans.served;

@@ -131,24 +131,29 @@ pub(crate) unsafe fn is_for_torch(size: usize) -> bool {
 }
 
 /// A capture, or a memory pool of PyTorch's, begins to take requests. Its memory is part of the open region, as long as
-/// it takes requests in no other and outside of none: tensors that are not of a region do not sleep with it.
-pub(crate) fn took(device: i32, pool: PoolKey) {
+/// it takes requests in no other and outside of none: tensors that are not of a region do not sleep with it. Whether it
+/// may sleep one day.
+pub(crate) fn took(device: i32, pool: PoolKey) -> bool {
     if is_region(pool) {
-        return;
+        return true;
     }
     let number = OPEN.load(Ordering::Relaxed) as usize;
     let mut regions = regions();
     if regions.mixed.contains(&(device, pool)) {
-        return;
+        return false;
     }
     match regions.all.iter().position(|region| region.graphs.contains(&(device, pool))) {
-        Some(at) if at + 1 == number => {}
+        Some(at) if at + 1 == number => true,
         None if number > 0 => {
             if let Some(region) = regions.all.get_mut(number - 1) {
                 region.graphs.push((device, pool));
             }
+            true
         }
-        _ => drop(regions.mixed.insert((device, pool))),
+        _ => {
+            regions.mixed.insert((device, pool));
+            false
+        }
     }
 }
 

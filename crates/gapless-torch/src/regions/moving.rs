@@ -130,6 +130,10 @@ impl Mover {
                 "region {name:?} cannot {what}: other processes have memory of it (CUDA IPC), which would not follow. Let \
                  them drop it, or keep what is shared outside of the region"
             ),
+            SleepError::Windows => format!(
+                "region {name:?} cannot {what}: a memory pool of it has memory at two addresses, since it was used \
+                 outside of the region before. Use a pool of the region's own, or set GAPLESS_GRAPH_WINDOWS=0"
+            ),
             SleepError::InUse(Some(stream)) => format!(
                 "region {name:?} cannot {what}: stream {:#x} still uses memory of it, and its work cannot be waited for",
                 stream.0

@@ -2,7 +2,7 @@
 
 use super::super::violation::Rule;
 use super::super::world::{Call, Handing};
-use super::{Held, Named, Runner};
+use super::{Held, Kind, Named, Private, Runner};
 use crate::pool::{Pool, PoolKey, SleepError};
 
 impl Runner {
@@ -11,6 +11,16 @@ impl Runner {
         let given = self.call(Call { name: "trim", may_wait: true, ..Call::default() }, Pool::trim);
         if given > 0 && self.capture.is_some() {
             let text = format!("trim gave {given} bytes back during a capture");
+            self.world.borrow_mut().broken((Rule::TrimInCapture, text));
+        }
+    }
+
+    pub(super) fn trim_behind(&mut self, of_all: bool) {
+        self.totals.trims += 1;
+        let trim = if of_all { Pool::trim_behind_work } else { Pool::trim_released };
+        let given = self.call(Call { name: "trim_behind", ..Call::default() }, trim);
+        if given > 0 && self.capture.is_some() {
+            let text = format!("{given} bytes were given back behind work during a capture");
             self.world.borrow_mut().broken((Rule::TrimInCapture, text));
         }
     }
@@ -29,14 +39,25 @@ impl Runner {
         }
     }
 
-    pub(super) fn save(&mut self, slot: u8) {
-        let used = self.private.get(&slot).filter(|private| private.is_used).map(|private| private.key);
+    fn private_of(&mut self, kind: Kind, slot: u8) -> Option<&mut Private> {
+        match kind {
+            Kind::Plain => self.private.get_mut(&slot),
+            Kind::Graphs => self.graph_pools.get_mut(&slot),
+        }
+    }
+
+    pub(super) fn save(&mut self, kind: Kind, slot: u8) {
+        let used = self.private_of(kind, slot).filter(|private| private.is_used).map(|private| private.key);
         let Some(key) = used.filter(|key| !self.driver.with(|pool| pool.sleeps(*key))) else {
             return;
         };
         let saved = self.call(Call { name: "save", ..Call::default() }, |pool| pool.save(key));
         let held = self.live_in(key);
-        if let Some(private) = self.private.get_mut(&slot) {
+        if saved.len() != held.len() {
+            let text = format!("{} allocations were kept of {} that are live", saved.len(), held.len());
+            self.world.borrow_mut().broken((Rule::Restore, text));
+        }
+        if let Some(private) = self.private_of(kind, slot) {
             private.saved = Some((saved, held));
         }
     }
@@ -53,15 +74,11 @@ impl Runner {
     }
 
     /// Brings a private pool back to what was saved. The program has synchronised: what is freed is not in use.
-    pub(super) fn restore(&mut self, slot: u8) {
-        let is_shared =
-            |key| self.shared.keys().any(|id| self.held.get(id).is_some_and(|held| held.pool == key));
-        let private = self.private.get(&slot);
-        let private = private.filter(|p| p.is_used && self.capture.is_none() && !is_shared(p.key));
-        let Some((key, (saved, before))) = private.and_then(|p| Some((p.key, p.saved.clone()?))) else {
-            return;
-        };
-        if self.driver.with(|pool| pool.sleeps(key)) {
+    pub(super) fn restore(&mut self, kind: Kind, slot: u8) {
+        let used = self.private_of(kind, slot).filter(|private| private.is_used);
+        let Some((key, (saved, before))) = used.and_then(|p| Some((p.key, p.saved.clone()?))) else { return };
+        let is_shared = self.shared.keys().any(|id| self.held.get(id).is_some_and(|held| held.pool == key));
+        if is_shared || self.capture.is_some() || self.driver.with(|pool| pool.sleeps(key)) {
             return;
         }
         self.world.borrow_mut().synchronise(true);
@@ -73,6 +90,9 @@ impl Runner {
         match self.call(call, |pool| pool.restore(key, &saved)) {
             Ok(mut freed) => {
                 self.totals.restores += 1;
+                self.totals.restored_graphs += u64::from(kind == Kind::Graphs);
+                self.totals.restored_windows +=
+                    saved.iter().filter(|saved| saved.is_in_window()).count() as u64;
                 let mut expected: Vec<u64> = now.iter().map(|(_, held)| held.addr).collect();
                 freed.sort_unstable();
                 expected.sort_unstable();
@@ -118,6 +138,7 @@ impl Runner {
         let call = Call { name: "begin_sleep", may_wait: true, ..Call::default() };
         let begun = self.call(call, |pool| pool.begin_sleep(&[key]));
         self.totals.refused_shared += u64::from(begun == Err(SleepError::Shared));
+        self.totals.refused_windows += u64::from(begun == Err(SleepError::Windows));
         if begun.is_err() {
             for (_, held) in &live {
                 self.world.borrow_mut().set_live(held.owner, true);

@@ -59,6 +59,10 @@ impl Runner {
         let owner = self.world.borrow_mut().hand_out(id, (addr, size), key, handing)?;
         if captured.is_some() {
             self.world.borrow_mut().capture_use(owner);
+            if self.driver.with(|pool| pool.is_in_window(addr)) {
+                self.totals.captured_windows += 1;
+                self.windowed.extend(self.capture.map(|(graph, _)| graph));
+            }
         }
         let (announced, thread) = (Vec::new(), None);
         let held = Held { owner, addr, size, line, handle, pool: key, announced, thread };

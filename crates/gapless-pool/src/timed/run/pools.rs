@@ -28,7 +28,14 @@ impl Runner {
                 key
             }
         };
-        self.call(Call { name: "use_pool", ..Call::default() }, |pool| pool.use_pool(key));
+        // Of pools without windows some fall asleep, of others as well, until they have one.
+        let may_sleep = key.1.is_multiple_of(3);
+        self.call(Call { name: "use_pool", ..Call::default() }, |pool| {
+            pool.use_pool(key);
+            if may_sleep {
+                pool.keep_at_home(key);
+            }
+        });
     }
 
     pub(super) fn release_pool(&mut self, slot: u8) {
@@ -44,7 +51,13 @@ impl Runner {
             return None;
         }
         self.pay(line);
-        if self.graph_pools.get(&pool).is_none_or(|private| !private.is_used) {
+        let is_released = self.graph_pools.get(&pool).is_some_and(|private| !private.is_used);
+        if let Some(private) =
+            self.graph_pools.get_mut(&pool).filter(|_| is_released && graph.is_multiple_of(3))
+        {
+            private.is_used = true;
+            self.totals.pools_again += 1;
+        } else if is_released || !self.graph_pools.contains_key(&pool) {
             let key = self.new_key(true);
             let private = Private { key, is_used: true, saved: None, last: Clock::default(), graphs: 0 };
             self.graph_pools.insert(pool, private);
@@ -80,6 +93,7 @@ impl Runner {
 
     pub(super) fn replay(&mut self, graph: u32, slot: u8) -> Option<()> {
         let line = self.usable(slot).filter(|_| slot != FOREIGN_SLOT)?;
+        self.totals.replayed_windows += u64::from(self.windowed.contains(&graph));
         let (pool, graph) = self.graphs.get(&graph)?;
         let private = self.graph_pools.get_mut(pool)?;
         let end = self.world.borrow_mut().replay(graph, line, &private.last);
