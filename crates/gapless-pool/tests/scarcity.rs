@@ -45,7 +45,7 @@ fn under_a_limit_a_program_that_empties_its_cache_often_gets_larger_pages() {
         pool.free(block).expect("it is allocated");
         assert_eq!(pool.trim(), GIB);
     }
-    assert_eq!(pages, [512, 256, 128, 64, 32, 32]);
+    assert_eq!(pages, [512, 256, 128, 128, 128, 128]);
 }
 
 #[test]

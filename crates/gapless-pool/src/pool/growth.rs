@@ -17,8 +17,8 @@ const CHUNK_PART: u64 = 64;
 /// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 32 GiB.
 const ROOM_PART: u64 = 1024;
 /// A program that has its cache emptied again and again pays for every page each time: pages may be twice as large
-/// after each of the first so many times.
-const EMPTIED_MOST: u64 = 4;
+/// after each of the first so many times, unless the program comes to its limit.
+const EMPTIED_MOST: u64 = 2;
 /// Of a limit that somebody set, memory is scarce from half of it on. A card is there whether its memory is needed or
 /// not: of that it is scarce in the last eighth.
 const LIMIT_PART: u64 = 2;
@@ -248,7 +248,7 @@ impl<D: Device> Pool<D> {
     /// The largest page to take from the device now.
     pub(super) fn largest_page(&self) -> u64 {
         let largest = self.options.largest_page;
-        let part = ROOM_PART >> self.emptied.min(EMPTIED_MOST);
+        let part = ROOM_PART >> self.emptied.unwrap_or(0).min(EMPTIED_MOST);
         match self.options.limit {
             Some(limit) => largest.min(self.room_below(limit) / part),
             None if self.is_scarce() => largest.min(self.room_below(self.card) / part),

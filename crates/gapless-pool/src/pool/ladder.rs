@@ -320,6 +320,7 @@ impl<D: Device> Pool<D> {
         if there == 0 || there + self.room() < missing {
             return None;
         }
+        self.emptied = None;
         self.trim_all();
         match self.grow_for(heap, size, self.missing_at_home(heap, size)) {
             Ok(()) => self.at_home(heap, size).ok(),
