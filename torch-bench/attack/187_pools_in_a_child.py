@@ -1,5 +1,6 @@
 """Forked children that end a MemPool of their parent, which has no memory: none crashes or hangs, and the parent has
-everything as it was. On a card, torch's own allocator ends a child that drops tensors or leaves through Python's end."""
+everything as it was. On a card, torch's own allocator ends a child that drops tensors or leaves through Python's
+end."""
 import gc
 import signal
 

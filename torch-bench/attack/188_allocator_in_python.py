@@ -1,6 +1,6 @@
-"""Pools whose allocator is written in Python: it takes the interpreter's lock, collects garbage, frees tensors and is out
-of memory at times; on Gapless it also allocates tensors of torch itself. Requests are served or refused as natively,
-also in threads, and the allocator gets back what it gave, once each."""
+"""Pools whose allocator is written in Python: it takes the interpreter's lock, collects garbage, frees tensors and is
+out of memory at times; on Gapless it also allocates tensors of torch itself. Requests are served or refused as
+natively, also in threads, and the allocator gets back what it gave, once each."""
 import ctypes
 import gc
 import threading

@@ -1,6 +1,6 @@
-"""torch's CUDA sanitizer finds nothing in a program that is right, finds the race in one that is not, and hears of every
-allocation and free: with streams, record_stream, pools, raw memory, memory that one stream lends another, and frees in
-other threads."""
+"""torch's CUDA sanitizer finds nothing in a program that is right, finds the race in one that is not, and hears of
+every allocation and free: with streams, record_stream, pools, raw memory, memory that one stream lends another, and
+frees in other threads."""
 import subprocess
 
 from common import *

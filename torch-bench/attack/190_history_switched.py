@@ -1,6 +1,6 @@
 """Histories that are begun, changed, cleared and ended in one thread, while four others allocate, free and record
-streams, and another captures graphs: each snapshot's history is a story that can have been. No address comes while it is
-there, none goes that did not come, and frees are completed after they were asked for."""
+streams, and another captures graphs: each snapshot's history is a story that can have been. No address comes while it
+is there, none goes that did not come, and frees are completed after they were asked for."""
 import threading
 
 from common import *

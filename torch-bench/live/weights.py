@@ -7,9 +7,9 @@ usage: GAPLESS_LOADER=FILE python torch-bench/live/weights.py [--gigabytes 32] [
 Makes a model of bf16 weights with normal distributions in a folder of the host's memory, packs it, loads both several
 times, and prints each figure beside what is wanted. Needs torch and numpy, and room for 1.7 times the model in the
 folder. `--alternatives 3` compares the ways in which cached files are brought to a card (GAPLESS_WEIGHTS): GB/s, CPU
-seconds a GB, and the share of a pinned copy in the same rounds. `--bench` names the program `weights_bench` (an example of the
-crate gapless-weights), for the codec on the CPU. Exit 1 if the loaded tensors differ from those that were made; figures
-that miss their goal are printed as missed.
+seconds a GB, and the share of a pinned copy in the same rounds. `--bench` names the program `weights_bench` (an
+example of the crate gapless-weights), for the codec on the CPU. Exit 1 if the loaded tensors differ from those that
+were made; figures that miss their goal are printed as missed.
 """
 
 import argparse

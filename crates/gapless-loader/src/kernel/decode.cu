@@ -54,8 +54,8 @@ __device__ __forceinline__ u32 spread(u32 x) {
 
 // ---- XXH3 with 64 bits, of more than 240 bytes: crates/gapless-weights/src/checksum.rs ----
 //
-// Eight sums take words of 8 bytes, turn by turn. 16 stripes of 64 bytes are a block. What a block adds to the sums does
-// not depend on them, so the warps add up blocks side by side. One warp then takes the blocks in order.
+// Eight sums take words of 8 bytes, turn by turn. 16 stripes of 64 bytes are a block. What a block adds to the sums
+// does not depend on them, so the warps add up blocks side by side. One warp then takes the blocks in order.
 
 __device__ const u64 SECRET[24] = {
     0xbe4ba423396cfeb8, 0x1cad21f72c81017c, 0xdb979083e96dd4de, 0x1f67b3b7a4a44072,

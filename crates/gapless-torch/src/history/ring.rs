@@ -1,7 +1,7 @@
 //! The newest entries of a history, in PyTorch's order.
 
-/// A list of so many entries at most. As in PyTorch's own, entries beyond a number that was lowered meanwhile stay: what
-/// "all" recorded is there after "state", which asks for one entry.
+/// A list of so many entries at most. As in PyTorch's own, entries beyond a number that was lowered meanwhile stay:
+/// what "all" recorded is there after "state", which asks for one entry.
 #[derive(Debug)]
 pub struct Ring<T> {
     list: Vec<T>,
