@@ -87,8 +87,7 @@ impl Binder {
         target: Target<'_>,
         why: Why<'_>,
     ) -> Result<(), String> {
-        let Some(place) = place(api, account, log, target, why)? else { return Ok(()) };
-        let request = locked(account).assumption(target.uid).map(|assumed| assumed.request.clone());
+        let Some((place, request)) = place(api, account, log, target, why)? else { return Ok(()) };
         if place.gpus.is_empty() {
             bind_object(api, target, &json!({}))?;
             locked(account).bound(target.uid, target.node);
@@ -212,14 +211,16 @@ impl Binder {
     }
 }
 
-/// The place of a pod on the node that the scheduler names; nothing if it is bound there already.
+/// The place of a pod on the node that the scheduler names, and the request that it was chosen for, if the pod has
+/// one; nothing if it is bound there already. Both are read at once: news from the node may end an assumption at any
+/// time.
 fn place(
     api: &Api,
     account: &Mutex<Account>,
     log: &Log,
     target: Target<'_>,
     why: Why<'_>,
-) -> Result<Option<Place>, String> {
+) -> Result<Option<(Place, Option<Request>)>, String> {
     let Target { namespace, name, uid, node } = target;
     let is_known = {
         let account = locked(account);
@@ -227,7 +228,7 @@ fn place(
             && account.pod(uid).is_some_and(|pod| pod.node.is_empty())
         {
             return if assumed.place.node == node {
-                Ok(Some(assumed.place.clone()))
+                Ok(Some((assumed.place.clone(), Some(assumed.request.clone()))))
             } else {
                 Err(format!("Gapless has assumed it on {}, not on {node}", assumed.place.node))
             };
@@ -251,10 +252,10 @@ fn place(
     }
     let Some(request) = pod.request.clone()? else {
         // Not for us: there is nothing to book.
-        return Ok(Some(Place { node: node.to_owned(), gpus: Vec::new(), units: 0 }));
+        return Ok(Some((Place { node: node.to_owned(), gpus: Vec::new(), units: 0 }, None)));
     };
     match account.choose(uid, &request, &[node]) {
-        Ok(place) => Ok(Some(place)),
+        Ok(place) => Ok(Some((place, Some(request)))),
         Err(cause) => Err(why(&account, &request, cause)),
     }
 }
