@@ -77,7 +77,7 @@ fn caches_that_stop_pools_warm_ups_and_replacements_do_not_grow() {
     let churn: Vec<_> = (1..900).map(|i| (7, i, i + 3, 64)).collect();
     assert_eq!(found(&churn, &[]), [""; 0], "what comes goes");
     let late: Vec<_> = (1..30).map(|i| (7, 800 + i, 0, 16)).collect();
-    assert_eq!(found(&late, &[]), [""; 0], "one burst is no growth");
+    assert_eq!(found(&late, &[]), [""; 0], "a single burst was named as growth");
 }
 
 #[test]
