@@ -3,6 +3,7 @@
 
 use super::frames::Frames;
 use super::journal::Journal;
+use super::pace::counted;
 use super::recorder::{FREED_INSIDE, LOST, RECORDER};
 use super::slots;
 use crate::core::{self, LARGE, OWN};
@@ -13,6 +14,7 @@ use crate::sys;
 use crate::text::say;
 use crate::units::LARGE as EXACT;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The alignment of a request that names none.
 pub const ANY: usize = 1;
@@ -86,11 +88,16 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
     let kind = Kind::of(size);
     let drawn = inside.as_ref().and_then(|_| OWN.sampler()?.draw(size.max(1), sampler::interval(kind)));
     let Some(interval) = drawn else { return otherwise.allocate(size, alignment, zeroed) };
+    let mut began = sys::time();
     let mut frames = Frames::new();
     frames.look(<O as Otherwise>::OBJECTS);
-    // Rounded up to 64 KiB. A budget may make it wait, so it comes before the lock.
-    let mut block =
-        if size > slots::MOST { LARGE.allocate(size, alignment, zeroed) } else { std::ptr::null_mut() };
+    let mut block = std::ptr::null_mut();
+    if size > slots::MOST {
+        // Rounded up to 64 KiB. A budget may make it wait, so it comes before the lock. It is no cost of the recording.
+        let before = sys::time();
+        block = LARGE.allocate(size, alignment, zeroed);
+        began += sys::time().saturating_sub(before);
+    }
     let mut recorder = RECORDER.lock();
     recorder.take_freed();
     if size <= slots::MOST
@@ -112,10 +119,15 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
         recorder.allocated(block, size, interval, frames.native(), frames.places(), now / 1000)
     });
     let written = recorder.journal.as_ref().map_or(0, Journal::written);
-    if recorder.pace.count(kind, frames.cost, now, sys::cpu_nanos, written) {
+    if recorder.pace.count(kind, since(began), now, sys::cpu_nanos, written) {
         sampler::set_intervals(recorder.pace.intervals);
     }
     block
+}
+
+/// Nanoseconds since then.
+fn since(began: Duration) -> u64 {
+    sys::time().saturating_sub(began).as_nanos() as u64
 }
 
 /// Every large buffer is recorded.
@@ -134,12 +146,14 @@ fn tell_large(block: *mut u8, size: usize) {
         LOST.fetch_add(1, Ordering::Relaxed);
         return;
     };
+    let began = sys::time();
     let mut frames = Frames::new();
     frames.look(false);
     let mut recorder = RECORDER.lock();
     recorder.take_freed();
     let now = sys::time().as_micros() as u64;
     sys::keep_errno(|| recorder.allocated(block, size, 0, frames.native(), frames.places(), now));
+    recorder.pace.spend(counted(since(began)));
 }
 
 /// # Safety

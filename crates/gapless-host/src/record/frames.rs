@@ -1,6 +1,5 @@
 //! Where a thread stands: lines of Python, and native functions.
 
-use super::pace::{COST, COST_OF_ASKING, COST_OF_FRAME, COST_OF_FUNCTION, COST_OF_PYTHON, COST_OF_WALK};
 use super::python::{self, Place};
 use super::recorder::RECORDER;
 use super::stacks::{self, Range};
@@ -12,14 +11,12 @@ pub(super) struct Frames {
     natives: usize,
     places: [Place; python::DEPTH],
     count: usize,
-    /// Nanoseconds that a sample with them costs, about.
-    pub(super) cost: u64,
 }
 
 impl Frames {
     pub(super) fn new() -> Frames {
         let none = Place::default();
-        Frames { native: [0; stacks::DEPTH], natives: 0, places: [none; python::DEPTH], count: 0, cost: COST }
+        Frames { native: [0; stacks::DEPTH], natives: 0, places: [none; python::DEPTH], count: 0 }
     }
 
     /// `is_object`: an object of Python, whose line says all.
@@ -32,16 +29,13 @@ impl Frames {
         };
         sys::keep_errno(|| {
             if let Some(python) = python {
-                let (count, has_asked) = python.frames(&mut self.places);
-                self.count = count;
-                self.cost += if has_asked { COST_OF_ASKING } else { COST_OF_PYTHON };
-                self.cost += COST_OF_FRAME * count as u64;
+                self.count = python.frames(&mut self.places);
             }
             if self.count == 0 {
-                self.natives = self.walk(own, Range::default());
+                (self.natives, _) = stacks::here(own, Range::default(), &mut self.native);
             } else if !is_object {
                 // Functions of the interpreter say nothing beside its frames.
-                let found = self.walk(own, stop);
+                let (found, _) = stacks::here(own, stop, &mut self.native);
                 for at in 0..found {
                     let address = self.native[at];
                     self.native[self.natives] = address;
@@ -49,12 +43,6 @@ impl Frames {
                 }
             }
         });
-    }
-
-    fn walk(&mut self, own: Range, stop: Range) -> usize {
-        let (found, has_walked) = stacks::here(own, stop, &mut self.native);
-        self.cost += if has_walked { COST_OF_WALK + COST_OF_FUNCTION * found as u64 } else { 0 };
-        found
     }
 
     pub(super) fn native(&self) -> &[u64] {

@@ -273,15 +273,15 @@ impl Python {
         if holds && PROVED.load(Ordering::Relaxed) == ENOUGH { Way::Trusting } else { Way::Asking }
     }
 
-    /// The frames of this thread, innermost first. Gives how many there are, and whether the kernel was asked.
-    pub fn frames(&self, into: &mut [Place; DEPTH]) -> (usize, bool) {
+    /// The frames of this thread, innermost first. Gives how many there are.
+    pub fn frames(&self, into: &mut [Place; DEPTH]) -> usize {
         let thread = (self.this_thread)() as usize;
         if thread == 0 {
-            return (0, false);
+            return 0;
         }
         match self.way(thread) {
-            Way::Trusting => (self.trusted(thread, into), false),
-            Way::Asking => (self.asked(thread, into), true),
+            Way::Trusting => self.trusted(thread, into),
+            Way::Asking => self.asked(thread, into),
         }
     }
 

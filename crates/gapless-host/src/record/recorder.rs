@@ -152,7 +152,11 @@ impl Recorder {
             *code = self.code(place);
         }
         let Some(journal) = self.journal.as_mut() else { return };
-        self.modules.tell(native, now, journal);
+        if !self.modules.know(native, now) {
+            let began = sys::thread_time();
+            self.modules.tell(now, journal);
+            self.pace.spend(sys::thread_time().saturating_sub(began).as_nanos() as u64);
+        }
         journal.write(Kind::Stack, 12 + 8 * (native.len() + places.len()), |body| {
             for word in [number, native.len() as u32, places.len() as u32] {
                 body.u32(word);

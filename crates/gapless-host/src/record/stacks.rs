@@ -298,11 +298,13 @@ impl Modules {
         self.asked = 0;
     }
 
-    /// Sees to it that the journal has the files of these addresses.
-    pub fn tell(&mut self, addresses: &[u64], now: u64, journal: &mut Journal) {
-        if addresses.iter().all(|&address| self.knows(address)) || now < self.asked + PATIENCE {
-            return;
-        }
+    /// Whether the files of these addresses are known, or were asked for just now.
+    pub fn know(&self, addresses: &[u64], now: u64) -> bool {
+        addresses.iter().all(|&address| self.knows(address)) || now < self.asked + PATIENCE
+    }
+
+    /// Writes the files that were mapped since this was called last.
+    pub fn tell(&mut self, now: u64, journal: &mut Journal) {
         self.asked = now.max(1);
         each_mapping(|mapping| {
             if self.knows(mapping.start as u64) || self.count == MOST_MODULES {
