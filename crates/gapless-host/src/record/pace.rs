@@ -36,8 +36,8 @@ const LOOK: u32 = 32;
 const LONGEST: u64 = 20_000_000;
 /// The recording costs one part in so many of the CPU time.
 const SHARE: u64 = 80;
-/// What it may cost beside that, and the age at which half of it may be spent. So a run of 0.1 s may cost 19 ms, and one
-/// of 5 s costs 2 % in all.
+/// What it may cost beside that, and the age at which half of it may be spent. So a run of 0.1 s may cost 19 ms, and
+/// one of 5 s costs 2 % in all.
 const EARLY: u64 = 36_000_000;
 const HALF: u64 = 100_000_000;
 /// The most that a sample counts. What takes longer has lost the processor meanwhile, which is no cost.

@@ -2,7 +2,7 @@
 
 use super::POINTS;
 use crate::stacks::StackId;
-use crate::trace::{HostSample, Trace};
+use crate::trace::{HostSample, SampledBlock, Trace};
 use crate::words::Micros;
 use rustc_hash::FxHashMap;
 
@@ -12,6 +12,8 @@ const STEPS: usize = 5;
 const TAIL: usize = 8;
 /// Samples that must be left behind the imports.
 const ENOUGH: usize = 64;
+/// The longest end of a program: what is quiet for longer is work.
+const TEARING: Micros = Micros(500_000);
 
 #[derive(Clone, Debug)]
 pub struct Course {
@@ -37,7 +39,11 @@ impl Course {
         // The end of a short run may take a fifth of its time, but it allocates next to nothing.
         let tail = (blocks.len() / 100).max(TAIL.min(blocks.len() / 10));
         let end = blocks[blocks.len() - 1 - tail].born;
-        let to = end.clamp(part(70), part(95));
+        let to = if is_torn_down(blocks, end, part(70), last) {
+            end.max(part(30))
+        } else {
+            end.clamp(part(70), part(95))
+        };
         let course = Course { from: Micros(first.0 + length / 4), to, steps: Vec::new() };
         (course.from < course.to).then_some(course)
     }
@@ -77,6 +83,19 @@ impl Course {
     pub fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
+}
+
+/// Whether the program ends at `end`: it allocates next to nothing from then on, and by `later` most of what it had is
+/// freed. On a busy machine that takes a large part of a short run.
+fn is_torn_down(blocks: &[SampledBlock], end: Micros, later: Micros, last: Micros) -> bool {
+    if end >= later || last.since(end).0 > TEARING.0 {
+        return false;
+    }
+    let live = |at: Micros| -> f64 {
+        let is_live = |block: &&SampledBlock| block.born <= at && block.died.is_none_or(|died| died > at);
+        blocks.iter().filter(is_live).map(|block| block.estimate.0 as f64).sum()
+    };
+    live(later) < live(end) / 2.0
 }
 
 /// The first block behind the imports with which a program of Python begins. A short run is little else than imports,
