@@ -28,6 +28,18 @@ fn open(path: &Path) -> Result<gapless_fit::model::Model, read::ReadError> {
 }
 
 #[test]
+fn a_configuration_has_the_name_of_its_folder_or_its_own() {
+    let folder = folder("names");
+    for (file, name) in [
+        ("config.json", folder.file_name().and_then(|name| name.to_str()).expect("a name")),
+        ("deep.json", "deep"),
+    ] {
+        fs::write(folder.join(file), r#"{"model_type": "llama", "num_hidden_layers": 2}"#).expect("a file");
+        assert_eq!(open(&folder.join(file)).expect("it reads").name, name, "{file}");
+    }
+}
+
+#[test]
 fn a_file_of_the_reference_implementation_reads() {
     let path = format!("{}/../../testdata/fit/safetensors/small.safetensors", env!("CARGO_MANIFEST_DIR"));
     let model = read::open(&path).unwrap_or_else(|error| panic!("{error}"));

@@ -3,7 +3,7 @@
 
 use super::error::{Fault, Named, Problem, ReadError, malformed, unsupported};
 use super::json::{Json, brief};
-use super::{config, safetensors};
+use super::{config, safetensors, stem};
 use crate::model::{Architecture, Model, Weight};
 use crate::parameters;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,11 +30,7 @@ pub(crate) fn text(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
 pub(crate) fn read(folder: &Path) -> Result<Model, ReadError> {
     let config = folder.join("config.json");
     let weights = weights(folder)?;
-    let name = fs::canonicalize(folder)
-        .ok()
-        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
-    let name = name.unwrap_or_else(|| folder.display().to_string());
-    combine(name, config.is_file().then_some(config.as_path()), weights, folder)
+    combine(name_of(folder), config.is_file().then_some(config.as_path()), weights, folder)
 }
 
 /// One `.safetensors` file, with the `config.json` beside it where there is one.
@@ -42,23 +38,24 @@ pub(crate) fn read_safetensors(path: &Path) -> Result<Model, ReadError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let config = folder.join("config.json");
     let weights = Weights { list: Some(one(path)?), notes: Vec::new() };
-    let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    combine(name, config.is_file().then_some(config.as_path()), weights, folder)
+    combine(stem(path), config.is_file().then_some(config.as_path()), weights, folder)
 }
 
-/// A `config.json` by its own path: the folder's weights belong to it.
+/// A configuration by its own path. The folder's weights belong to a `config.json`, which has the folder's name; any
+/// other file has its own.
 pub(crate) fn read_config(path: &Path) -> Result<Model, ReadError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let weights = if path.file_name().is_some_and(|name| name == "config.json") {
-        weights(folder)?
-    } else {
-        Weights { list: None, notes: Vec::new() }
-    };
-    let parent = fs::canonicalize(folder)
-        .ok()
-        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
-    let name = parent.unwrap_or_else(|| path.display().to_string());
-    combine(name, Some(path), weights, folder)
+    if path.file_name().is_none_or(|name| name != "config.json") {
+        return combine(stem(path), Some(path), Weights { list: None, notes: Vec::new() }, folder);
+    }
+    combine(name_of(folder), Some(path), weights(folder)?, folder)
+}
+
+/// What a folder is called.
+fn name_of(folder: &Path) -> String {
+    let whole = fs::canonicalize(folder).ok();
+    let name = whole.and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    name.unwrap_or_else(|| folder.display().to_string())
 }
 
 struct Weights {
