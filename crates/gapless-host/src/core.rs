@@ -249,7 +249,7 @@ pub unsafe fn free(block: *mut u8) {
         // SAFETY: as the caller says.
         unsafe { OWN.free(block) };
         if OWN.kept() > MUCH_SMALL {
-            helper::ensure(&WORK);
+            helper::ensure_in_free(&WORK);
             bell::ring();
         }
     } else if uses_mimalloc() {
@@ -266,7 +266,7 @@ fn free_large(block: *mut u8) {
     if !LARGE.free(block) {
         wrong_free("free", block);
     }
-    helper::ensure(&WORK);
+    helper::ensure_in_free(&WORK);
     let most = KEPT_MOST.load(Ordering::Relaxed);
     if most != u64::MAX && LARGE.held().kept > most {
         if IS_TIGHT.load(Ordering::Relaxed) {
