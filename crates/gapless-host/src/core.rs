@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::pinned::Pinned;
 use crate::small::{Mimalloc, Own, Small};
 use crate::sys;
-use crate::text::say;
+use crate::text::{Size, say};
 use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
 use crate::wrong::wrong_free;
 use std::ffi::c_void;
@@ -106,6 +106,7 @@ pub fn small_held() -> u64 {
 pub fn configure(options: &Options) {
     if let Some(limit) = options.limit
         && !BUDGET.limit_to(limit, options.limit_file)
+        && !(sys::errno() == libc::EACCES && limit_as_another_user(limit))
     {
         say(format_args!(
             "gapless: the budget's page cannot be used\n  GAPLESS_HOST_LIMIT_FILE must name a file that `gapless run` \
@@ -121,6 +122,19 @@ pub fn configure(options: &Options) {
     }
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
+}
+
+/// A program that was started as another user (`su`) may not open the page of those who started it.
+fn limit_as_another_user(limit: u64) -> bool {
+    let is_limited = BUDGET.limit_to(limit, None);
+    if is_limited {
+        say(format_args!(
+            "gapless: process {} runs as another user, so it has a budget of {} of its own\n",
+            sys::pid(),
+            Size(limit)
+        ));
+    }
+    is_limited
 }
 
 /// A new thread, before the program's code runs in it.
@@ -249,7 +263,7 @@ pub unsafe fn free(block: *mut u8) {
         // SAFETY: as the caller says.
         unsafe { OWN.free(block) };
         if OWN.kept() > MUCH_SMALL {
-            helper::ensure(&WORK);
+            helper::ensure_in_free(&WORK);
             bell::ring();
         }
     } else if uses_mimalloc() {
@@ -266,7 +280,7 @@ fn free_large(block: *mut u8) {
     if !LARGE.free(block) {
         wrong_free("free", block);
     }
-    helper::ensure(&WORK);
+    helper::ensure_in_free(&WORK);
     let most = KEPT_MOST.load(Ordering::Relaxed);
     if most != u64::MAX && LARGE.held().kept > most {
         if IS_TIGHT.load(Ordering::Relaxed) {

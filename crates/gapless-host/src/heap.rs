@@ -3,6 +3,7 @@
 
 use crate::check;
 use crate::core::{self, AroundFork, OWN};
+use crate::helper;
 use crate::options::Options;
 use crate::record;
 use crate::small::Own;
@@ -45,6 +46,7 @@ fn settle() -> bool {
 /// When the environment can be read: before the program's own code.
 pub fn configure() -> Options {
     settle();
+    helper::know_loader();
     let options = Options::read();
     core::configure(&options);
     if options.mimalloc || options.check {

@@ -2,12 +2,16 @@
 //!
 //! A fork copies one thread only, so the helper is stopped before and started again when it is next needed: no memory
 //! is half given back in a child, and a program that counts its threads around a fork (Python does) finds its own.
+//!
+//! The C library frees what ended threads leave behind while it holds the lock that the start of a thread needs
+//! (`pthread_join` of one of thousands). Those calls of `free` come from the loader's code, and start no helper.
 
 use crate::bell;
+use crate::check::stack::{Stack, object_around};
 use crate::lock::Lock;
 use crate::sys;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What the helper does: one round of work, then how long to sleep; `None`: until somebody rings.
@@ -38,6 +42,40 @@ pub fn ensure(work: &'static Work) {
     if !RUNS.load(Ordering::Relaxed) {
         start(work);
     }
+}
+
+/// The same in `free`.
+#[inline]
+pub fn ensure_in_free(work: &'static Work) {
+    if !RUNS.load(Ordering::Relaxed) && !FAILED.load(Ordering::Relaxed) && !is_called_by_loader() {
+        start(work);
+    }
+}
+
+/// Where the loader's code lies: `[0]` to `[1]`.
+static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+unsafe extern "C" {
+    /// A function of the loader's.
+    fn __tls_get_addr();
+}
+
+/// Called once, while the process has one thread, if the loader allocates here.
+pub fn know_loader() {
+    let found = object_around(__tls_get_addr as *const () as usize);
+    LOADER[0].store(found.start, Ordering::Relaxed);
+    LOADER[1].store(found.end, Ordering::Relaxed);
+}
+
+#[cold]
+fn is_called_by_loader() -> bool {
+    let [start, end] = [&LOADER[0], &LOADER[1]].map(|end| end.load(Ordering::Relaxed));
+    if end == 0 {
+        return false;
+    }
+    let caller = Stack::here().caller();
+    // Who is not known may be the loader: a later call starts the helper.
+    caller == 0 || (start..end).contains(&caller)
 }
 
 #[cold]

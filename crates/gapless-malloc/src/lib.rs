@@ -7,10 +7,12 @@
 mod account;
 mod cuda;
 mod cxx;
+mod elf;
 mod glibc;
 mod hooks;
 mod kernel;
 mod loader;
+mod names;
 mod next;
 mod publish;
 mod start;

@@ -6,6 +6,11 @@ use std::ffi::{c_int, c_void};
 
 static NEXT: Next = Next::new(c"dlclose");
 
+/// Before the program begins.
+pub(crate) fn prepare() {
+    NEXT.get();
+}
+
 /// # Safety
 /// As dlclose(3) says.
 #[unsafe(no_mangle)]

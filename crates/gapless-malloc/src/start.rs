@@ -1,10 +1,12 @@
 //! What runs before the program and after it.
 
-use crate::{publish, threads};
+use crate::{loader, names, publish, threads};
 use gapless_host::{core, heap};
 
 extern "C" fn begin() {
     threads::prepare();
+    loader::prepare();
+    names::lead_here();
     if heap::configure().stats {
         core::publish_by(publish::publish);
     }

@@ -131,3 +131,32 @@ fn a_program_with_few_addresses_still_runs() {
         assert_eq!(words(&output).0.trim(), "42", "{kib}: {}", words(&output).1);
     }
 }
+
+#[test]
+fn a_program_of_another_user_has_a_budget_of_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let folder = std::env::temp_dir().join(format!("another_user_{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let may = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    let (library, page) = (folder.join("library.so"), folder.join("page"));
+    std::fs::copy(programs::library(), &library).expect("the library can be read");
+    std::fs::write(&page, "").expect("a file");
+    may(&folder, 0o755);
+    may(&library, 0o755);
+    may(&page, 0o000);
+    let mut command = std::process::Command::new("echo");
+    command.arg("begun").env("LD_PRELOAD", &library);
+    command.env("GAPLESS_HOST_LIMIT", "1GiB").env("GAPLESS_HOST_LIMIT_FILE", &page);
+    if std::fs::File::open(&page).is_ok() {
+        // Root may open everything.
+        command.uid(65534);
+    }
+    let output = command.output().expect("it starts");
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+    let (out, error) = programs::words(&output);
+    assert!(output.status.success() && out == "begun\n", "{out}{error}");
+    assert!(error.contains("runs as another user, so it has a budget of 1.00 GiB of its own"), "{error}");
+}

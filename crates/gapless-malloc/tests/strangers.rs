@@ -71,6 +71,28 @@ fn threads_begin_and_end_in_every_way() {
 }
 
 #[test]
+fn functions_that_are_found_in_the_c_library_itself_serve_the_same_blocks() {
+    let library = build_library("deep_lib.c");
+    let path = library.to_str().expect("a name");
+    let program = build("names.c");
+    for variables in [&[][..], &[("GAPLESS_HOST_CHECK", "1")], &[("GAPLESS_HOST_LIMIT", "4GiB")]] {
+        same(&program, &["by-handle"], variables);
+        same(&program, &["bound-deeply", path], variables);
+    }
+}
+
+#[test]
+fn thousands_of_threads_that_are_joined_do_not_wait_for_each_other() {
+    // The C library keeps 40 MiB of stacks, and frees those of further threads with their tables.
+    same(&build("names.c"), &["many", "4000"], &[]);
+}
+
+#[test]
+fn checked_mode_asks_the_loader_for_no_names_while_nothing_is_wrong() {
+    same(&build("names.c"), &["unasked"], &[("GAPLESS_HOST_CHECK", "1")]);
+}
+
+#[test]
 fn objects_of_cxx_allocate_when_threads_and_the_program_end() {
     same(&build("statics.cpp"), &[], &[]);
 }

@@ -3,6 +3,8 @@
 use crate::text::say;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Frames that a stack keeps.
 pub const DEPTH: usize = 14;
@@ -55,13 +57,19 @@ impl Stack {
         let mut walk = Walk { frames: [0; DEPTH + SKIPPED], count: 0 };
         // SAFETY: `visit` gets the walk, which lives until the call is done.
         unsafe { _Unwind_Backtrace(visit, (&raw mut walk).cast()) };
-        let own = object_of(Stack::here as *const () as usize);
-        let outside = walk.frames[..walk.count].iter().filter(|&&frame| object_of(frame) != own);
+        let own = own_object();
+        let outside = walk.frames[..walk.count].iter().filter(|frame| !own.contains(frame));
         for (to, from) in stack.frames.iter_mut().zip(outside) {
             *to = *from;
         }
         BUSY.with(|busy| busy.set(false));
         stack
+    }
+
+    /// Who called the allocator; 0 where that is not known.
+    #[must_use]
+    pub fn caller(&self) -> usize {
+        self.frames[0]
     }
 
     /// One line a frame, on standard error.
@@ -83,8 +91,42 @@ fn find(address: usize) -> Option<libc::Dl_info> {
     (known != 0).then_some(found)
 }
 
-fn object_of(address: usize) -> usize {
-    find(address).map_or(0, |found| found.dli_fbase as usize)
+/// The addresses of the object that this code is a part of. They are looked for once: asking the loader for each frame
+/// (`dladdr`) goes through all symbols of the frame's object, and node has 100,000 of them.
+fn own_object() -> Range<usize> {
+    static START: AtomicUsize = AtomicUsize::new(0);
+    static END: AtomicUsize = AtomicUsize::new(0);
+    if END.load(Ordering::Acquire) == 0 {
+        let found = object_around(own_object as *const () as usize);
+        START.store(found.start, Ordering::Relaxed);
+        END.store(found.end.max(1), Ordering::Release);
+    }
+    START.load(Ordering::Relaxed)..END.load(Ordering::Relaxed)
+}
+
+/// The addresses of the object in which an address lies; none where it lies in no object.
+#[must_use]
+pub fn object_around(address: usize) -> Range<usize> {
+    let mut search = (address, 0..0);
+    // SAFETY: `visit_object` gets the search, which lives until the call is done.
+    unsafe { libc::dl_iterate_phdr(Some(visit_object), (&raw mut search).cast()) };
+    search.1
+}
+
+unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of an object, and the search of `object_around`.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<(usize, Range<usize>)>()) };
+    // SAFETY: the object's own headers, which stay while it is loaded.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let base = info.dlpi_addr as usize;
+    let start = loaded().map(|header| base + header.p_vaddr as usize).min().unwrap_or(0);
+    let end = loaded().map(|header| base + (header.p_vaddr + header.p_memsz) as usize).max().unwrap_or(0);
+    if !(start..end).contains(&search.0) {
+        return 0;
+    }
+    search.1 = start..end;
+    1
 }
 
 fn text<'a>(start: *const libc::c_char) -> &'a str {

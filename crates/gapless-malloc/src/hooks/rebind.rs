@@ -1,6 +1,7 @@
 //! Leads the calls that one loaded library makes to a function elsewhere: by its own table of addresses (the global
 //! offset table), which the loader filled in. No other library is touched, and no code is changed.
 
+use crate::elf::{DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRTAB, DT_SYMTAB, Object, Symbol};
 use std::ffi::{CStr, c_int, c_void};
 
 /// What is looked for, and whether it was found.
@@ -23,43 +24,11 @@ pub(super) fn rebind(library: &CStr, symbol: &CStr, to: *const c_void) -> bool {
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
     // SAFETY: the loader's description of an object, and the search of `rebind`.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
-    if info.dlpi_name.is_null() {
-        return 0;
-    }
-    // SAFETY: a name that ends in a zero.
-    let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    if name.rsplit(|byte| *byte == b'/').next() != Some(search.library.to_bytes()) {
-        return 0;
-    }
-    // SAFETY: the object's own headers, which stay while it is loaded.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let base = info.dlpi_addr as usize;
-    let range = |kind: u32| {
-        let found = headers.iter().find(|header| header.p_type == kind)?;
-        Some((base + found.p_vaddr as usize, found.p_memsz as usize))
-    };
-    if let Some((start, _)) = range(libc::PT_DYNAMIC) {
-        let guarded = range(libc::PT_GNU_RELRO).unwrap_or((0, 0));
-        // SAFETY: the object's dynamic section.
-        unsafe { change(base, start as *const Dynamic, guarded, search) };
+    if let Some(object) = Object::named(info, search.library) {
+        let guarded = object.range(libc::PT_GNU_RELRO).unwrap_or((0, 0));
+        change(&object, guarded, search);
     }
     0
-}
-
-#[repr(C)]
-struct Dynamic {
-    tag: i64,
-    value: u64,
-}
-
-#[repr(C)]
-struct Symbol {
-    name: u32,
-    kind: u8,
-    other: u8,
-    section: u16,
-    value: u64,
-    size: u64,
 }
 
 #[repr(C)]
@@ -69,39 +38,16 @@ struct Relocation {
     addend: i64,
 }
 
-const DT_PLTRELSZ: i64 = 2;
-const DT_STRTAB: i64 = 5;
-const DT_SYMTAB: i64 = 6;
-const DT_RELA: i64 = 7;
-const DT_RELASZ: i64 = 8;
-const DT_JMPREL: i64 = 23;
-
 /// The kinds of entries that hold the address of a function.
 const KINDS: [u32; 2] = if cfg!(target_arch = "aarch64") { [1025, 1026] } else { [6, 7] };
 
-/// # Safety
-/// `dynamic` is the dynamic section of an object that is loaded at `base`; `guarded` is what the loader made read-only.
-unsafe fn change(base: usize, dynamic: *const Dynamic, guarded: (usize, usize), search: &mut Search<'_>) {
-    let find = |tag: i64| {
-        let mut at = dynamic;
-        loop {
-            // SAFETY: the section ends with an entry of tag 0.
-            let entry = unsafe { &*at };
-            match entry.tag {
-                0 => return None,
-                found if found == tag => return Some(entry.value as usize),
-                // SAFETY: as above.
-                _ => at = unsafe { at.add(1) },
-            }
-        }
-    };
-    // The loader of most machines has made these absolute.
-    let place = |value: usize| if value < base { base + value } else { value };
-    let (Some(symbols), Some(strings)) = (find(DT_SYMTAB).map(place), find(DT_STRTAB).map(place)) else {
+/// `guarded` is what the loader made read-only.
+fn change(object: &Object<'_>, guarded: (usize, usize), search: &mut Search<'_>) {
+    let (Some(symbols), Some(strings)) = (object.address(DT_SYMTAB), object.address(DT_STRTAB)) else {
         return;
     };
     for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
-        let (Some(start), Some(bytes)) = (find(table).map(place), find(size)) else { continue };
+        let (Some(start), Some(bytes)) = (object.address(table), object.number(size)) else { continue };
         for at in 0..bytes / size_of::<Relocation>() {
             // SAFETY: inside of the table, by its own length.
             let entry = unsafe { &*(start as *const Relocation).add(at) };
@@ -113,7 +59,9 @@ unsafe fn change(base: usize, dynamic: *const Dynamic, guarded: (usize, usize), 
                 let symbol = &*(symbols as *const Symbol).add((entry.info >> 32) as usize);
                 CStr::from_ptr((strings + symbol.name as usize) as *const libc::c_char)
             };
-            if name == search.symbol && write(base + entry.offset as usize, search.to as usize, guarded) {
+            if name == search.symbol
+                && write(object.base + entry.offset as usize, search.to as usize, guarded)
+            {
                 search.changed += 1;
             }
         }
