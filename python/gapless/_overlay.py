@@ -28,13 +28,19 @@ def install(torch: Any, library: Library) -> Optional[str]:
 def _keep_heaps_unregistered(torch: Any) -> None:
     """torch's second NCCL backend (2.14, the default since 2.15) registers all memory of a process, and leaves out
     the default pool only where torch's settings say that its segments are expandable. Those of Gapless are: their
-    memory is unmapped while the program runs, which a registration would not survive. The other settings stay."""
+    memory is unmapped while the program runs, which a registration would not survive. The other settings stay. A program
+    that sets others later would undo it: settings that are not named go back to their defaults."""
     get = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
     set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_all is None or not hasattr(torch._C, "_cuda_memoryMetadataSupported"):
         return
     now = get() if get is not None else os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    if now.replace(" ", "").endswith(EXPANDABLE):
-        return
-    # Settings that are not named go back to their defaults; of two that are, the last one counts.
-    set_all(f"{now},{EXPANDABLE}" if now else EXPANDABLE)
+
+    def set_kept(settings: str) -> None:
+        # Of two that are named, the last one counts.
+        if isinstance(settings, str) and not settings.replace(" ", "").endswith(EXPANDABLE):
+            settings = f"{settings},{EXPANDABLE}" if settings else EXPANDABLE
+        set_all(settings)
+
+    set_kept(now)
+    torch._C._accelerator_setAllocatorSettings = set_kept

@@ -185,6 +185,15 @@ assert get() == after
 if hasattr(torch._C, "_cuda_memoryMetadataSupported"):
     assert before == "max_split_size_mb:64,expandable_segments:False", before
     assert after == before + ",expandable_segments:True", after
+    # What the program sets later does not undo it.
+    for later in ("max_split_size_mb:32", "expandable_segments:False", "max_split_size_mb:16, expandable_segments:True"):
+        torch._C._accelerator_setAllocatorSettings(later)
+        assert get().startswith(later) and get().endswith("expandable_segments:True"), get()
+    try:
+        torch._C._accelerator_setAllocatorSettings("nonsense:1")
+        raise SystemExit("a setting that torch does not know is taken")
+    except ValueError:
+        pass
 else:
     assert after == before
 """
