@@ -28,8 +28,8 @@ def install(torch: Any, library: Library) -> Optional[str]:
 def _keep_heaps_unregistered(torch: Any) -> None:
     """torch's second NCCL backend (2.14, the default since 2.15) registers all memory of a process, and leaves out
     the default pool only where torch's settings say that its segments are expandable. Those of Gapless are: their
-    memory is unmapped while the program runs, which a registration would not survive. The other settings stay. A program
-    that sets others later would undo it: settings that are not named go back to their defaults."""
+    memory is unmapped while the program runs, which a registration would not survive. The other settings stay. A
+    program that sets others later would undo it: settings that are not named go back to their defaults."""
     get = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
     set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_all is None or not hasattr(torch._C, "_cuda_memoryMetadataSupported"):

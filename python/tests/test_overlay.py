@@ -198,3 +198,16 @@ else:
     assert after == before
 """
     real.passes(program, PYTORCH_ALLOC_CONF="max_split_size_mb:64,expandable_segments:False")
+
+
+def test_settings_for_another_backend_of_torch_change_nothing(real):
+    """The allocator of that backend is there in the place of torch's usual one, and cannot be asked for its settings."""
+    program = """
+import gapless, torch
+assert gapless.enable(), gapless.disable_reason()
+x = torch.empty(1 << 20, device="cuda")
+shown = torch.cuda.memory._snapshot()
+assert sum(segment["allocated_size"] for segment in shown["segments"]) == 4 << 20
+assert "cudaMallocAsync" in shown["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"], shown["allocator_settings"]
+"""
+    real.passes(program, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")

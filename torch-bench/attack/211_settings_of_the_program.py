@@ -46,15 +46,12 @@ print("SEEN", json.dumps(seen))
 """
 
 PINNED = "pinned_use_cuda_host_register:True,pinned_num_register_threads:4"
+HALF, FRACTION = "max_split_size_mb:64", "per_process_memory_fraction:0.1"
 CASES = [
-    ("", [], [], [1.0, "served", "served", 1.0, "", False, 1, True]),
-    ("", ["per_process_memory_fraction:0.1"], [], ["taken", 0.1, "served", "refused", 0.1, "per_process_memory_fraction:0.1", False, 1, True]),
-    ("per_process_memory_fraction:0.1", ["max_split_size_mb:64"], [], ["taken", 0.1, "served", "refused", 0.1, "max_split_size_mb:64", False, 1, True]),
-    ("per_process_memory_fraction:0.05", ["per_process_memory_fraction:0.1"], [], ["taken", 0.1, "served", "refused", 0.1, "per_process_memory_fraction:0.1", False, 1, True]),
-    ("", [], ["per_process_memory_fraction:0.1"], [1.0, "served", "served", "taken", 1.0, "per_process_memory_fraction:0.1", False, 1, True]),
-    ("", [PINNED], [], ["taken", 1.0, "served", "served", 1.0, PINNED, True, 4, True]),
-    ("", [], [PINNED, "garbage_collection_threshold:0.5"], [1.0, "served", "served", "taken", "taken", 1.0, "garbage_collection_threshold:0.5", True, 4, True]),
-    ("max_split_size_mb:64", ["nonsense:1"], [], ["ValueError", 1.0, "served", "served", 1.0, None, False, 1, True]),
+    ("", [FRACTION], [], ["taken", 0.1, "served", "refused", 0.1, FRACTION, False, 1, True]),
+    (FRACTION, ["nonsense:1", HALF], [], ["ValueError", "taken", 0.1, "served", "refused", 0.1, HALF, False, 1, True]),
+    ("", [], [FRACTION, PINNED, HALF], [1.0, "served", "served", "taken", "taken", "taken", 1.0, HALF, True, 4, True]),
+    ("per_process_memory_fraction:0.05", [PINNED, FRACTION], [], ["taken", "taken", 0.1, "served", "refused", 0.1, FRACTION, True, 4, True]),
 ]
 problems, children = [], []
 here = os.path.dirname(os.path.abspath(__file__))
@@ -65,11 +62,9 @@ for environment, before, later, wanted in CASES:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     children.append(subprocess.Popen(command, env=variables, **pipes))
 for (environment, before, later, wanted), child in zip(CASES, children):
-    output, errors = child.communicate(timeout=70)
+    output, errors = child.communicate()
     lines = [line for line in output.splitlines() if line.startswith("SEEN ")]
     seen = json.loads(lines[-1][5:]) if lines else [errors[-300:]]
-    # What is shown after a refusal depends on the release.
-    same = len(seen) == len(wanted) and all(w is None or s == w for s, w in zip(seen, wanted))
-    if not same or child.returncode:
+    if seen != wanted or child.returncode:
         problems.append(f"{environment!r}, {before}, {later}: {seen}, not {wanted}")
 done(not problems, f"{len(CASES)} ways to set them, {len(problems)} problems: {problems[:2]}")

@@ -14,7 +14,7 @@
 //! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]). That no
 //! other file calls such a function is what `tests/foreign.rs` checks.
 
-use crate::cxx::{Callbacks, Function, SharedPtr, find};
+use crate::cxx::{Callbacks, CxxString, Function, SharedPtr, find};
 use crate::overlay::layout::{CUDA, Device, TraceEntry};
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
@@ -311,6 +311,27 @@ pub(crate) unsafe fn registered_allocator(get: *mut c_void, kind: &i8) -> *mut c
         let get =
             std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(*const i8) -> *mut c_void>(get);
         get(kind)
+    }
+}
+
+/// What an allocator calls itself; nothing where there is none.
+///
+/// # Safety
+/// `object` is null or a live allocator whose table has `name` at `place`; PyTorch's own names throw nothing.
+pub(crate) unsafe fn name_of(object: *mut c_void, place: usize) -> String {
+    type Name = unsafe extern "C-unwind" fn(*mut CxxString, *mut c_void) -> *mut CxxString;
+    if object.is_null() {
+        return String::new();
+    }
+    let mut name = std::mem::MaybeUninit::<CxxString>::uninit();
+    // SAFETY: as the caller says; the string stays where it was made, and is freed here.
+    unsafe {
+        let table = object.cast::<*const usize>().read();
+        let function = std::mem::transmute::<usize, Name>(table.add(place).read());
+        function(name.as_mut_ptr(), object);
+        let text = name.assume_init_ref().to_text();
+        CxxString::end(name.as_mut_ptr());
+        text
     }
 }
 

@@ -25,7 +25,6 @@ mod snapshot;
 
 use crate::cxx::{self, find};
 use crate::exception::{self, Kind};
-use crate::foreign;
 use crate::state;
 use crate::symbols::size_of_symbol;
 use gapless_cuda::CudaDevice;
@@ -259,10 +258,7 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
                 table[entry.word] = entry.function;
             }
         });
-        let get = find(&C10, c"_ZN3c1012GetAllocatorERKNS_10DeviceTypeE");
-        if let (Some(get), Some(word)) = (get, ready.word_of("snapshot")) {
-            settings::prepare(foreign::registered_allocator(get, &layout::CUDA), word - HEADER);
-        }
+        settings::prepare(|name| known(version, commit)?.word_of(name).map(|(word, _)| word - HEADER));
         // torch.accelerator asks the allocator that is registered for the kind of device, which is still PyTorch's own.
         if let Some(set) = find(&C10, c"_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh") {
             let set = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(i8, *mut c_void, u8)>(set);

@@ -4,8 +4,8 @@
 //! PyTorch keeps them where no exported function tells. But its own allocator object is still there, without a card, and
 //! its snapshot has them.
 
-use super::layout::{ConfigInfo, SnapshotInfo, layouts};
-use crate::cxx::CxxString;
+use super::layout::{CUDA, ConfigInfo, SnapshotInfo, layouts};
+use crate::cxx::{CxxString, find};
 use crate::foreign;
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
@@ -39,9 +39,22 @@ pub(crate) struct Settings {
     pub(super) pinned_limits: [usize; 2],
 }
 
-/// `object` is PyTorch's own allocator, of a known build.
-pub(super) fn prepare(object: *mut c_void, place: usize) {
-    let _ = NATIVE.set(Native { object, place });
+/// Finds PyTorch's own allocator; `place` says where the tables of this build's allocators have a function. That of
+/// CUDA's own pools (`backend:cudaMallocAsync`), which has no snapshots, is left alone.
+///
+/// # Safety
+/// The build is known, and another allocator was not registered yet.
+pub(super) unsafe fn prepare(place: impl Fn(&str) -> Option<usize>) {
+    let get = find(&[c"libc10.so"], c"_ZN3c1012GetAllocatorERKNS_10DeviceTypeE");
+    let (Some(get), Some(name), Some(place)) = (get, place("name"), place("snapshot")) else { return };
+    // SAFETY: the function of this name, and the place of a known build's table.
+    let (object, name) = unsafe {
+        let object = foreign::registered_allocator(get, &CUDA);
+        (object, foreign::name_of(object, name))
+    };
+    if name == "native" {
+        let _ = NATIVE.set(Native { object, place });
+    }
 }
 
 /// The present settings; `None`: nobody can tell.
