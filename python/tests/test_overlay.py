@@ -201,7 +201,7 @@ else:
 
 
 def test_settings_for_another_backend_of_torch_change_nothing(real):
-    """The allocator of that backend is there in the place of torch's usual one, and cannot be asked for its settings."""
+    """The allocator of that backend is in the place of torch's usual one, and cannot be asked for its settings."""
     program = """
 import gapless, torch
 assert gapless.enable(), gapless.disable_reason()

@@ -1,6 +1,6 @@
-"""Requests that fail are counted, told to observers and noted in the history by what they are: a tensor of more than any
-card has is refused without a word, as natively, and raw memory of that size is a failure like any other. Nothing of it
-changes what is held, and the next request is served."""
+"""Requests that fail are counted, told to observers and noted in the history by what they are: a tensor of more than
+any card has is refused without a word, as natively, and raw memory of that size is a failure like any other. Nothing of
+it changes what is held, and the next request is served."""
 from common import *
 
 start(limit=GIB)

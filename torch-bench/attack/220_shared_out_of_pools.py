@@ -1,6 +1,6 @@
-"""Tensors of MemPools, of graphs' pools, of memory that was put together of free pieces and of pools over cuMemAlloc are
-sent to another process, and their pools and graphs go while it reads: every tensor arrives, is read after its pool is
-gone, and its memory comes back to the sender when the reader has dropped it."""
+"""Tensors of MemPools, of graphs' pools, of memory that was put together of free pieces and of pools over cuMemAlloc
+are sent to another process, and their pools and graphs go after it read them: every tensor arrives, and its memory
+comes back to the sender when the reader has dropped it."""
 import ctypes
 import gc
 

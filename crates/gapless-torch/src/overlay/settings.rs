@@ -1,8 +1,8 @@
-//! Settings of PyTorch's allocators as PyTorch itself has them: from the environment when it read that, or from what the
-//! program set since.
+//! Settings of PyTorch's allocators as PyTorch itself has them: from the environment when it read that, or from what
+//! the program set since.
 //!
-//! PyTorch keeps them where no exported function tells. But its own allocator object is still there, without a card, and
-//! its snapshot has them.
+//! PyTorch keeps them where no exported function tells. But its own allocator object is still there, without a card,
+//! and its snapshot has them.
 
 use super::layout::{CUDA, ConfigInfo, SnapshotInfo, layouts};
 use crate::cxx::{CxxString, find};
