@@ -5,12 +5,31 @@ knows exactly, and after a trial (`_selftest.py`). What fails leaves the plain h
 """
 
 import os
+import re
 from typing import Any, Optional
 
 from . import _selftest
 from ._library import Library
 
 EXPANDABLE = "expandable_segments:True"
+# torch refuses to read its own backend again while another allocator is in its place.
+BACKEND = re.compile(r"(^|,)\s*backend\s*:\s*(native|cudaMallocAsync)\s*(?=,|$)")
+
+
+def have_settings_read(torch: Any) -> None:
+    """torch reads the backend in its settings when it first needs them, and fails if another allocator is in place by
+    then. So it reads them before."""
+    older = getattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", None)
+    set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", older)
+    settings = _settings(torch)
+    if set_all is not None and "backend" in settings:
+        set_all(settings)
+
+
+def _settings(torch: Any) -> str:
+    """Those of torch's allocators: newer releases tell, older ones had them from the environment."""
+    get = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    return get() if get is not None else os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
 def install(torch: Any, library: Library) -> Optional[str]:
@@ -28,13 +47,19 @@ def install(torch: Any, library: Library) -> Optional[str]:
 def _keep_heaps_unregistered(torch: Any) -> None:
     """torch's second NCCL backend (2.14, the default since 2.15) registers all memory of a process, and leaves out
     the default pool only where torch's settings say that its segments are expandable. Those of Gapless are: their
-    memory is unmapped while the program runs, which a registration would not survive. The other settings stay."""
-    get = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    memory is unmapped while the program runs, which a registration would not survive. The other settings stay. A
+    program that sets others later would undo it: settings that are not named go back to their defaults."""
     set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_all is None or not hasattr(torch._C, "_cuda_memoryMetadataSupported"):
         return
-    now = get() if get is not None else os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    if now.replace(" ", "").endswith(EXPANDABLE):
-        return
-    # Settings that are not named go back to their defaults; of two that are, the last one counts.
-    set_all(f"{now},{EXPANDABLE}" if now else EXPANDABLE)
+
+    def set_kept(settings: str) -> None:
+        if isinstance(settings, str):
+            settings = BACKEND.sub("", settings).lstrip(",")
+            # Of two that are named, the last one counts.
+            if not settings.replace(" ", "").endswith(EXPANDABLE):
+                settings = f"{settings},{EXPANDABLE}" if settings else EXPANDABLE
+        set_all(settings)
+
+    set_kept(_settings(torch))
+    torch._C._accelerator_setAllocatorSettings = set_kept

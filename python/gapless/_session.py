@@ -144,6 +144,7 @@ def enable(
         if _library is not None:
             # A signal handler was quicker.
             return True
+        overlay_module.have_settings_read(torch)
         _allocator = _torch.plug(torch, library)
         _library, _chosen, _reason = library, chosen, None
         _pressure.attach(library)

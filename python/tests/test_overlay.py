@@ -1,6 +1,8 @@
 """torch's own tools on the real library: the trial before they are answered natively, and what torch 2.13 and newer ask
 for. Programs print "old" where this torch does not have what they are about."""
 
+import pytest
+
 from test_snapshot import both
 
 TRIAL = """
@@ -185,7 +187,29 @@ assert get() == after
 if hasattr(torch._C, "_cuda_memoryMetadataSupported"):
     assert before == "max_split_size_mb:64,expandable_segments:False", before
     assert after == before + ",expandable_segments:True", after
+    # What the program sets later does not undo it.
+    for later in ("max_split_size_mb:32", "expandable_segments:False", "max_split_size_mb:24, expandable_segments:True"):
+        torch._C._accelerator_setAllocatorSettings(later)
+        assert get().startswith(later) and get().endswith("expandable_segments:True"), get()
+    try:
+        torch._C._accelerator_setAllocatorSettings("nonsense:1")
+        raise SystemExit("a setting that torch does not know is taken")
+    except ValueError:
+        pass
 else:
     assert after == before
 """
     real.passes(program, PYTORCH_ALLOC_CONF="max_split_size_mb:64,expandable_segments:False")
+
+
+@pytest.mark.parametrize("backend", ("backend:cudaMallocAsync", "backend:native", "max_split_size_mb:64, backend : native,pinned_num_register_threads:4"))
+def test_settings_for_another_backend_of_torch_change_nothing(real, backend):
+    """The allocator of that backend is in the place of torch's usual one, and cannot be asked for its settings."""
+    program = """
+import gapless, torch
+assert gapless.enable(), gapless.disable_reason()
+x = torch.empty(1 << 20, device="cuda")
+shown = torch.cuda.memory._snapshot()
+assert sum(segment["allocated_size"] for segment in shown["segments"]) == 4 << 20
+"""
+    real.passes(program, PYTORCH_CUDA_ALLOC_CONF=backend)

@@ -1,9 +1,19 @@
-//! Settings of PyTorch's allocator, as the environment has them.
+//! Settings of PyTorch's allocator, as the environment and the program have set them.
 //!
 //! Most of them are about caching, which Gapless does in its own way. A fraction of the card is a promise to others on
 //! it, and is kept.
 
-/// The settings as text, of the newer variable where it is set.
+use std::sync::{Mutex, PoisonError};
+
+/// Those that PyTorch had when CUDA started, where it can be asked: a program may have set others than the environment.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+/// CUDA starts with these settings.
+pub fn note(text: String) {
+    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = text;
+}
+
+/// The settings of the environment as text, of the newer variable where it is set.
 #[must_use]
 pub fn text() -> String {
     let said = |name| std::env::var(name).unwrap_or_default();
@@ -14,7 +24,9 @@ pub fn text() -> String {
 /// The share of each card that the process may hold when it begins (`per_process_memory_fraction`).
 #[must_use]
 pub fn memory_fraction() -> f64 {
-    fraction_in(&text())
+    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // What the program set does not undo what it does not name.
+    fraction_in(&format!("{},{said}", text()))
 }
 
 fn fraction_in(text: &str) -> f64 {

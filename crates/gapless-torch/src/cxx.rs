@@ -143,6 +143,18 @@ impl<T> CxxVec<T> {
         unsafe { CxxVec::build(items.into_iter(), |place: *mut T, item| place.write(item)) }
     }
 
+    /// Ends a vector that C++ built, of items that own nothing.
+    ///
+    /// # Safety
+    /// It is not used any more.
+    pub unsafe fn end(&mut self) {
+        if let (false, Some(library)) = (self.begin.is_null(), library()) {
+            // SAFETY: what a vector has came from operator new.
+            unsafe { (library.delete)(self.begin.cast()) };
+        }
+        *self = CxxVec::EMPTY;
+    }
+
     /// # Safety
     /// It is a live vector.
     pub unsafe fn as_slice(&self) -> &[T] {
@@ -387,6 +399,43 @@ pub struct PointerSet {
 struct PointerNode {
     next: *const PointerNode,
     value: u64,
+}
+
+/// What `c10::Registry` with text keys begins with: a `std::unordered_map` of functions.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Callbacks {
+    buckets: *const c_void,
+    bucket_count: usize,
+    first: *const CallbackNode,
+    count: usize,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct CallbackNode {
+    next: *const CallbackNode,
+    name: CxxString,
+    function: Function,
+}
+
+impl Callbacks {
+    /// Copies of all functions.
+    ///
+    /// # Safety
+    /// It is a live map, which nobody changes meanwhile. Called where C++ may be thrown through.
+    #[must_use]
+    pub unsafe fn functions(&self) -> Vec<Function> {
+        let mut found = Vec::with_capacity(self.count);
+        let mut node = self.first;
+        // SAFETY: as the caller says: the nodes end with null.
+        while let Some(here) = unsafe { node.as_ref() } {
+            // SAFETY: a live function.
+            found.push(unsafe { Function::copy_of(&raw const here.function) });
+            node = here.next;
+        }
+        found
+    }
 }
 
 impl PointerSet {

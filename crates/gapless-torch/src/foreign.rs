@@ -14,7 +14,7 @@
 //! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]). That no
 //! other file calls such a function is what `tests/foreign.rs` checks.
 
-use crate::cxx::{Function, SharedPtr, find};
+use crate::cxx::{Callbacks, CxxString, Function, SharedPtr, find};
 use crate::overlay::layout::{CUDA, Device, TraceEntry};
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
@@ -271,6 +271,86 @@ pub(crate) unsafe fn is_workspace_size(size: usize) -> bool {
     (*is_any && size >= LEAST) || sizes.iter().any(|ask| unsafe { ask() } == size)
 }
 
+/// A callback that frees memory: `std::unique_ptr<c10::FreeMemoryCallback>`.
+#[repr(C)]
+struct Callback(*mut *const CallbackTable);
+
+/// Its table, from the first function on.
+#[repr(C)]
+struct CallbackTable {
+    destroy: unsafe extern "C-unwind" fn(*mut c_void),
+    destroy_and_free: unsafe extern "C-unwind" fn(*mut c_void),
+    execute: unsafe extern "C-unwind" fn(*mut c_void) -> bool,
+}
+
+impl Callback {
+    /// # Safety
+    /// Where C++ may be thrown through.
+    unsafe fn execute(&self) -> bool {
+        // SAFETY: a live object, or null; it begins with its table.
+        unsafe { !self.0.is_null() && ((**self.0).execute)(self.0.cast()) }
+    }
+}
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: a live object that nobody else has. Destructors do not throw.
+            unsafe { ((**self.0).destroy_and_free)(self.0.cast()) };
+        }
+    }
+}
+
+/// The allocator that is registered for a kind of device; null: none.
+///
+/// # Safety
+/// `get` is `c10::GetAllocator`, which throws nothing for a kind that has one.
+pub(crate) unsafe fn registered_allocator(get: *mut c_void, kind: &i8) -> *mut c_void {
+    // SAFETY: as the caller says.
+    unsafe {
+        let get =
+            std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(*const i8) -> *mut c_void>(get);
+        get(kind)
+    }
+}
+
+/// What an allocator calls itself; nothing where there is none.
+///
+/// # Safety
+/// `object` is null or a live allocator whose table has `name` at `place`; PyTorch's own names throw nothing.
+pub(crate) unsafe fn name_of(object: *mut c_void, place: usize) -> String {
+    type Name = unsafe extern "C-unwind" fn(*mut CxxString, *mut c_void) -> *mut CxxString;
+    if object.is_null() {
+        return String::new();
+    }
+    let mut name = std::mem::MaybeUninit::<CxxString>::uninit();
+    // SAFETY: as the caller says; the string stays where it was made, and is freed here.
+    unsafe {
+        let table = object.cast::<*const usize>().read();
+        let function = std::mem::transmute::<usize, Name>(table.add(place).read());
+        function(name.as_mut_ptr(), object);
+        let text = name.assume_init_ref().to_text();
+        CxxString::end(name.as_mut_ptr());
+        text
+    }
+}
+
+/// A snapshot of an allocator of this build, which shows its settings.
+///
+/// # Safety
+/// Where C++ may be thrown through; `object` is a live allocator whose table has `snapshot` at `place`, and `out` has
+/// room for what that returns.
+pub(crate) unsafe fn snapshot_of(object: *mut c_void, place: usize, out: *mut c_void) {
+    type Snapshot = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, u64, u64, bool) -> *mut c_void;
+    check("PyTorch's own allocator");
+    // SAFETY: as the caller says. Where the function takes no switch for the history, it does not look at that one.
+    unsafe {
+        let table = object.cast::<*const usize>().read();
+        let function = std::mem::transmute::<usize, Snapshot>(table.add(place).read());
+        function(out, object, 0, 0, false);
+    }
+}
+
 // ---- PyTorch's own functions ----
 
 /// `c10::cuda::CUDAStream`: a device and a number.
@@ -290,7 +370,7 @@ pub(crate) struct Torch {
     is_profiling: unsafe extern "C-unwind" fn() -> bool,
     report: unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device),
     report_failure: Option<unsafe extern "C-unwind" fn(i64, usize, usize, Device)>,
-    collect_shared: Option<unsafe extern "C-unwind" fn() -> bool>,
+    callbacks: Option<unsafe extern "C-unwind" fn() -> *const Callbacks>,
 }
 
 const C10_CUDA: [&CStr; 1] = [c"libc10_cuda.so"];
@@ -310,7 +390,7 @@ fn look_up() -> Option<Torch> {
     let is_profiling = find(&C10, c"_ZN3c1022memoryProfilingEnabledEv")?;
     let report = find(&C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
     let failure = find(&C10, c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
-    let collect = find(&TORCH_CUDA, c"_ZN5torch14CudaIPCCollectEv");
+    let callbacks = find(&C10_CUDA, c"_ZN3c1031FreeCudaMemoryCallbacksRegistryB5cxx11Ev");
     // SAFETY: PyTorch's headers give each of these names this type.
     unsafe {
         Some(Torch {
@@ -334,8 +414,10 @@ fn look_up() -> Option<Torch> {
                     failure,
                 )
             }),
-            collect_shared: collect.map(|collect| {
-                std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> bool>(collect)
+            callbacks: callbacks.map(|callbacks| {
+                std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> *const Callbacks>(
+                    callbacks,
+                )
             }),
         })
     }
@@ -378,14 +460,32 @@ impl Torch {
         unsafe { (self.is_profiling)() }
     }
 
-    /// Has PyTorch free blocks that it held for other processes, and that those have given up. Whether there were some.
+    /// Asks those for memory who registered for that (`REGISTER_FREE_MEMORY_CALLBACK`): extensions that keep tensors,
+    /// and PyTorch itself, which keeps blocks for other processes until those have given them up. Whether one of them
+    /// freed something.
     ///
     /// # Safety
     /// As [`Torch::current_device`].
-    pub(crate) unsafe fn collect_shared(&self) -> bool {
-        check("CudaIPCCollect");
-        // SAFETY: a function without arguments; `look_up` gave it its type.
-        self.collect_shared.is_some_and(|collect| unsafe { collect() })
+    pub(crate) unsafe fn ask_callbacks(&self) -> bool {
+        check("a callback that frees memory");
+        let Some(registry) = self.callbacks else { return false };
+        // SAFETY: a function without arguments; `look_up` gave it its type. It returns a registry for good.
+        let makers = unsafe { (*registry()).functions() };
+        let mut has_freed = false;
+        for maker in &makers {
+            let Some((invoke, callable)) = maker.invoker() else { continue };
+            let mut made = Callback(std::ptr::null_mut());
+            // SAFETY: the registry has functions of this type, whose result does not fit into a register.
+            unsafe {
+                let invoke = std::mem::transmute::<
+                    Invoker,
+                    unsafe extern "C-unwind" fn(*mut Callback, *const c_void) -> *mut Callback,
+                >(invoke);
+                invoke(&raw mut made, callable);
+                has_freed |= made.execute();
+            }
+        }
+        has_freed
     }
 
     /// Tells the profiler about a block.

@@ -14,8 +14,8 @@ use crate::overlay::layout::{self, LongTraceEntry, TraceEntry};
 use crate::watcher::{Caller, Event, Stack, Watcher};
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use ring::Ring;
-use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -70,7 +70,6 @@ static UNTOLD: Mutex<Untold> =
     Mutex::new(Untold { entries: VecDeque::new(), put: 0, heard: 0, is_telling: false });
 static HEARD: Condvar = Condvar::new();
 static OBSERVERS: RwLock<Vec<Arc<Observer>>> = RwLock::new(Vec::new());
-static METADATA: Mutex<Option<Arc<str>>> = Mutex::new(None);
 static ANNOTATIONS: Mutex<Ring<Annotation>> = Mutex::new(Ring::new());
 
 /// Entries with their card, oldest first: `put` were put here in all, of which all trackers have heard the first
@@ -91,7 +90,9 @@ thread_local! {
 }
 
 thread_local! {
-    static COMPILED: std::cell::RefCell<Vec<Arc<str>>> = const { std::cell::RefCell::new(Vec::new()) };
+    static COMPILED: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
+    /// What the program wants to be noted with all that this thread does.
+    static METADATA: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
 /// One entry of the list.
@@ -206,13 +207,15 @@ pub unsafe fn stack(wanted: u8) -> Option<Stack> {
     (!stack.object.is_null()).then_some(stack)
 }
 
+/// What this thread does is noted with `text` from now on; other threads have their own.
 pub fn set_metadata(text: &str) {
-    *METADATA.lock().unwrap_or_else(PoisonError::into_inner) = (!text.is_empty()).then(|| Arc::from(text));
+    let text = (!text.is_empty()).then(|| Arc::from(text));
+    let _ = METADATA.try_with(|said| *said.borrow_mut() = text);
 }
 
 #[must_use]
 pub fn metadata() -> Option<Arc<str>> {
-    METADATA.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    METADATA.try_with(|said| said.borrow().clone()).ok().flatten()
 }
 
 pub fn enter_compiled(name: &str) {
@@ -245,6 +248,8 @@ fn now() -> i64 {
 pub struct History {
     entries: Ring<Entry>,
     stacks: HashMap<u64, Stack>,
+    /// Memory that was mapped while stacks were kept: where it begins, with its size and who had it mapped.
+    mapped: BTreeMap<u64, (u64, Stack)>,
 }
 
 impl History {
@@ -260,6 +265,36 @@ impl History {
     #[must_use]
     pub fn entries(&self) -> &Ring<Entry> {
         &self.entries
+    }
+
+    /// Forgets who had memory mapped: from now on nobody is told what happens to it.
+    pub fn forget_mapped(&mut self) {
+        self.mapped.clear();
+    }
+
+    /// Who had the memory at `addr` mapped.
+    #[must_use]
+    pub fn mapper_of(&self, addr: u64) -> Option<&Stack> {
+        let (begin, (size, stack)) = self.mapped.range(..=addr).next_back()?;
+        (addr - begin < *size).then_some(stack)
+    }
+
+    /// What is mapped at these addresses now is `stack`'s, or nobody's.
+    fn set_mapper(&mut self, addr: u64, size: u64, stack: Option<&Stack>) {
+        let end = addr + size;
+        let touched = self.mapped.range(..end).filter(|(begin, (size, _))| **begin + size > addr);
+        for begin in touched.map(|(begin, _)| *begin).collect::<Vec<u64>>() {
+            let Some((size, before)) = self.mapped.remove(&begin) else { continue };
+            if begin + size > end {
+                self.mapped.insert(end, (begin + size - end, before.clone()));
+            }
+            if begin < addr {
+                self.mapped.insert(begin, (addr - begin, before));
+            }
+        }
+        if let Some(stack) = stack {
+            self.mapped.insert(addr, (size, stack.clone()));
+        }
     }
 
     /// Where the block at `addr` was allocated.
@@ -317,10 +352,12 @@ impl Watcher for History {
                     self.add(device, Action::FreeCompleted, what, stack);
                 }
                 Change::Mapped { addr, size, stream, pool } => {
+                    self.set_mapper(addr, size, by.stack.filter(|_| by.asks));
                     let what = Event { addr, size, stream, pool };
                     self.add(device, Action::SegmentMap, what, by.stack.cloned());
                 }
                 Change::Unmapped { addr, size, stream, pool } => {
+                    self.set_mapper(addr, size, None);
                     let what = Event { addr, size, stream, pool };
                     self.add(device, Action::SegmentUnmap, what, by.stack.cloned());
                 }
@@ -492,5 +529,29 @@ unsafe fn tell_listed() {
             // SAFETY: as the caller says; the entry was written just now.
             unsafe { tracker.tell(shown.0) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cxx::SharedPtr;
+
+    #[test]
+    fn who_had_memory_mapped_is_known_until_it_is_unmapped() {
+        let stack = SharedPtr::NULL;
+        let mut history = History::default();
+        history.set_mapper(100, 50, Some(&stack));
+        history.set_mapper(150, 10, None);
+        let knows = |history: &History| {
+            [99, 100, 119, 120, 129, 130, 149, 150].map(|at| history.mapper_of(at).is_some())
+        };
+        assert_eq!(knows(&history), [false, true, true, true, true, true, true, false]);
+        history.set_mapper(120, 10, None);
+        assert_eq!(knows(&history), [false, true, true, false, false, true, true, false]);
+        history.set_mapper(90, 40, Some(&stack));
+        assert_eq!(knows(&history), [true, true, true, true, true, true, true, false]);
+        history.set_mapper(0, 1000, None);
+        assert!(history.mapped.is_empty());
     }
 }

@@ -13,7 +13,7 @@ use crate::recorder::{self, Config};
 use crate::routing::{self, MempoolId};
 use crate::serve::{self, Used};
 use crate::state::{self, Card, CardError};
-use crate::{budgets, options, overlay, pressure, stats};
+use crate::{budgets, conf, options, overlay, pressure, stats};
 use gapless_ledger::Share;
 use gapless_pool::StreamHandle;
 use gapless_trace::Stage;
@@ -256,9 +256,16 @@ pub unsafe extern "C-unwind" fn gapless_free(
     unsafe { serve::give_back(pointer, Some(device)) };
 }
 
-/// CUDA starts. Cards are made on first use.
+/// CUDA starts. Cards are made on first use, with the settings of now.
+///
+/// # Safety
+/// Called from C++ that may be thrown through.
 #[unsafe(no_mangle)]
-pub extern "C" fn gapless_init(device_count: i32) {
+pub unsafe extern "C-unwind" fn gapless_init(device_count: i32) {
+    // SAFETY: as the caller says.
+    if let Some(settings) = unsafe { overlay::settings::now() } {
+        conf::note(settings.text);
+    }
     state::set_device_count(device_count);
 }
 
@@ -309,23 +316,27 @@ pub extern "C" fn gapless_memory_fraction(fraction: f64, device: i32) {
     });
 }
 
-/// The allocation that an address belongs to: itself, with its size.
+/// The allocation that begins at an address: itself, with its size. Throws where none begins there.
 ///
 /// # Safety
-/// `size` is null or valid for a write.
+/// `size` is null or valid for a write. Called from C++ that may be thrown through.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usize) -> *mut c_void {
+pub unsafe extern "C-unwind" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usize) -> *mut c_void {
     let found = guarded(None, || {
         let mut found = None;
         state::for_each(|_, card| found = found.or_else(|| card.pool.containing(pointer as u64)));
         found
     });
-    let (base, bytes) = found.unwrap_or((pointer as u64, 0));
+    let Some((_, bytes)) = found.filter(|(base, _)| *base == pointer as u64) else {
+        // SAFETY: as the caller says; no card is locked.
+        unsafe { exception::throw(Kind::Error, format!("invalid device pointer: {pointer:?}")) };
+        return std::ptr::null_mut();
+    };
     if !size.is_null() {
         // SAFETY: as the caller says.
         unsafe { size.write(bytes as usize) };
     }
-    base as *mut c_void
+    pointer
 }
 
 /// Another stream uses a block. Throws where it sleeps.
@@ -354,11 +365,13 @@ pub unsafe extern "C-unwind" fn gapless_begin_pool(device: i32, id: MempoolId, f
 }
 
 /// It takes no more.
+///
+/// # Safety
+/// Called from C++ that may be thrown through.
 #[unsafe(no_mangle)]
-pub extern "C" fn gapless_end_pool(device: i32, id: MempoolId) {
-    guarded((), || {
-        let _: Result<(), CardError> = state::with_card(device, |card| card.end(id.into()));
-    });
+pub unsafe extern "C-unwind" fn gapless_end_pool(device: i32, id: MempoolId) {
+    // SAFETY: as the caller says.
+    unsafe { routing::end(device, id) };
 }
 
 /// One of its users needs what is in it no more.

@@ -7,8 +7,9 @@
 //!
 //! A routing is a **capture** or it is not, and only a capture makes the pool quiet. PyTorch opens a capture's routing
 //! before the capture begins, so its filter does not take the thread's current stream then; a memory pool's filter
-//! does. From then on the stream is watched: once it was seen captured and is not any more, the capture is over,
-//! whether PyTorch ends the routing or, after a failure, never does.
+//! does, unless an extension opens it for other streams. From then on the stream is watched: once it was seen captured
+//! and is not any more, the capture is over, whether PyTorch ends the routing or, after a failure, never does. Where
+//! the thread that opened the routing comes by again first, there is no capture.
 //!
 //! PyTorch 2.13 and newer also **mark** captures: that one has begun on the thread's current stream, and that it has
 //! ended. Between the two, routings of the same pool may end and begin again (conditional nodes of a graph), which then
@@ -61,16 +62,40 @@ pub enum Capture {
     No,
     /// A capture, of a stream that cannot be told: open until PyTorch ends it.
     Unknown,
-    /// A capture that is about to begin on this stream.
-    Awaited(StreamHandle),
+    /// A capture that is about to begin on this stream, if the thread that opened it does nothing else first.
+    Awaited(StreamHandle, Here),
     Running(StreamHandle),
+    /// No capture began: it takes requests of other streams than the thread's own, or the capture was refused. PyTorch
+    /// may never end it.
+    Elsewhere,
     /// It ended, or failed. PyTorch may still say so.
     Over,
 }
 
+/// A thread, as long as it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Here(usize);
+
+impl Here {
+    /// The present one: its variables are nobody else's.
+    #[must_use]
+    pub fn new() -> Here {
+        thread_local! {
+            static MARK: u8 = const { 0 };
+        }
+        Here(MARK.with(|mark| std::ptr::from_ref(mark) as usize))
+    }
+}
+
+impl Default for Here {
+    fn default() -> Here {
+        Here::new()
+    }
+}
+
 impl Capture {
     fn is_open(self) -> bool {
-        matches!(self, Capture::Unknown | Capture::Awaited(_) | Capture::Running(_))
+        matches!(self, Capture::Unknown | Capture::Awaited(..) | Capture::Running(_))
     }
 
     /// What a routing that begins now, with this filter, is.
@@ -84,7 +109,11 @@ impl Capture {
         // SAFETY: as the caller says.
         unsafe {
             let stream = torch.current_stream(device);
-            if filter.accepts(stream) { Capture::No } else { Capture::Awaited(StreamHandle(stream as u64)) }
+            if filter.accepts(stream) {
+                Capture::No
+            } else {
+                Capture::Awaited(StreamHandle(stream as u64), Here::new())
+            }
         }
     }
 }
@@ -125,7 +154,7 @@ impl Routings {
     /// Whether requests go to this pool already. A capture that did not begin, or that failed, takes none.
     #[must_use]
     pub fn is_taking(&self, pool: PoolKey) -> bool {
-        let takes = |capture: Capture| matches!(capture, Capture::No | Capture::Running(_));
+        let takes = |capture| matches!(capture, Capture::No | Capture::Elsewhere | Capture::Running(_));
         self.open.iter().any(|(routing, capture)| routing.pool == pool && takes(*capture))
     }
 
@@ -133,16 +162,16 @@ impl Routings {
         self.open.push((Arc::new(routing), capture));
     }
 
-    /// The newest routing of this pool ends.
-    pub fn end(&mut self, pool: PoolKey) {
-        if let Some(at) = self.open.iter().rposition(|(routing, _)| routing.pool == pool) {
-            self.open.remove(at);
-        }
+    /// The newest routing of this pool ends. Whether there was one.
+    pub fn end(&mut self, pool: PoolKey) -> bool {
+        let found = self.open.iter().rposition(|(routing, _)| routing.pool == pool);
+        found.map(|at| self.open.remove(at)).is_some()
     }
 
     /// Nobody uses this pool any more: captures into it that failed, or that never began, are not going to be ended.
     pub fn forget(&mut self, pool: PoolKey) {
-        let is_running = |capture: &Capture| !matches!(capture, Capture::Over | Capture::Awaited(_));
+        let is_running =
+            |capture: &Capture| !matches!(capture, Capture::Over | Capture::Elsewhere | Capture::Awaited(..));
         self.open.retain(|(routing, capture)| routing.pool != pool || is_running(capture));
     }
 
@@ -160,14 +189,16 @@ impl Routings {
             .or_else(|| newest(&|capture| capture != Capture::Over))
     }
 
-    /// Looks at the streams of captures. Whether one began or is over.
-    pub fn watch(&mut self, mut is_captured: impl FnMut(StreamHandle) -> bool) -> bool {
+    /// Looks at the streams of captures, from the thread `here`. Whether one began or is over. PyTorch captures as soon
+    /// as it has opened the routing: a thread that comes by again without a capture makes none.
+    pub fn watch(&mut self, here: Here, mut is_captured: impl FnMut(StreamHandle) -> bool) -> bool {
         let marks = self.marked.len();
         self.marked.retain(|stream| is_captured(*stream));
         let mut changed = marks != self.marked.len();
         for (_, capture) in &mut self.open {
             let next = match *capture {
-                Capture::Awaited(stream) if is_captured(stream) => Capture::Running(stream),
+                Capture::Awaited(stream, _) if is_captured(stream) => Capture::Running(stream),
+                Capture::Awaited(_, opener) if opener == here => Capture::Elsewhere,
                 Capture::Running(stream) if !is_captured(stream) => Capture::Over,
                 same => same,
             };
@@ -273,12 +304,34 @@ pub unsafe fn mark_capture(device: i8, begins: bool) {
     });
 }
 
-/// A private pool has one user less. Trackers hear of memory that may go before it does.
+/// A capture, or a memory pool, takes no more requests. Throws where the pool takes none, as PyTorch's own allocator
+/// does.
+///
+/// # Safety
+/// Where C++ may be thrown through.
+pub unsafe fn end(device: i32, id: MempoolId) {
+    let has_ended = guarded(true, || state::with_card(device, |card| card.end(id.into())).unwrap_or(true));
+    if !has_ended {
+        let message = "endAllocatePool: not currently recording to mempool_id".to_owned();
+        // SAFETY: as the caller says; no card is locked.
+        unsafe { exception::throw(Kind::Error, message) };
+    }
+}
+
+/// A private pool has one user less. Trackers hear of memory that may go before it does. Throws where there never was
+/// such a pool, as PyTorch's own allocator does.
 ///
 /// # Safety
 /// Where C++ may be thrown through.
 pub unsafe fn release(device: i32, id: MempoolId) {
     let pool = PoolKey::from(id);
+    let is_known =
+        guarded(true, || state::with_card(device, |card| card.uses_of(pool).is_some()).unwrap_or(true));
+    if !is_known {
+        let message = format!("releasePool: there is no pool ({}, {})", id.first, id.second);
+        // SAFETY: as the caller says; no card is locked.
+        unsafe { exception::throw(Kind::Error, message) };
+    }
     let is_unused = guarded(false, || state::with_card(device, |card| card.release(pool)).unwrap_or(false));
     if is_unused {
         // SAFETY: as the caller says; no card is locked.
@@ -295,6 +348,8 @@ mod tests {
     use crate::cxx::Function;
 
     const STREAM: StreamHandle = StreamHandle(0x5000);
+    /// Another thread than the one that looks.
+    const OTHER: Here = Here(0);
 
     fn routing(pool: u64) -> Routing {
         Routing { pool: PoolKey(0, pool), filter: Filter(Function::EMPTY) }
@@ -305,16 +360,40 @@ mod tests {
         let mut routings = Routings::default();
         routings.begin(routing(1), Capture::No);
         assert!(!routings.is_empty() && !routings.has_capture());
-        assert!(!routings.watch(|_| panic!("it has no stream to look at")));
+        assert!(!routings.watch(Here::new(), |_| panic!("it has no stream to look at")));
         assert!(routings.is_taking(PoolKey(0, 1)) && !routings.is_taking(PoolKey(0, 2)));
         routings.end(PoolKey(0, 1));
         assert!(routings.is_empty() && !routings.is_taking(PoolKey(0, 1)));
     }
 
     #[test]
+    fn a_routing_whose_thread_comes_by_without_a_capture_is_none() {
+        let mut routings = Routings::default();
+        routings.begin(routing(1), Capture::Awaited(STREAM, Here::new()));
+        let elsewhere = std::thread::spawn(Here::new).join().expect("a thread");
+        assert!(!routings.watch(elsewhere, |_| false) && routings.has_capture(), "others wait for it");
+        assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture());
+        assert!(
+            routings.is_taking(PoolKey(0, 1)) && !routings.is_empty(),
+            "it takes other streams' requests"
+        );
+        assert!(!routings.watch(Here::new(), |_| panic!("nobody asks about its stream any more")));
+        routings.forget(PoolKey(0, 1));
+        assert!(routings.is_empty(), "a capture that was refused is not going to be ended");
+    }
+
+    #[test]
+    fn the_end_of_what_did_not_begin_is_told() {
+        let mut routings = Routings::default();
+        assert!(!routings.end(PoolKey(0, 1)));
+        routings.begin(routing(1), Capture::No);
+        assert!(!routings.end(PoolKey(0, 2)) && routings.end(PoolKey(0, 1)) && !routings.end(PoolKey(0, 1)));
+    }
+
+    #[test]
     fn a_capture_that_never_began_is_forgotten_with_its_pool() {
         let mut routings = Routings::default();
-        routings.begin(routing(1), Capture::Awaited(STREAM));
+        routings.begin(routing(1), Capture::Awaited(STREAM, OTHER));
         routings.forget(PoolKey(0, 2));
         assert!(routings.has_capture(), "another pool's end says nothing about it");
         routings.forget(PoolKey(0, 1));
@@ -324,10 +403,10 @@ mod tests {
     #[test]
     fn a_capture_is_open_until_its_stream_was_captured_and_is_not_any_more() {
         let mut routings = Routings::default();
-        routings.begin(routing(1), Capture::Awaited(STREAM));
-        assert!(!routings.watch(|_| false) && routings.has_capture(), "it is about to begin");
-        assert!(routings.watch(|stream| stream == STREAM) && routings.has_capture());
-        assert!(routings.watch(|_| false) && !routings.has_capture() && routings.is_empty());
+        routings.begin(routing(1), Capture::Awaited(STREAM, OTHER));
+        assert!(!routings.watch(Here::new(), |_| false) && routings.has_capture(), "it is about to begin");
+        assert!(routings.watch(Here::new(), |stream| stream == STREAM) && routings.has_capture());
+        assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture() && routings.is_empty());
         // PyTorch says so too, as a rule.
         routings.end(PoolKey(0, 1));
         assert!(routings.open.is_empty());
@@ -338,7 +417,7 @@ mod tests {
         let mut routings = Routings::default();
         routings.begin(routing(1), Capture::No);
         routings.begin(routing(1), Capture::Running(STREAM));
-        routings.watch(|_| false);
+        routings.watch(Here::new(), |_| false);
         routings.end(PoolKey(0, 1));
         assert!(!routings.is_empty());
         routings.end(PoolKey(0, 1));
@@ -355,7 +434,7 @@ mod tests {
         routings.begin(routing(3), Capture::No);
         let pools = [STREAM, other, joined].map(|stream| routings.pool_of_captured(stream));
         assert_eq!(pools, [Some(PoolKey(0, 1)), Some(PoolKey(0, 2)), Some(PoolKey(0, 2))]);
-        routings.watch(|_| false);
+        routings.watch(Here::new(), |_| false);
         assert_eq!(routings.pool_of_captured(STREAM), Some(PoolKey(0, 3)), "within a mark");
     }
 
@@ -363,7 +442,7 @@ mod tests {
     fn a_stream_that_cannot_be_told_is_waited_for_until_the_end_is_said() {
         let mut routings = Routings::default();
         routings.begin(routing(1), Capture::Unknown);
-        assert!(!routings.watch(|_| false) && routings.has_capture());
+        assert!(!routings.watch(Here::new(), |_| false) && routings.has_capture());
         routings.end(PoolKey(0, 1));
         assert!(!routings.has_capture());
     }
@@ -371,11 +450,11 @@ mod tests {
     #[test]
     fn a_marked_capture_goes_on_while_its_routings_end_and_begin() {
         let mut routings = Routings::default();
-        routings.begin(routing(1), Capture::Awaited(STREAM));
+        routings.begin(routing(1), Capture::Awaited(STREAM, OTHER));
         routings.mark(STREAM);
         routings.end(PoolKey(0, 1));
         routings.begin(routing(1), Capture::No);
-        assert!(!routings.watch(|_| true) && routings.has_capture());
+        assert!(!routings.watch(Here::new(), |_| true) && routings.has_capture());
         routings.unmark(STREAM);
         assert!(!routings.has_capture() && !routings.is_empty());
     }
@@ -384,7 +463,7 @@ mod tests {
     fn a_mark_of_a_capture_that_was_given_up_is_forgotten() {
         let mut routings = Routings::default();
         routings.mark(STREAM);
-        assert!(routings.watch(|_| false) && !routings.has_capture());
+        assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture());
         routings.unmark(STREAM);
         assert!(!routings.has_capture());
     }
@@ -394,7 +473,7 @@ mod tests {
         let mut routings = Routings::default();
         routings.begin(routing(1), Capture::Running(STREAM));
         routings.begin(routing(2), Capture::Running(STREAM));
-        routings.watch(|_| false);
+        routings.watch(Here::new(), |_| false);
         routings.forget(PoolKey(0, 1));
         assert_eq!(routings.open.len(), 1);
     }

@@ -19,7 +19,6 @@ use crate::pressure::{self, Pressure};
 use crate::recorder::{self, Flight};
 use crate::regions;
 use crate::routing;
-use crate::sharing;
 use crate::state::{self, CARDS, Card};
 use crate::suppliers::{self, Refused};
 use crate::traced;
@@ -160,7 +159,7 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
             })?;
             checked::handed_out(card, addr, who.as_ref())?;
             if state::is_told() {
-                card.tell_alloc(addr, &Caller { stack: stack.as_ref(), line, at_address: true });
+                card.tell_alloc(addr, &Caller { stack: stack.as_ref(), line, at_address: true, asks: true });
             }
             Ok(())
         };
@@ -250,16 +249,10 @@ impl Request {
     /// As [`Request::serve`].
     #[cold]
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
-        if self.size >= EXABYTE {
-            drop(self);
-            // SAFETY: as the caller says.
-            return unsafe { fail(Kind::OutOfMemory, ABSURD.to_owned()) };
-        }
         // SAFETY: as the caller says.
         let again = || unsafe { self.prepared() }.inspect_err(Failure::put_off).ok();
         // SAFETY: as the caller says; no card is locked.
-        let is_freed =
-            sharing::is_used() && foreign::torch().is_some_and(|torch| unsafe { torch.collect_shared() });
+        let is_freed = foreign::torch().is_some_and(|torch| unsafe { torch.ask_callbacks() });
         if is_freed && let Some(addr) = again() {
             return addr as *mut c_void;
         }
@@ -349,13 +342,28 @@ impl Request {
     }
 
     fn caller(&self) -> Caller<'_> {
-        Caller { stack: self.stack.as_ref(), line: self.line, at_address: false }
+        Caller { stack: self.stack.as_ref(), line: self.line, at_address: false, asks: true }
     }
 }
 
-/// A request that PyTorch's own allocator refuses without a look at the card, and what it says then.
-const EXABYTE: u64 = 1 << 60;
+/// A tensor's size that PyTorch's own allocator refuses without a look at the card, and what it says then.
+const EXABYTE: usize = 1 << 60;
 const ABSURD: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
+
+/// [`request`] for a tensor: a size that no card can have is refused at once, and counts for nothing.
+///
+/// # Safety
+/// As [`request`].
+#[inline]
+pub unsafe fn request_for_tensor(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
+    if size >= EXABYTE {
+        // SAFETY: as the caller says.
+        return unsafe { fail(Kind::OutOfMemory, ABSURD.to_owned()) };
+    }
+    // SAFETY: as the caller says.
+    unsafe { request(size, device, stream) }
+}
+
 /// What a failure says where nothing more is known.
 const PLAIN: &str = "CUDA out of memory.";
 

@@ -9,7 +9,7 @@ use crate::planner::Background;
 use crate::quota::{QuotaDevice, admission};
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::recorder::{self, Flight};
-use crate::routing::{Capture, Routing, Routings};
+use crate::routing::{Capture, Here, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
 use crate::watcher::{Caller, Event, Stack, Watcher};
@@ -423,7 +423,7 @@ impl Card {
     fn watch_captures(&mut self) {
         if self.routings.has_capture() {
             let Card { pool, routings, .. } = self;
-            if routings.watch(|stream| pool.device().is_captured(stream)) {
+            if routings.watch(Here::new(), |stream| pool.device().is_captured(stream)) {
                 self.rerouted();
             }
         }
@@ -470,9 +470,12 @@ impl Card {
         }
     }
 
-    pub fn end(&mut self, pool: PoolKey) {
-        self.routings.end(pool);
+    /// Whether there was a routing of this pool to end.
+    #[must_use]
+    pub fn end(&mut self, pool: PoolKey) -> bool {
+        let has_ended = self.routings.end(pool);
         self.rerouted();
+        has_ended
     }
 
     /// A private pool has one user less. Whether nobody uses it any more: once trackers have heard of what was

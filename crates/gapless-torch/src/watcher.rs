@@ -28,11 +28,13 @@ pub struct Caller<'a> {
     pub line: u32,
     /// The program chose the address.
     pub at_address: bool,
+    /// It asked for memory, and did not give some back.
+    pub asks: bool,
 }
 
 impl Caller<'_> {
     /// The library itself.
-    pub const NOBODY: Caller<'static> = Caller { stack: None, line: 0, at_address: false };
+    pub const NOBODY: Caller<'static> = Caller { stack: None, line: 0, at_address: false, asks: false };
 }
 
 /// One who hears. Sizes are what was asked for.

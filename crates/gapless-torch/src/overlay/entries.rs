@@ -30,7 +30,7 @@ macro_rules! entries {
 }
 
 /// Every entry: the name, the arguments, the function.
-fn known() -> [(&'static str, &'static str, usize); 46] {
+fn known() -> [(&'static str, &'static str, usize); 48] {
     entries! {
         "allocate"("m") => memory::allocate,
         "raw_deleter"("v") => memory::raw_deleter,
@@ -42,6 +42,8 @@ fn known() -> [(&'static str, &'static str, usize); 46] {
         "getMemoryFraction"("a") => memory::memory_fraction,
         "setMemoryFraction"("da") => memory::set_memory_fraction,
         "cacheInfo"("aPm") => memory::cache_info,
+        "enable"("b") => memory::enable,
+        "isEnabled"("v") => memory::is_enabled,
         "shareIpcHandle"("Pv") => sharing::share,
         "getIpcDevPtr"(string!()) => sharing::open,
         "enablePeerAccess"("aa") => peers::enable,

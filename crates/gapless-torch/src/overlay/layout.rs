@@ -315,13 +315,13 @@ pub unsafe fn write_stats(
 ///
 /// # Safety
 /// `place` is valid for a write of the build's `SnapshotInfo`.
-pub unsafe fn write_newer_parts(place: *mut SnapshotInfo, layouts: Layouts) {
+pub unsafe fn write_newer_parts(place: *mut SnapshotInfo, pinned_limits: [usize; 2], layouts: Layouts) {
     let mut out = Writer(place.wrapping_add(1).cast());
     // SAFETY: as the caller says.
     unsafe {
         if layouts.pinned_limits {
-            // The most that is rounded up, and that is kept: no limit.
-            out.put([usize::MAX; 2]);
+            // The most that is rounded up, and that is kept.
+            out.put(pinned_limits);
         }
         if layouts.host {
             // PyTorch fills them itself.

@@ -7,6 +7,7 @@ use crate::foreign::{self, Deleter, Torch};
 use crate::routing::MempoolId;
 use crate::{checked, conf, history, serve, state, suppliers};
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Finds PyTorch's functions. Whether they are there.
 pub(super) fn prepare() -> bool {
@@ -27,10 +28,13 @@ pub(super) unsafe fn current_device() -> i8 {
     unsafe { torch().current_device() }
 }
 
-unsafe fn request(size: usize, device: i8, stream: *mut c_void) -> *mut c_void {
+type Request = unsafe fn(usize, i32, *mut c_void) -> *mut c_void;
+
+#[inline]
+unsafe fn request(ask: Request, size: usize, device: i8, stream: *mut c_void) -> *mut c_void {
     // SAFETY: C++ called, and may be thrown through.
     unsafe {
-        let data = serve::request(size, i32::from(device), stream);
+        let data = ask(size, i32::from(device), stream);
         if torch().is_profiling() {
             report(data, 1, Some(device));
         }
@@ -85,8 +89,10 @@ pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size
     // result.
     unsafe {
         let index = torch.current_device();
-        let data =
-            if size == 0 { std::ptr::null_mut() } else { request(size, index, torch.current_stream(index)) };
+        let data = match size {
+            0 => std::ptr::null_mut(),
+            _ => request(serve::request_for_tensor, size, index, torch.current_stream(index)),
+        };
         out.write(DataPtr { data, deleter: delete, context: data, device: Device { kind: CUDA, index } });
     }
     out
@@ -132,7 +138,7 @@ pub(super) unsafe extern "C-unwind" fn raw_alloc(_: This, size: usize) -> *mut c
     // SAFETY: as in `allocate`.
     unsafe {
         let device = torch.current_device();
-        request(size, device, torch.current_stream(device))
+        request(serve::request, size, device, torch.current_stream(device))
     }
 }
 
@@ -146,7 +152,7 @@ pub(super) unsafe extern "C-unwind" fn raw_alloc_with_stream(
         return std::ptr::null_mut();
     }
     // SAFETY: as in `allocate`.
-    unsafe { request(size, torch().current_device(), stream) }
+    unsafe { request(serve::request, size, torch().current_device(), stream) }
 }
 
 /// `raw_delete(pointer)`.
@@ -209,6 +215,19 @@ pub(super) unsafe extern "C-unwind" fn set_memory_fraction(_: This, fraction: f6
             on_card(device, |card| card.set_fraction(fraction))
         });
     }
+}
+
+/// What `enable` was told last.
+static ENABLED: AtomicBool = AtomicBool::new(true);
+
+/// `enable(on)`: memory is cached in any case; programs that switch it off ask later what it was.
+pub(super) unsafe extern "C-unwind" fn enable(_: This, on: bool) {
+    ENABLED.store(on, Ordering::Relaxed);
+}
+
+/// `isEnabled()`.
+pub(super) unsafe extern "C-unwind" fn is_enabled(_: This) -> bool {
+    ENABLED.load(Ordering::Relaxed)
 }
 
 /// `cacheInfo(device, largest)`: a number that is not 0 is what the caller knows of already.

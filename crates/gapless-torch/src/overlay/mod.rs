@@ -19,6 +19,7 @@ mod pools;
 pub mod probe;
 mod recording;
 pub mod rows;
+pub(crate) mod settings;
 mod sharing;
 mod snapshot;
 
@@ -257,6 +258,7 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
                 table[entry.word] = entry.function;
             }
         });
+        settings::prepare(|name| known(version, commit)?.word_of(name).map(|(word, _)| word - HEADER));
         // torch.accelerator asks the allocator that is registered for the kind of device, which is still PyTorch's own.
         if let Some(set) = find(&C10, c"_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh") {
             let set = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(i8, *mut c_void, u8)>(set);

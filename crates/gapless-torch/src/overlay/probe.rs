@@ -172,8 +172,8 @@ unsafe extern "C-unwind" fn known_snapshot(
         let write =
             |place: *mut AnnotationEntry, annotation: &Annotation| write_annotation(place, annotation);
         (&raw mut (*out).external_annotations).write(CxxVec::build([&annotation].into_iter(), write));
-        snapshot::write_config(&raw mut (*out).config);
-        write_newer_parts(out, layouts());
+        snapshot::write_config(&raw mut (*out).config, None);
+        write_newer_parts(out, [usize::MAX; 2], layouts());
     }
     out
 }

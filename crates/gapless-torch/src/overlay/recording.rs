@@ -64,6 +64,9 @@ fn set(on: bool, recorder: usize, most: usize, when: i32, clear: bool, skipped: 
         if !on || clear {
             card.history.clear();
         }
+        if !on {
+            card.history.forget_mapped();
+        }
         card.pool.set_log(state::needs_log());
     });
     Ok(())
@@ -136,9 +139,7 @@ pub(super) unsafe extern "C-unwind" fn annotate_memory(
             if is_there {
                 return Ok(());
             }
-            refuse(format!(
-                "gapless: {pointer:?} is not the beginning of memory that is in use, so there is nothing to annotate"
-            ))
+            refuse(format!("annotateMemory: no live allocation found at pointer {pointer:?}"))
         });
         history::tell_trackers();
     }

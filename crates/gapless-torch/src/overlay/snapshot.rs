@@ -9,6 +9,7 @@ use super::layout::{
     BlockInfo, ConfigInfo, SegmentInfo, SnapshotInfo, StreamSegmentSize, layouts, write_annotation,
     write_newer_parts, write_trace_entry,
 };
+use super::settings::{self, Settings};
 use super::{Refusal, This, answer};
 use crate::conf;
 use crate::cxx::{CxxString, CxxVec, SharedPtr};
@@ -28,10 +29,11 @@ struct Picture {
     entries: Vec<Entry>,
 }
 
-/// A segment, with its number by age and the stacks of its blocks.
+/// A segment, with its number by age, the stack that had it mapped and those of its blocks.
 struct Shown {
     segment: SegmentView,
     number: i32,
+    stack: Option<Stack>,
     stacks: Vec<Option<Stack>>,
 }
 
@@ -74,8 +76,10 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
         (&raw mut (*out).segments).write(segments);
         (&raw mut (*out).device_traces).write(device_traces);
         (&raw mut (*out).external_annotations).write(external_annotations);
-        write_config(&raw mut (*out).config);
-        write_newer_parts(out, layouts());
+        let settings = settings::now();
+        write_config(&raw mut (*out).config, settings.as_ref());
+        let limits = settings.map_or([usize::MAX; 2], |settings| settings.pinned_limits);
+        write_newer_parts(out, limits, layouts());
     }
     out
 }
@@ -98,20 +102,27 @@ fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
             .into_iter()
             .zip(numbers)
             .filter(|(segment, _)| is_wanted(segment))
-            .map(|(segment, number)| Shown { number, stacks: stacks(&segment), segment })
+            .map(|(segment, number)| Shown {
+                number,
+                stack: card.history.mapper_of(segment.addr).cloned(),
+                stacks: stacks(&segment),
+                segment,
+            })
             .collect();
-        pictures.push(Picture { device, segments, entries });
-        note_snapshot(device, card);
+        let picture = Picture { device, segments, entries };
+        note_snapshot(card, &picture, wanted);
+        pictures.push(picture);
     });
     pictures
 }
 
-/// The next snapshot shows when this one was taken.
-fn note_snapshot(device: i32, card: &mut Card) {
+/// The next snapshot shows when this one was taken, of which pool, and what was in use there.
+fn note_snapshot(card: &mut Card, picture: &Picture, pool: PoolKey) {
     if history::is_watched() {
-        let active = card.pool.stats_shown().active.current;
-        let what = Event { addr: 0, size: active, stream: StreamHandle(0), pool: PoolKey(0, 0) };
-        card.history.add(device, Action::Snapshot, what, None);
+        let blocks = picture.segments.iter().flat_map(|shown| &shown.segment.blocks);
+        let size = blocks.filter(|block| is_active(block)).map(|block| block.size).sum();
+        let what = Event { addr: 0, size, stream: StreamHandle(0), pool };
+        card.history.add(picture.device, Action::Snapshot, what, None);
     }
 }
 
@@ -122,7 +133,7 @@ fn is_active(block: &BlockView) -> bool {
 
 /// # Safety
 /// Whoever gets it frees it.
-unsafe fn segment_info(device: i32, Shown { segment, number, stacks }: &Shown) -> SegmentInfo {
+unsafe fn segment_info(device: i32, Shown { segment, number, stack, stacks }: &Shown) -> SegmentInfo {
     let sum = |of: fn(&BlockView) -> u64| segment.blocks.iter().map(of).sum::<u64>() as usize;
     let blocks: Vec<_> = segment.blocks.iter().zip(stacks).collect();
     // SAFETY: each block is written whole; the caller passes the vector on.
@@ -151,7 +162,7 @@ unsafe fn segment_info(device: i32, Shown { segment, number, stacks }: &Shown) -
         is_expandable: true,
         pool: regions::as_torch_sees(segment.pool).into(),
         blocks,
-        context: SharedPtr::NULL,
+        context: stack.clone().unwrap_or(SharedPtr::NULL),
     }
 }
 
@@ -160,18 +171,20 @@ const DIVISIONS: usize = 16;
 
 /// # Safety
 /// `place` is valid for a write; whoever gets it frees it.
-pub(super) unsafe fn write_config(place: *mut ConfigInfo) {
-    let settings = conf::text();
+pub(super) unsafe fn write_config(place: *mut ConfigInfo, settings: Option<&Settings>) {
+    let text = settings.map_or_else(conf::text, |settings| settings.text.clone());
+    let threads = settings.map_or(1, |settings| settings.register_threads);
+    let use_host_register = settings.is_some_and(|settings| settings.use_host_register);
     // SAFETY: every field is written, the string where it stays.
     unsafe {
         (&raw mut (*place).garbage_collection_threshold).write(0.0);
         (&raw mut (*place).max_split_size).write(usize::MAX);
-        (&raw mut (*place).pinned_num_register_threads).write(1);
+        (&raw mut (*place).pinned_num_register_threads).write(threads);
         (&raw mut (*place).expandable_segments).write(true);
         (&raw mut (*place).release_lock_on_malloc).write(false);
-        (&raw mut (*place).pinned_use_host_register).write(false);
+        (&raw mut (*place).pinned_use_host_register).write(use_host_register);
         (&raw mut (*place).graph_capture_record_stream_reuse).write(false);
-        CxxString::write(&raw mut (*place).last_allocator_settings, &settings);
+        CxxString::write(&raw mut (*place).last_allocator_settings, &text);
         (&raw mut (*place).roundup_power2_divisions).write(CxxVec::of(vec![0; DIVISIONS]));
     }
 }

@@ -27,20 +27,11 @@ use gapless_cuda::sharing::SharingError;
 use gapless_pool::{Behind, PageHandle};
 use handle::Passed;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use opened::open;
 
-/// Whether something was shared: PyTorch then holds blocks for readers, which it may give up when memory is scarce.
-static USED: AtomicBool = AtomicBool::new(false);
-
 /// Readers without Gapless take files out of this process themselves: so many stay open for one block, at most.
 const MOST_FILES: usize = 64;
-
-/// Whether something was shared.
-pub(crate) fn is_used() -> bool {
-    USED.load(Ordering::Relaxed)
-}
 
 /// Statistics of the process: what it has of others, and what it offers to them; nothing where there is neither.
 pub(crate) fn write_json(out: &mut String) {
@@ -75,11 +66,8 @@ pub(crate) fn share(addr: u64, newer: bool) -> Result<(u64, Vec<u8>), String> {
             found = Some(handle_of(card, behind, newer));
         }
     });
-    let shared = found.unwrap_or_else(|| {
-        Err(format!("gapless: nothing is allocated at {addr:#x}, so it cannot be shared"))
-    })?;
-    USED.store(true, Ordering::Relaxed);
-    Ok(shared)
+    found
+        .unwrap_or_else(|| Err(format!("gapless: nothing is allocated at {addr:#x}, so it cannot be shared")))
 }
 
 fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64, Vec<u8>), String> {

@@ -9,8 +9,8 @@
 //! name whose owner does not answer is free.
 
 use super::manifest::{Manifest, Storage};
+use super::offers;
 use super::passing::{self, Taken};
-use super::{USED, offers};
 use crate::quota::admission;
 use crate::state;
 use gapless_cuda::sharing::{Attached, Imported};
@@ -98,7 +98,6 @@ pub(crate) fn share(
         return Err(format!("{} cannot be written: {error}", file.display()).into());
     }
     OFFERED.fetch_add(manifest.total(), Ordering::Relaxed);
-    USED.store(true, Ordering::Relaxed);
     Ok(handle)
 }
 
