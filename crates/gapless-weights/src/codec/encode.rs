@@ -286,7 +286,7 @@ impl Encoder {
         let high_plan = match &order[..] {
             [] => Some(Plan::Constant(0)),
             [(_, byte)] => Some(Plan::Constant(*byte)),
-            _ if is_wasteful => better_by_rans(&counts, least, count).map(Plan::Rans),
+            _ if is_wasteful => better_by_rans(&counts, least, count),
             _ => None,
         };
         let limit = least as f64 + MISJUDGED * count as f64;
@@ -308,26 +308,36 @@ impl Encoder {
         }
         let low_coding = if low_is_close {
             let low = &self.low[..count];
-            // A quarter of the bytes tells whether rANS pays. It gives the frequencies too, if no symbol is missing.
+            // A quarter of the bytes tells whether rANS pays. It gives the frequencies too, if no symbol is missing and
+            // the other runs are like it.
+            let begin = at;
             let quarter = counts::of_quarter(low);
-            let mut plan = plan_of(&quarter, count - TUNED.min(count));
-            if plan.is_some() && quarter.contains(&0) {
-                plan = plan_of(&counts::of_bytes(low, true), count);
-            }
-            match plan {
-                Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
-                Some(Plan::Rans(frequencies)) => {
-                    put_rans(low, &frequencies, &mut self.words, out, &mut at, (path, ahead))
+            let guess = plan_of(&quarter, count - TUNED.min(count));
+            let coded = match guess {
+                None => Some(put_raw(low, out, &mut at)),
+                Some(Plan::Rans(frequencies, bytes)) if !quarter.contains(&0) => {
+                    let coding = put_rans(low, &frequencies, &mut self.words, out, &mut at, (path, ahead));
+                    (at - begin <= aligned(bytes + TUNED + count / 256)).then_some(coding)
                 }
-                None => put_raw(low, out, &mut at),
-            }
+                Some(_) => None,
+            };
+            coded.unwrap_or_else(|| {
+                at = begin;
+                match plan_of(&counts::of_bytes(low, true), count) {
+                    Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
+                    Some(Plan::Rans(frequencies, _)) => {
+                        put_rans(low, &frequencies, &mut self.words, out, &mut at, (path, ahead))
+                    }
+                    None => put_raw(low, out, &mut at),
+                }
+            })
         } else {
             at += aligned(count);
             Coding::Raw
         };
         let high_coding = match high_plan {
             Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
-            Some(Plan::Rans(frequencies)) => {
+            Some(Plan::Rans(frequencies, _)) => {
                 counts::exponents(values, &mut self.high, path);
                 let high = &self.high[..count];
                 put_rans(high, &frequencies, &mut self.words, out, &mut at, (path, ahead))
@@ -349,7 +359,7 @@ impl Encoder {
         if counts::entropy(&counts::of_bytes(plane, false)) < 8.0 * (1.0 - PLAIN_GAIN) {
             match plan_of(&counts::of_bytes(plane, true), count) {
                 Some(Plan::Constant(byte)) => return put_constant(byte, out, at),
-                Some(Plan::Rans(frequencies)) => {
+                Some(Plan::Rans(frequencies, _)) => {
                     return put_rans(plane, &frequencies, &mut self.words, out, at, (self.path, ahead));
                 }
                 None => {}
@@ -388,16 +398,17 @@ impl Encoder {
     }
 }
 
-/// Frequencies for rANS, where that is enough better than a cascade of so many bits.
-fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize) -> Option<Box<[u32; 256]>> {
+/// rANS, where that is enough better than a cascade of so many bits.
+fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize) -> Option<Plan> {
     let waste = (CASCADE_WASTE * count as f64 / 8.0) as usize;
     let (frequencies, bytes) = rans::plan(counts)?;
-    (bytes + waste < bits as usize / 8).then(|| Box::new(frequencies))
+    (bytes + waste < bits as usize / 8).then(|| Plan::Rans(Box::new(frequencies), bytes))
 }
 
 enum Plan {
     Constant(u8),
-    Rans(Box<[u32; 256]>),
+    /// By these frequencies, in so many bytes.
+    Rans(Box<[u32; 256]>, usize),
 }
 
 /// What takes the place of plain bytes, where it pays.
@@ -407,7 +418,7 @@ fn plan_of(counts: &[u32; 256], count: usize) -> Option<Plan> {
     }
     let (frequencies, bytes) = rans::plan(counts)?;
     let gain = (PLAIN_GAIN * count as f64) as usize;
-    (bytes + gain < count).then(|| Plan::Rans(Box::new(frequencies)))
+    (bytes + gain < count).then(|| Plan::Rans(Box::new(frequencies), bytes))
 }
 
 /// The one symbol that occurs, where there is but one.
