@@ -238,7 +238,7 @@ fn low_bytes_that_differ_from_the_counted_quarter_survive_and_cost_no_more_than_
         check(name, Kind::Bf16, &values);
         stream::encode(Kind::Bf16, &values, Path::best()).len()
     };
-    let is_counted = |at: usize| at / 128 % 4 == 0;
+    let is_counted = |at: usize| (at / 128).is_multiple_of(4);
     let plain = stream_of("plain", &mut |rng, _| rng.next() as u8);
     let few = stream_of("few", &mut |rng, _| rng.below(3) as u8);
     assert!(few < plain * 3 / 4, "rANS takes {few} bytes for few symbols, plain ones take {plain}");
@@ -248,9 +248,8 @@ fn low_bytes_that_differ_from_the_counted_quarter_survive_and_cost_no_more_than_
         some => some as u8 * 2,
     });
     assert!(missing < plain * 3 / 4, "{missing} of {plain}");
-    let sorts: [(&str, &dyn Fn(&mut Rng) -> u8); 3] =
-        [("few", &|rng| rng.below(4) as u8), ("one", &|_| 5), ("most", &|rng| rng.below(255) as u8)];
-    for (name, counted) in sorts {
+    let sorts: [fn(&mut Rng) -> u8; 3] = [|rng| rng.below(4) as u8, |_| 5, |rng| rng.below(255) as u8];
+    for (name, counted) in ["few", "one", "most"].into_iter().zip(sorts) {
         let length =
             stream_of(name, &mut |rng, at| if is_counted(at) { counted(rng) } else { rng.next() as u8 });
         assert!(length <= plain, "{name}: {length} of {plain}");
