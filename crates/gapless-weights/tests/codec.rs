@@ -225,6 +225,43 @@ fn a_chunk_that_differs_from_its_sample_is_as_small_as_another() {
     }
 }
 
+/// Low bytes are counted in one run of 128 values in four: here those runs are not what the others are.
+#[test]
+fn low_bytes_that_differ_from_the_counted_quarter_survive_and_cost_no_more_than_plain_ones() {
+    let mut rng = Rng(11);
+    let exponents: Vec<u16> = (0..65_536).map(|_| 110 + (rng.next() | 1).trailing_zeros() as u16).collect();
+    let mut stream_of = |name: &str, low: &mut dyn FnMut(&mut Rng, usize) -> u8| {
+        let value = |(at, exponent): (usize, &u16)| {
+            (exponent << 8 | u16::from(low(&mut rng, at))).rotate_right(1).to_le_bytes()
+        };
+        let values: Vec<u8> = exponents.iter().enumerate().flat_map(value).collect();
+        check(name, Kind::Bf16, &values);
+        stream::encode(Kind::Bf16, &values, Path::best()).len()
+    };
+    let is_counted = |at: usize| (at / 128).is_multiple_of(4);
+    let plain = stream_of("plain", &mut |rng, _| rng.next() as u8);
+    let few = stream_of("few", &mut |rng, _| rng.below(3) as u8);
+    assert!(few < plain * 3 / 4, "rANS takes {few} bytes for few symbols, plain ones take {plain}");
+    // Symbols that only the other runs have: one, three quarters of all, all but one.
+    let missing = stream_of("one is missing", &mut |rng, at| match rng.below(9) {
+        0 if !is_counted(at) => 77,
+        some => some as u8 * 2,
+    });
+    assert!(missing < plain * 3 / 4, "{missing} of {plain}");
+    let sorts: [fn(&mut Rng) -> u8; 3] = [|rng| rng.below(4) as u8, |_| 5, |rng| rng.below(255) as u8];
+    for (name, counted) in ["few", "one", "most"].into_iter().zip(sorts) {
+        let length =
+            stream_of(name, &mut |rng, at| if is_counted(at) { counted(rng) } else { rng.next() as u8 });
+        assert!(length <= plain, "{name}: {length} of {plain}");
+    }
+    // All symbols occur in the counted runs, most of them once; elsewhere all are as frequent.
+    let skewed = stream_of("skewed", &mut |rng, at| match (is_counted(at), at % 7) {
+        (true, 0) | (false, _) => rng.next() as u8,
+        _ => 3,
+    });
+    assert!(skewed < plain - 1000, "{skewed} of {plain}: the frequencies of all runs save more than that");
+}
+
 #[test]
 fn a_damaged_stream_is_an_error() {
     let mut rng = Rng(99);

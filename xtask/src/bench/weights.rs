@@ -3,7 +3,8 @@
 //! Then bit-exactness over 10^9 values (`VALUES=n`), and loads to host memory beside their peers.
 //!
 //! Data: Gaussian tensors, and trained weights that packages of the registry ship; some of them are set aside.
-//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables. On each set ours runs first,
+//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables, `PAGES=huge` gives ours and the
+//! peers huge pages for all memory that glibc allocates. On each set ours runs first,
 //! then the peers: on a machine with other load the quotients are a hint at best. memcpy is measured twice, and the
 //! quotient of its two lines is noise.
 
@@ -156,13 +157,19 @@ fn table(name: &str, python: &str, files: &[PathBuf], rounds: &str) -> Result<()
     ours_args.extend(list());
     let mut peers_args = vec![SCRIPT, "peers", rounds];
     peers_args.extend(list());
-    let ours: Value = serde_json::from_str(&shell::output(command(".", &bench, &ours_args))?)
-        .context("weights_bench prints JSON")?;
-    let peers: Value = serde_json::from_str(&shell::output(command(".", python, &peers_args))?)
-        .context("weights.py prints JSON")?;
+    let has_huge_pages = std::env::var("PAGES").is_ok_and(|pages| pages == "huge");
+    let figures = |program: &str, args: &[&str]| -> Result<Value> {
+        let mut measured = command(".", program, args);
+        if has_huge_pages {
+            measured.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+        }
+        serde_json::from_str(&shell::output(measured)?).with_context(|| format!("{program} prints JSON"))
+    };
+    let (ours, peers) = (figures(&bench, &ours_args)?, figures(python, &peers_args)?);
     let zipnn = &peers["ZipNN"];
     let (ratio, total) = (number(&ours["packed"]) / number(&ours["bytes"]), number(&ours["bytes"]) / 1e6);
-    println!("\n{name}: {} files, {total:.0} MB of bf16, one thread", files.len());
+    let pages = if has_huge_pages { ", huge pages" } else { "" };
+    println!("\n{name}: {} files, {total:.0} MB of bf16, one thread{pages}", files.len());
     println!(
         "  ratio  ours {ratio:.4}  ZipNN {:.4}  zstd -3 {:.4}",
         number(&zipnn["ratio"]),

@@ -177,7 +177,8 @@ impl Cascade {
         }
         let places = self.places(items);
         let raw = &section[places[self.levels]..places[self.levels] + self.raw()];
-        let mut counts = super::counts::of_bytes(raw, true);
+        let mut counts = [0; 256];
+        raw.iter().for_each(|symbol| counts[usize::from(*symbol)] += 1);
         let mut items = items as u32;
         for level in 0..self.levels {
             let (planes, bits) = (&section[places[level]..places[level + 1]], self.bits[level]);

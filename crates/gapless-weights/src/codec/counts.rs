@@ -1,12 +1,15 @@
 //! How often each byte occurs in a plane, and what that says about its size.
 
 use super::ahead::Ahead;
+use super::path::Path;
 use std::sync::LazyLock;
 
 /// Values in one run of a sample.
 const RUN: usize = 128;
 /// A sample counts one run of this many.
 const STEP: usize = 32;
+/// A larger sample counts one run of this many.
+const QUARTER: usize = 4;
 
 /// Counts of the high and the low byte of 16-bit values after a rotation by one bit: for bf16 the exponent, and
 /// mantissa with sign.
@@ -57,16 +60,52 @@ pub(super) fn of_sample(values: &[u8], ahead: &mut Ahead) -> ([u32; 256], [u32; 
     (sum(&high), sum(&low))
 }
 
+/// The high bytes of 16-bit values after a rotation by one bit.
+#[allow(unsafe_code)]
+pub(super) fn exponents(values: &[u8], high: &mut [u8], path: Path) {
+    #[inline(always)]
+    fn all(values: &[u8], high: &mut [u8]) {
+        for (high, value) in high.iter_mut().zip(values.as_chunks::<2>().0) {
+            *high = (u16::from_le_bytes(*value) >> 7) as u8;
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn by_avx2(values: &[u8], high: &mut [u8]) {
+        all(values, high);
+    }
+    match path {
+        Path::Portable => all(values, high),
+        // SAFETY: `Path::checked` saw that the processor has these instructions.
+        #[cfg(target_arch = "x86_64")]
+        _ => unsafe { by_avx2(values, high) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => all(values, high),
+    }
+}
+
+/// Counts of every fourth run of a plane of bytes, four times: about those of the plane. Of a short plane the counts.
+pub(super) fn of_quarter(plane: &[u8]) -> [u32; 256] {
+    if plane.len() < 4 * RUN * STEP {
+        return of_bytes(plane, true);
+    }
+    of_runs(plane, QUARTER).map(|count| count * QUARTER as u32)
+}
+
 /// Counts of a plane of bytes.
 pub(super) fn of_bytes(plane: &[u8], all: bool) -> [u32; 256] {
-    let mut tables = [[0u32; 256]; 4];
-    for run in plane.chunks(RUN).step_by(step(plane.len(), all)) {
+    of_runs(plane, step(plane.len(), all))
+}
+
+fn of_runs(plane: &[u8], step: usize) -> [u32; 256] {
+    let mut tables = [[0u32; 256]; 8];
+    for run in plane.chunks(RUN).step_by(step) {
         let (eights, rest) = run.as_chunks::<8>();
         for eight in eights {
             // One load for eight bytes: the counters need the others.
             let word = u64::from_le_bytes(*eight);
             for k in 0..8 {
-                tables[k % 4][usize::from((word >> (8 * k)) as u8)] += 1;
+                tables[k][usize::from((word >> (8 * k)) as u8)] += 1;
             }
         }
         for byte in rest {
@@ -80,9 +119,9 @@ fn step(values: usize, all: bool) -> usize {
     if all || values < 4 * RUN * STEP { 1 } else { STEP }
 }
 
-fn sum([first, others @ ..]: &[[u32; 256]; 4]) -> [u32; 256] {
-    let mut sum = *first;
-    for table in others {
+fn sum(tables: &[[u32; 256]]) -> [u32; 256] {
+    let mut sum = [0; 256];
+    for table in tables {
         sum.iter_mut().zip(table).for_each(|(sum, count)| *sum += count);
     }
     sum

@@ -15,6 +15,7 @@
 
 use super::ahead::Ahead;
 use super::path::Path;
+use std::sync::LazyLock;
 
 const BITS: u32 = 12;
 const SUM: u32 = 1 << BITS;
@@ -37,8 +38,9 @@ fn normalise(counts: &[u32; 256]) -> Option<[u32; 256]> {
     }
     // What rounding gave or took goes to the largest ones, which feel it least.
     let mut sum: u32 = frequencies.iter().sum();
+    let there: Vec<usize> = (0..256).filter(|symbol| frequencies[*symbol] > 0).collect();
     while sum != SUM {
-        let top = (0..256).max_by_key(|symbol| frequencies[*symbol])?;
+        let top = there.iter().copied().max_by_key(|symbol| frequencies[*symbol])?;
         if sum > SUM {
             frequencies[top] -= 1;
             sum -= 1;
@@ -50,12 +52,18 @@ fn normalise(counts: &[u32; 256]) -> Option<[u32; 256]> {
     Some(frequencies)
 }
 
+/// Logarithms of small frequencies: those of low bytes, 256 of them in a plane.
+static LOGARITHMS: LazyLock<[f64; 256]> =
+    LazyLock::new(|| std::array::from_fn(|frequency| (frequency as f64).log2()));
+
 /// The frequencies of a plane and the bytes that it will take.
 pub(super) fn plan(counts: &[u32; 256]) -> Option<([u32; 256], usize)> {
     let frequencies = normalise(counts)?;
-    let mut bits = 0.0;
+    let (mut bits, small) = (0.0, &*LOGARITHMS);
     for (frequency, count) in frequencies.iter().zip(counts).filter(|(_, count)| **count > 0) {
-        bits += f64::from(*count) * (f64::from(BITS) - f64::from(*frequency).log2());
+        let known = small.get(*frequency as usize).copied();
+        let logarithm = known.unwrap_or_else(|| f64::from(*frequency).log2());
+        bits += f64::from(*count) * (f64::from(BITS) - logarithm);
     }
     let symbols = frequencies.iter().filter(|frequency| **frequency > 0).count();
     Some((frequencies, 36 + packed(symbols) + 4 * LANES + (bits / 8.0).ceil() as usize))
@@ -92,7 +100,7 @@ fn states_of(
     frequencies: &[u32; 256],
     states: &mut [u32; LANES],
     words: &mut [u16],
-    path: Path,
+    (path, ahead): (Path, &mut Ahead),
 ) -> usize {
     let mut symbols = [Symbol::default(); 256];
     let mut start = 0;
@@ -114,10 +122,13 @@ fn states_of(
     if path != Path::Portable && is_wide() {
         let table = symbols.map(|symbol| symbol.limit >> (32 - BITS) | u32::from(symbol.start) << 16);
         // SAFETY: the processor has these instructions, as was just asked.
-        return unsafe { avx512::encode(blocks, &table, states, words, first) };
+        return unsafe { avx512::encode_any(blocks, &table, states, words, first, ahead) };
     }
     let _ = path;
-    blocks.iter().rev().fold(first, |first, block| take(block, &symbols, states, words, first))
+    blocks.iter().rev().fold(first, |first, block| {
+        ahead.fetch();
+        take(block, &symbols, states, words, first)
+    })
 }
 
 /// Takes a block of at most 64 items into the states, and writes what they spill before `words[first]`.
@@ -159,7 +170,7 @@ pub(super) fn encode(
     frequencies: &[u32; 256],
     out: &mut [u8],
     words: &mut Vec<u16>,
-    path: Path,
+    path: (Path, &mut Ahead),
 ) -> usize {
     let mut states = [START; LANES];
     // A block takes a word for each of its items at most, and each word is written before it is kept.
@@ -301,20 +312,52 @@ mod avx512 {
     use super::{Ahead, BITS, LANES, START, SUM, Table};
     use std::arch::x86_64::*;
 
+    /// As `encode`, by the quickest way to look up the symbols that occur: the lowest five or six bits tell almost all
+    /// exponents of a chunk apart, and permutations take the place of gathers and of divisions.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
+    pub(super) fn encode_any(
+        blocks: &[[u8; LANES]],
+        table: &[u32; 256],
+        states: &mut [u32; LANES],
+        words: &mut [u16],
+        first: usize,
+        ahead: &mut Ahead,
+    ) -> usize {
+        // Whether no two of the symbols that occur have the same lowest bits.
+        let differ = |bits: u32| {
+            let mut seen = 0u64;
+            table.iter().zip(0u32..).filter(|(entry, _)| **entry & 0xffff != 0).all(|(_, symbol)| {
+                let bit = 1 << (symbol % (1 << bits));
+                let is_new = seen & bit == 0;
+                seen |= bit;
+                is_new
+            })
+        };
+        if differ(5) {
+            encode::<1>(blocks, table, states, words, first, ahead)
+        } else if differ(6) {
+            encode::<2>(blocks, table, states, words, first, ahead)
+        } else {
+            encode::<0>(blocks, table, states, words, first, ahead)
+        }
+    }
+
     /// Takes whole blocks into the states, the last ones first, as `super::take` does. An entry of the table is a
-    /// symbol's frequency f and, 16 bits higher, its start.
+    /// symbol's frequency f and, 16 bits higher, its start. With `PAIRS` of registers, 1 or 2, they are looked up there
+    /// by the lowest five or six bits of the symbol, which differ for all symbols that occur.
     ///
     /// Quotients x / f come from single precision: the estimate is the quotient or one less, and the remainder tells.
     /// x < f * 2^20, so the quotient is below 2^20. An inverse of f with 14 bits after a step of Newton's, 2^-21 too
     /// small on purpose, is too small by 2^-21 - 3 * 2^-24 at least, which the two roundings of x and of the product do
     /// not make up for, and the estimate by less than 2^20 * 12.1 * 2^-24 < 1.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
-    pub(super) fn encode(
+    pub(super) fn encode<const PAIRS: usize>(
         blocks: &[[u8; LANES]],
         table: &[u32; 256],
         states: &mut [u32; LANES],
         words: &mut [u16],
         mut first: usize,
+        ahead: &mut Ahead,
     ) -> usize {
         let mut x = [_mm512_setzero_si512(); 4];
         for (x, states) in x.iter_mut().zip(states.as_chunks::<16>().0) {
@@ -322,16 +365,46 @@ mod avx512 {
             *x = unsafe { _mm512_loadu_si512(states.as_ptr().cast()) };
         }
         let two = _mm512_set1_ps(2.0 - 1.0 / (1 << 21) as f32);
+        let invert = |f: __m512| {
+            let inverse = _mm512_rcp14_ps(f);
+            _mm512_mul_ps(inverse, _mm512_fnmadd_ps(f, inverse, two))
+        };
+        // Entries and inverses by the lowest five or six bits of the symbol.
+        let (mut entries, mut inverses) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_ps(); 4]);
+        if PAIRS > 0 {
+            let mut short = [1u32; 64];
+            for (symbol, entry) in table.iter().enumerate().filter(|(_, entry)| **entry & 0xffff != 0) {
+                short[symbol % (32 * PAIRS)] = *entry;
+            }
+            let parts = entries.iter_mut().zip(&mut inverses).zip(short.as_chunks::<16>().0);
+            for ((entries, inverses), short) in parts {
+                // SAFETY: the array has the 64 bytes that are read.
+                *entries = unsafe { _mm512_loadu_si512(short.as_ptr().cast()) };
+                let frequency = _mm512_and_si512(*entries, _mm512_set1_epi32(0xffff));
+                *inverses = invert(_mm512_cvtepi32_ps(frequency));
+            }
+        }
         for block in blocks.iter().rev() {
+            ahead.fetch();
             let (from, room) =
                 words[..first].split_last_chunk_mut::<LANES>().expect("room for a block's words");
             let mut left = LANES;
             for (x, items) in x.iter_mut().zip(block.as_chunks::<16>().0).rev() {
                 // SAFETY: the array has the 16 bytes that are read.
                 let items = unsafe { _mm_loadu_si128(items.as_ptr().cast()) };
-                // SAFETY: every index is a byte, and the table has 256 entries.
-                let entry = unsafe {
-                    _mm512_i32gather_epi32::<4>(_mm512_cvtepu8_epi32(items), table.as_ptr().cast())
+                let symbols = _mm512_cvtepu8_epi32(items);
+                let entry = if PAIRS == 0 {
+                    // SAFETY: every index is a byte, and the table has 256 entries.
+                    unsafe { _mm512_i32gather_epi32::<4>(symbols, table.as_ptr().cast()) }
+                } else {
+                    _mm512_permutex2var_epi32(entries[0], symbols, entries[1])
+                };
+                let upper = _mm512_test_epi32_mask(symbols, _mm512_set1_epi32(32));
+                let entry = if PAIRS == 2 {
+                    let above = _mm512_permutex2var_epi32(entries[2], symbols, entries[3]);
+                    _mm512_mask_mov_epi32(entry, upper, above)
+                } else {
+                    entry
                 };
                 let (frequency, start) =
                     (_mm512_and_si512(entry, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32::<16>(entry));
@@ -347,9 +420,17 @@ mod avx512 {
                     _mm256_mask_storeu_epi16(room.as_mut_ptr().add(left).cast(), mask, kept);
                 }
                 let y = _mm512_mask_srli_epi32::<16>(*x, spill, *x);
-                let f = _mm512_cvtepi32_ps(frequency);
-                let inverse = _mm512_rcp14_ps(f);
-                let inverse = _mm512_mul_ps(inverse, _mm512_fnmadd_ps(f, inverse, two));
+                let inverse = if PAIRS == 0 {
+                    invert(_mm512_cvtepi32_ps(frequency))
+                } else {
+                    _mm512_permutex2var_ps(inverses[0], symbols, inverses[1])
+                };
+                let inverse = if PAIRS == 2 {
+                    let above = _mm512_permutex2var_ps(inverses[2], symbols, inverses[3]);
+                    _mm512_mask_mov_ps(inverse, upper, above)
+                } else {
+                    inverse
+                };
                 let quotient = _mm512_cvttps_epu32(_mm512_mul_ps(_mm512_cvtepu32_ps(y), inverse));
                 let rest = _mm512_sub_epi32(y, _mm512_mullo_epi32(quotient, frequency));
                 // One more: the remainder falls by f, the quotient's 4096 is added.
@@ -523,11 +604,11 @@ mod tests {
             let mut counts = [0; 256];
             plane.iter().for_each(|symbol| counts[usize::from(*symbol)] += 1);
             let (frequencies, planned) = plan(&counts).expect("more than one symbol");
-            let mut section = vec![0; most(count)];
-            let length = encode(&plane, &frequencies, &mut section, &mut Vec::new(), Path::Portable);
+            let (mut section, ahead) = (vec![0; most(count)], &mut Ahead::new(&[]));
+            let length = encode(&plane, &frequencies, &mut section, &mut Vec::new(), (Path::Portable, ahead));
             for path in Path::all() {
                 let mut other = vec![0; most(count)];
-                let same = encode(&plane, &frequencies, &mut other, &mut Vec::new(), path);
+                let same = encode(&plane, &frequencies, &mut other, &mut Vec::new(), (path, ahead));
                 assert!(other[..same] == section[..length], "{path:?} writes other bytes");
             }
             assert!(
@@ -585,7 +666,7 @@ mod tests {
                 complement: (SUM - f) as u16,
                 start: start as u16,
             };
-            let mut table = [1; 256];
+            let mut table = [0; 256];
             table[7] = f | start << 16;
             let near = |k: u32| (limit / 64).wrapping_mul(k) / f * f;
             let states: [u32; LANES] = std::array::from_fn(|k| match k {
@@ -596,13 +677,16 @@ mod tests {
                 _ if k % 2 == 0 => near(k as u32).max(START),
                 _ => near(k as u32).wrapping_sub(1).max(START),
             });
-            let (mut ours, mut theirs) = (states, states);
-            let (mut our_words, mut their_words) = ([0u16; 2 * LANES], [0u16; 2 * LANES]);
-            // SAFETY: the processor has these instructions, as was just asked.
-            let first =
-                unsafe { avx512::encode(&[[7; LANES]], &table, &mut ours, &mut our_words, 2 * LANES) };
-            assert_eq!(take(&[7; LANES], &symbols, &mut theirs, &mut their_words, 2 * LANES), first);
-            assert!(ours == theirs && our_words[first..] == their_words[first..], "frequency {f}");
+            let (mut theirs, mut their_words) = (states, [0u16; 2 * LANES]);
+            let their_first = take(&[7; LANES], &symbols, &mut theirs, &mut their_words, 2 * LANES);
+            for encode in [avx512::encode::<0>, avx512::encode::<1>, avx512::encode::<2>] {
+                let (mut ours, mut words) = (states, [0u16; 2 * LANES]);
+                let ahead = &mut Ahead::new(&[]);
+                // SAFETY: the processor has these instructions, as was just asked.
+                let first = unsafe { encode(&[[7; LANES]], &table, &mut ours, &mut words, 2 * LANES, ahead) };
+                assert_eq!(their_first, first);
+                assert!(ours == theirs && words[first..] == their_words[first..], "frequency {f}");
+            }
         }
     }
 }
