@@ -379,6 +379,8 @@ impl Worker {
             bytes: Vec::with_capacity(job.bytes.len()),
             chunks: Vec::with_capacity(job.bytes.len().div_ceil(chunk)),
         };
+        // The same bytes, whichever thread has which job.
+        encoder.begin();
         let mut parts = job.bytes.chunks(chunk).peekable();
         while let Some(values) = parts.next() {
             let next = parts.peek().copied().unwrap_or_default();

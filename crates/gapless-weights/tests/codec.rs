@@ -20,6 +20,11 @@ impl Rng {
         (self.next() >> 11) as usize % limit
     }
 
+    /// In `(0, 1]`.
+    fn uniform(&mut self) -> f32 {
+        ((self.next() >> 40) + 1) as f32 / (1u64 << 24) as f32
+    }
+
     /// A sum of uniform numbers: close enough to the distribution of weights.
     fn gauss(&mut self, scale: f32) -> f32 {
         let sum: f32 = (0..8).map(|_| (self.next() >> 40) as f32 / (1u64 << 24) as f32).sum();
@@ -183,6 +188,53 @@ fn usual_weights_shrink_to_what_their_frequencies_allow() {
     assert!(ratio(Kind::Fp16, &made(Kind::Fp16)) < 0.87);
     assert!(ratio(Kind::Fp32, &made(Kind::Fp32)) < 0.84);
     assert!(ratio(Kind::Bf16, &vec![0; 1 << 20]) < 0.002);
+}
+
+/// The bits of Huffman's code for the exponents of these values, chunk by chunk, and of all other bits as they are, but
+/// for signs that are all the same.
+fn by_huffman(values: &[u8]) -> u64 {
+    let chunks = values.chunks(2 * Kind::Bf16.chunk()).map(|chunk| {
+        let mut counts = [0u64; 256];
+        for half in chunk.as_chunks::<2>().0 {
+            counts[usize::from(u16::from_le_bytes(*half) >> 7 & 255)] += 1;
+        }
+        let mut left: Vec<u64> = counts.into_iter().filter(|count| *count > 0).collect();
+        let has_signs = chunk.as_chunks::<2>().0.iter().any(|half| half[1] >= 128);
+        let mut bits = if has_signs { 8 } else { 7 } * (chunk.len() / 2) as u64;
+        while left.len() > 1 {
+            left.sort_unstable_by(|a, b| b.cmp(a));
+            let sum = left.pop().expect("two") + left.pop().expect("two");
+            left.push(sum);
+            bits += sum;
+        }
+        bits
+    });
+    chunks.sum()
+}
+
+#[test]
+fn weights_of_any_shape_are_within_half_a_point_of_huffmans_code() {
+    type Shape = fn(&mut Rng, usize) -> f32;
+    let shapes: [(&str, Shape); 7] = [
+        ("Gauss", |rng, _| rng.gauss(1.0)),
+        ("Laplace", |rng, _| rng.uniform().ln() * if rng.below(2) == 0 { 1.0 } else { -1.0 }),
+        ("uniform", |rng, _| 2.0 * rng.uniform() - 1.0),
+        ("rows of other scales", |rng, at| rng.gauss(0.3 * 1.7f32.powi((at / 1024 % 7) as i32))),
+        ("heavy tails", |rng, _| rng.gauss(1.0) / rng.uniform().sqrt()),
+        ("no sign", |rng, _| -rng.uniform().ln()),
+        ("two scales", |rng, at| rng.gauss(if at % 3 == 0 { 1.0 } else { 0.05 })),
+    ];
+    let mut rng = Rng(11);
+    for (name, shape) in shapes {
+        for scale in [0.01, 0.013, 0.017] {
+            let values: Vec<u8> =
+                (0..1 << 19).flat_map(|at| weight(Kind::Bf16, scale * shape(&mut rng, at))).collect();
+            let points = |bits: f64| 100.0 * bits / (8.0 * values.len() as f64);
+            let ours = points(8.0 * stream::encode(Kind::Bf16, &values, Path::best()).len() as f64);
+            let huffman = points(by_huffman(&values) as f64);
+            assert!(ours < huffman + 0.5, "{name}, {scale}: {ours} for {huffman}");
+        }
+    }
 }
 
 /// A sample looks at one place in 16 or 32. What stands just there, and nowhere else, must not choose the coding of the

@@ -86,6 +86,27 @@ fn parts(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn the_number_of_threads_changes_no_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mut rng = Rng(5);
+    // Exponents that fall off slowly: which chunks a cascade codes depends on the chunks before.
+    let values: Vec<u8> = (0..2_600_000)
+        .flat_map(|_| {
+            let uniform = ((rng.next() >> 40) + 1) as f32 / (1u64 << 24) as f32;
+            ((uniform - 0.5) * 0.05).to_bits().to_le_bytes()[2..].to_vec()
+        })
+        .collect();
+    file(&at("a.safetensors"), "", &[("w", "BF16", vec![2_600_000], values)]);
+    let packed = |threads: usize| {
+        pack(&at("a.safetensors"), &at("b.safetensors"), threads).unwrap();
+        fs::read(at("b.safetensors")).unwrap()
+    };
+    let one = packed(1);
+    assert!((2..=5).all(|threads| packed(threads) == one));
+}
+
+#[test]
 fn a_file_comes_back_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

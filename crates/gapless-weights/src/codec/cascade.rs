@@ -73,6 +73,29 @@ pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
     order
 }
 
+/// The bits that Huffman's code takes for symbols in falling order of their counts: the sum of all weights that are put
+/// together of two smaller ones.
+pub(super) fn huffman(order: &[(u32, u8)]) -> u64 {
+    // Sums come in rising order too, so the two smallest are at the heads of two queues.
+    let mut leaves = order.iter().rev().map(|(count, _)| u64::from(*count)).peekable();
+    let mut sums = [0u64; 256];
+    let (mut head, mut tail, mut total) = (0, 0, 0);
+    for _ in 1..order.len() {
+        let mut smallest = || match leaves.peek() {
+            Some(leaf) if head == tail || *leaf <= sums[head] => leaves.next().unwrap_or(0),
+            _ => {
+                head += 1;
+                sums[head - 1]
+            }
+        };
+        let sum = smallest() + smallest();
+        sums[tail] = sum;
+        tail += 1;
+        total += sum;
+    }
+    total
+}
+
 /// The bits of up to four levels with the fewest bits in all for symbols in falling order of their counts, and those
 /// bits: zeros past the last level. At least `least` levels, at most `most`.
 fn shape(order: &[(u32, u8)], least: usize, most: usize) -> ([u8; LEVELS], u64) {
@@ -440,6 +463,27 @@ mod tests {
             (exponent << 7 | next() & 0x807f) as u16
         };
         (0..count).map(value).flat_map(u16::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn huffmans_code_is_as_long_as_when_the_two_smallest_are_put_together() {
+        for seed in 0..200u32 {
+            let mut counts = [0u32; 256];
+            for pair in values(1 + 37 * seed as usize, seed).as_chunks::<2>().0 {
+                counts[usize::from(u16::from_le_bytes(*pair) >> 7 & 255)] += 1 + seed % 5;
+            }
+            let order = by_count(&counts);
+            let mut left: Vec<u64> = order.iter().map(|(count, _)| u64::from(*count)).collect();
+            let mut bits = 0;
+            while left.len() > 1 {
+                left.sort_unstable_by(|a, b| b.cmp(a));
+                let sum = left.pop().expect("two") + left.pop().expect("two");
+                left.push(sum);
+                bits += sum;
+            }
+            assert_eq!(huffman(&order), bits, "{order:?}");
+        }
+        assert_eq!((huffman(&[]), huffman(&[(7, 1)])), (0, 0));
     }
 
     #[test]

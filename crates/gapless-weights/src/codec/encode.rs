@@ -2,13 +2,16 @@
 //! close.
 
 use super::ahead::Ahead;
-use super::cascade::{self, Cascade};
+use super::cascade::{self, Cascade, huffman};
 use super::path::Path;
 use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, rans, three_bits};
 
 /// rANS takes the place of a cascade where that wastes more than this share of a bit for each value: a decoder is twice
 /// as slow there.
 const CASCADE_WASTE: f64 = 0.13;
+/// Cascades may take so many bits a value more than Huffman's code would, in the mean of the chunks since
+/// [`Encoder::begin`]: half a point of the ratio, less what a chunk has beside its planes.
+const HUFFMAN_WASTE: f64 = 0.064;
 /// rANS takes the place of plain bytes where it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
 /// A sample misjudged its chunk where its cascade costs this many bits a value more than the best one.
@@ -42,6 +45,8 @@ pub struct Encoder {
     kept: Vec<u8>,
     inner: Vec<u8>,
     room: Vec<u8>,
+    /// Bits by which the chunks until now are better than [`HUFFMAN_WASTE`] asks for.
+    spare: f64,
 }
 
 impl Encoder {
@@ -59,7 +64,13 @@ impl Encoder {
             kept: Vec::new(),
             inner: Vec::new(),
             room: Vec::new(),
+            spare: 0.0,
         }
+    }
+
+    /// Forgets the chunks until now: what follows is encoded as if it came first.
+    pub fn begin(&mut self) {
+        self.spare = 0.0;
     }
 
     /// The room that `chunk` needs for `bytes` of values: sections are written before they are judged.
@@ -282,12 +293,19 @@ impl Encoder {
         let counts = cascade.counts(count, &section[..length], path);
         let order = cascade::by_count(&counts);
         let (best, least) = Cascade::choose(&order);
-        let is_wasteful = least as f64 / count.max(1) as f64 - counts::entropy(&counts) > CASCADE_WASTE;
+        let excess = |bits: f64| bits - huffman(&order) as f64 - HUFFMAN_WASTE * count as f64;
+        let wasted = least as f64 / count.max(1) as f64 - counts::entropy(&counts);
         let high_plan = match &order[..] {
             [] => Some(Plan::Constant(0)),
             [(_, byte)] => Some(Plan::Constant(*byte)),
-            _ if is_wasteful => better_by_rans(&counts, least, count),
+            _ if excess(least as f64) > self.spare => better_by_rans(&counts, least, count, 0.0),
+            _ if wasted > CASCADE_WASTE => better_by_rans(&counts, least, count, CASCADE_WASTE),
             _ => None,
+        };
+        self.spare -= match &high_plan {
+            Some(Plan::Rans(_, bytes)) => excess(8.0 * *bytes as f64),
+            Some(Plan::Constant(_)) => 0.0,
+            None => excess(least as f64),
         };
         let limit = least as f64 + MISJUDGED * count as f64;
         if high_plan.is_none() && cascade.bits_of(count) as f64 > limit {
@@ -335,6 +353,10 @@ impl Encoder {
             at += aligned(count);
             Coding::Raw
         };
+        if low_coding == Coding::Rans {
+            // The chunks that follow make good for its tables.
+            self.spare -= TABLE_BITS * count as f64;
+        }
         let high_coding = match high_plan {
             Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
             Some(Plan::Rans(frequencies, _)) => {
@@ -398,9 +420,9 @@ impl Encoder {
     }
 }
 
-/// rANS, where that is enough better than a cascade of so many bits.
-fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize) -> Option<Plan> {
-    let waste = (CASCADE_WASTE * count as f64 / 8.0) as usize;
+/// rANS, where that is better than a cascade of so many bits by more than `waste` bits a value.
+fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize, waste: f64) -> Option<Plan> {
+    let waste = (waste * count as f64 / 8.0) as usize;
     let (frequencies, bytes) = rans::plan(counts)?;
     (bytes + waste < bits as usize / 8).then(|| Plan::Rans(Box::new(frequencies), bytes))
 }
