@@ -328,7 +328,8 @@ pub unsafe fn release(device: i32, id: MempoolId) {
     let is_known =
         guarded(true, || state::with_card(device, |card| card.uses_of(pool).is_some()).unwrap_or(true));
     if !is_known {
-        let message = format!("releasePool: there is no pool ({}, {})", id.first, id.second);
+        let message =
+            format!("releasePool: pool ({}, {}) was never used, or is released already", id.first, id.second);
         // SAFETY: as the caller says; no card is locked.
         unsafe { exception::throw(Kind::Error, message) };
     }

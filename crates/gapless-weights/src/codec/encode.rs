@@ -293,7 +293,8 @@ impl Encoder {
         let counts = cascade.counts(count, &section[..length], path);
         let order = cascade::by_count(&counts);
         let (best, least) = Cascade::choose(&order);
-        let excess = |bits: f64| bits - huffman(&order) as f64 - HUFFMAN_WASTE * count as f64;
+        let allowed = huffman(&order) as f64 + HUFFMAN_WASTE * count as f64;
+        let excess = |bits: f64| bits - allowed;
         let wasted = least as f64 / count.max(1) as f64 - counts::entropy(&counts);
         let high_plan = match &order[..] {
             [] => Some(Plan::Constant(0)),
