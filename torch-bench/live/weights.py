@@ -376,4 +376,5 @@ def measure(args, folder):
     return not bad and same is True and wrong == []
 
 
-main()
+if __name__ == "__main__":
+    main()
