@@ -34,18 +34,42 @@ fn pages_are_fine_under_a_limit_and_large_without_one() {
     assert_eq!(largest(&near), 8);
 }
 
+/// How many pages a block has, each time that the cache was emptied before.
+fn pages_each_time(pool: &mut Pool<SimDevice>, size: u64) -> [u64; 6] {
+    std::array::from_fn(|_| {
+        let block = take(pool, size);
+        let pages = pool.stats().pages.current;
+        pool.free(block).expect("it is allocated");
+        assert_eq!(pool.trim(), size);
+        pages
+    })
+}
+
 /// Each page costs driver calls, each time.
 #[test]
-fn under_a_limit_a_program_that_empties_its_cache_often_gets_larger_pages() {
+fn a_program_that_empties_its_cache_often_gets_larger_pages() {
+    assert_eq!(pages_each_time(&mut pool(140 * GIB, Some(3 * GIB)), GIB), [512, 128, 32, 8, 8, 8]);
+    assert_eq!(pages_each_time(&mut pool(140 * GIB, None), 8 * GIB), [256, 128, 64, 32, 32, 32]);
+}
+
+/// Large pages are free in part for longer: a program that is near its limit cannot have many of them.
+#[test]
+fn near_its_limit_a_program_that_empties_its_cache_gets_larger_pages_only_below_the_half() {
     let mut pool = pool(140 * GIB, Some(3 * GIB));
-    let mut pages = Vec::new();
-    for _ in 0..6 {
-        let block = take(&mut pool, GIB);
-        pages.push(pool.stats().pages.current);
-        pool.free(block).expect("it is allocated");
-        assert_eq!(pool.trim(), GIB);
-    }
-    assert_eq!(pages, [512, 256, 128, 128, 128, 128]);
+    pages_each_time(&mut pool, GIB);
+    take(&mut pool, GIB + 768 * MIB);
+    let before = pool.stats().pages.current;
+    take(&mut pool, GIB);
+    assert!(pool.stats().pages.current - before >= 256, "{:?}", pool.stats().pages);
+}
+
+#[test]
+fn a_program_that_came_to_its_limit_gets_small_pages_again() {
+    let mut pool = pool(140 * GIB, Some(3 * GIB));
+    let before = pages_each_time(&mut pool, GIB);
+    pool.alloc(4 * GIB, STREAM, PoolKey(0, 0)).expect_err("more than the limit");
+    let after = pages_each_time(&mut pool, GIB);
+    assert!(after.iter().all(|&pages| pages > 4 * before[5]), "{before:?} {after:?}");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //! finishes, both as multiples of peak live bytes. With `why` it also prints where the free memory was at the request
 //! that failed under a smaller limit.
 //!
-//! `cargo run -p gapless-replay --example caps -- [why] [SHAKES] [NAME or FILE]...` A number asks for as many more
-//! runs, each with another block in front that is never freed: a run's figures depend on chance, their mean less so.
+//! `cargo run -p gapless-replay --example caps -- [why] [emptied=N] [SHAKES] [NAME or FILE]...` A number asks for as
+//! many more runs, each with another block in front that is never freed: a run's figures depend on chance, their mean
+//! less so. `emptied=N` empties the cache after each N requests, as some programs do.
 
 #[path = "../tests/support/scripts.rs"]
 mod scripts;
@@ -37,6 +38,21 @@ fn shaken(script: &Script, size: u64) -> Script {
     script
 }
 
+/// The same run, whose cache is emptied after each `every` requests.
+fn emptied(script: &Script, every: usize) -> Script {
+    let (mut ops, mut ticks, mut requests) = (Vec::new(), Vec::new(), 0);
+    for (op, tick) in script.ops.iter().zip(&script.ticks) {
+        ops.push(*op);
+        ticks.push(*tick);
+        requests += usize::from(matches!(op, Op::Alloc { .. }));
+        if matches!(op, Op::Alloc { .. }) && requests.is_multiple_of(every) {
+            ops.push(Op::EmptyCache { pool: None });
+            ticks.push(*tick);
+        }
+    }
+    Script { ops, ticks, ..script.clone() }
+}
+
 /// A run under a limit, and whether it finished.
 fn run(script: &Script, limit: Option<u64>, says_why: bool) -> (Gapless, bool) {
     let options = Options { limit, ..Options::default() };
@@ -67,12 +83,16 @@ fn figures(script: &Script, says_why: bool) -> [f64; 5] {
 }
 
 fn main() {
-    let (mut says_why, mut shakes, mut names) = (false, 0, Vec::new());
+    let (mut says_why, mut every, mut shakes, mut names) = (false, None, 0, Vec::new());
     for argument in std::env::args().skip(1) {
         match argument.parse() {
             Ok(number) => shakes = number,
             Err(_) if argument == "why" => says_why = true,
-            Err(_) => names.push(argument),
+            Err(_) => match argument.strip_prefix("emptied=").map(str::parse::<usize>) {
+                Some(Ok(requests)) if requests > 0 => every = Some(requests),
+                Some(_) => return eprintln!("{argument:?}: emptied= wants a number of requests"),
+                None => names.push(argument),
+            },
         }
     }
     if names.is_empty() {
@@ -89,6 +109,7 @@ fn main() {
                 continue;
             }
         };
+        let script = every.map_or_else(|| script.clone(), |every| emptied(&script, every));
         let all: Vec<[f64; 5]> =
             (0..=shakes).map(|shake| figures(&shaken(&script, shake * SHAKE), says_why)).collect();
         let mean = |at: usize| all.iter().map(|figures| figures[at]).sum::<f64>() / all.len() as f64;

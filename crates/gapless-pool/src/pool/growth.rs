@@ -16,9 +16,11 @@ use crate::mutants::{self, Mutant};
 const CHUNK_PART: u64 = 64;
 /// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 32 GiB.
 const ROOM_PART: u64 = 1024;
-/// A program that has its cache emptied again and again pays for every page each time: pages may be twice as large
-/// after each of the first so many times, unless the program comes to its limit.
-const EMPTIED_MOST: u64 = 2;
+/// A program that has its cache emptied again and again pays for every page each time, so pages may be twice as large
+/// after each of the first so many times, less often where memory is scarce. A program that came to its limit has small
+/// pages again.
+const EMPTIED_MOST: u64 = 3;
+const EMPTIED_SCARCE: u64 = 1;
 /// Of a limit that somebody set, memory is scarce from half of it on. A card is there whether its memory is needed or
 /// not: of that it is scarce in the last eighth.
 const LIMIT_PART: u64 = 2;
@@ -138,8 +140,14 @@ impl<D: Device> Pool<D> {
 
     /// What is taken at once of memory that was needed before.
     fn chunk(&self) -> u64 {
-        let part = (self.stats.active.peak / CHUNK_PART).clamp(GRANULE, self.options.largest_page);
-        1 << part.ilog2()
+        let part = self.stats.active.peak / (CHUNK_PART >> self.doublings());
+        1 << part.clamp(GRANULE, self.options.largest_page << self.doublings()).ilog2()
+    }
+
+    /// How often the largest page has doubled, because the program has its cache emptied.
+    fn doublings(&self) -> u64 {
+        let most = if self.is_scarce() { EMPTIED_SCARCE } else { EMPTIED_MOST };
+        self.emptied.unwrap_or(0).min(most)
     }
 
     /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least`
@@ -247,8 +255,8 @@ impl<D: Device> Pool<D> {
 
     /// The largest page to take from the device now.
     pub(super) fn largest_page(&self) -> u64 {
-        let largest = self.options.largest_page;
-        let part = ROOM_PART >> self.emptied.unwrap_or(0).min(EMPTIED_MOST);
+        let largest = self.options.largest_page << self.doublings();
+        let part = ROOM_PART >> (2 * self.doublings());
         match self.options.limit {
             Some(limit) => largest.min(self.room_below(limit) / part),
             None if self.is_scarce() => largest.min(self.room_below(self.card) / part),

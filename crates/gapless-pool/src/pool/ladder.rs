@@ -74,6 +74,7 @@ impl<D: Device> Pool<D> {
         let is_private = self.lanes[lane].pool.is_private();
         let is_at_home = size <= SMALL || !self.may_map_again(lane, size);
         let asked = Asked { lane, heap, size, is_private, is_at_home };
+        self.emptied = None;
         if let Some(place) = self.as_it_lies(asked) {
             return Ok(place);
         }
@@ -320,7 +321,6 @@ impl<D: Device> Pool<D> {
         if there == 0 || there + self.room() < missing {
             return None;
         }
-        self.emptied = None;
         self.trim_all();
         match self.grow_for(heap, size, self.missing_at_home(heap, size)) {
             Ok(()) => self.at_home(heap, size).ok(),
