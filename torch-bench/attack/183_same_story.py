@@ -73,7 +73,7 @@ def child(seed):
                 scopes.pop(r.randrange(len(scopes)))[1].__exit__(None, None, None)
             elif r_op < 0.80 and not scopes and len(graphs) < 5:
                 graph = torch.cuda.CUDAGraph()
-                pool = r.choice([None, *(p.id for p in pools), *(old.pool() for old, _ in graphs)])
+                pool = r.choice([None, *(p.id for p in pools), *(old.pool() for old, *_ in graphs)])
                 inside = torch.zeros(1000, device="cuda")
                 torch.cuda.synchronize()
                 try:
@@ -82,7 +82,8 @@ def child(seed):
                         kept = torch.empty(r.choice((10, 2 * MIB)), dtype=torch.uint8, device="cuda")
                         if r.random() < 0.2:
                             raise ValueError("in a capture")
-                    graphs.append((graph, out))
+                    # The graph reads its input with each replay.
+                    graphs.append((graph, out, inside))
                     if r.random() < 0.5:
                         outputs.append(kept)
                 finally:
@@ -91,10 +92,10 @@ def child(seed):
             elif r_op < 0.82 and graphs:
                 graphs[r.randrange(len(graphs))][0].replay()
             elif r_op < 0.84 and graphs:
-                graph, out = graphs.pop(r.randrange(len(graphs)))
+                graph, out, inside = graphs.pop(r.randrange(len(graphs)))
                 if r.random() < 0.5:
                     graph.reset()
-                del graph, out
+                del graph, out, inside
             elif r_op < 0.86:
                 torch.empty(r.choice((2 * GIB, 1 << 50, (1 << 62) - 1)), dtype=torch.uint8, device="cuda")
             elif r_op < 0.88 and not scopes:

@@ -14,7 +14,9 @@ impl<D: Device> Pool<D> {
     /// after waiting for the present work of all streams. Nothing during a capture. Returns the bytes.
     pub fn trim(&mut self) -> u64 {
         let given = self.trim_all();
-        self.emptied = self.emptied.map(|times| times + u64::from(given > 0));
+        if given > 0 {
+            self.note_emptied();
+        }
         given
     }
 

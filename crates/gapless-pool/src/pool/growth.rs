@@ -16,15 +16,37 @@ use crate::mutants::{self, Mutant};
 const CHUNK_PART: u64 = 64;
 /// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 32 GiB.
 const ROOM_PART: u64 = 1024;
-/// A program that has its cache emptied again and again pays for every page each time, so pages may be twice as large
-/// after each of the first so many times, less often where memory is scarce. A program that came to its limit has small
-/// pages again.
-const EMPTIED_MOST: u64 = 3;
-const EMPTIED_SCARCE: u64 = 1;
+/// A program that has its cache emptied again and again pays for every page each time. Under a limit, pages may be
+/// twice as large after each of the first so many times.
+const EMPTIED_MOST: u32 = 2;
+/// If hardly anything was live each time, no block keeps a large page from going back, or from being used whole: all
+/// pages may then be twice as large after each of so many times, as long as memory is not scarce.
+const BARE_MOST: u32 = 3;
+/// Hardly anything: this part of the peak.
+const BARE_PART: u64 = 16;
 /// Of a limit that somebody set, memory is scarce from half of it on. A card is there whether its memory is needed or
 /// not: of that it is scarce in the last eighth.
 const LIMIT_PART: u64 = 2;
 const CARD_PART: u64 = 8;
+
+/// How often the program had its cache emptied; none where that may not make pages larger any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Emptied {
+    /// Until all that was free had to be given back for one request.
+    pub(super) times: Option<u32>,
+    /// In a row, with hardly anything live; until a request was about to fail.
+    pub(super) bare: Option<u32>,
+}
+
+impl Emptied {
+    pub(super) const NEVER: Emptied = Emptied { times: Some(0), bare: Some(0) };
+
+    fn once_more(self, is_bare: bool) -> Emptied {
+        let times = self.times.map(|times| (times + 1).min(EMPTIED_MOST));
+        let bare = self.bare.map(|bare| if is_bare { (bare + 1).min(BARE_MOST) } else { 0 });
+        Emptied { times, bare }
+    }
+}
 
 impl<D: Device> Pool<D> {
     /// New pages at the end of a heap.
@@ -144,10 +166,15 @@ impl<D: Device> Pool<D> {
         1 << part.clamp(GRANULE, self.options.largest_page << self.doublings()).ilog2()
     }
 
-    /// How often the largest page has doubled, because the program has its cache emptied.
-    fn doublings(&self) -> u64 {
-        let most = if self.is_scarce() { EMPTIED_SCARCE } else { EMPTIED_MOST };
-        self.emptied.unwrap_or(0).min(most)
+    /// The program has had its cache emptied.
+    pub(super) fn note_emptied(&mut self) {
+        let is_bare = self.stats.active.current <= self.stats.active.peak / BARE_PART;
+        self.emptied = self.emptied.once_more(is_bare);
+    }
+
+    /// How often all pages count as doubled.
+    fn doublings(&self) -> u32 {
+        if self.is_scarce() { 0 } else { self.emptied.bare.unwrap_or(0) }
     }
 
     /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least`
@@ -256,7 +283,7 @@ impl<D: Device> Pool<D> {
     /// The largest page to take from the device now.
     pub(super) fn largest_page(&self) -> u64 {
         let largest = self.options.largest_page << self.doublings();
-        let part = ROOM_PART >> (2 * self.doublings());
+        let part = ROOM_PART >> self.emptied.times.unwrap_or(0).max(2 * self.doublings());
         match self.options.limit {
             Some(limit) => largest.min(self.room_below(limit) / part),
             None if self.is_scarce() => largest.min(self.room_below(self.card) / part),

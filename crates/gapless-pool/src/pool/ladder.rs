@@ -74,7 +74,7 @@ impl<D: Device> Pool<D> {
         let is_private = self.lanes[lane].pool.is_private();
         let is_at_home = size <= SMALL || !self.may_map_again(lane, size);
         let asked = Asked { lane, heap, size, is_private, is_at_home };
-        self.emptied = None;
+        self.emptied.bare = None;
         if let Some(place) = self.as_it_lies(asked) {
             return Ok(place);
         }
@@ -321,6 +321,7 @@ impl<D: Device> Pool<D> {
         if there == 0 || there + self.room() < missing {
             return None;
         }
+        self.emptied.times = None;
         self.trim_all();
         match self.grow_for(heap, size, self.missing_at_home(heap, size)) {
             Ok(()) => self.at_home(heap, size).ok(),

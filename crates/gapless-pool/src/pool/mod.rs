@@ -156,8 +156,7 @@ pub struct Pool<D> {
     pending: Pending,
     /// Private pools that nobody uses.
     released: BTreeSet<PoolKey>,
-    /// How often the program had memory given back; none once a request was about to fail.
-    emptied: Option<u64>,
+    emptied: growth::Emptied,
     /// Private pools that have no windows, since they may sleep.
     stays_home: BTreeSet<PoolKey>,
     /// A soft limit was passed: what is free goes back once this fence is done.
@@ -192,7 +191,7 @@ impl<D: Device> Pool<D> {
             leaving: Leaving::default(),
             pending: Pending::default(),
             released: BTreeSet::new(),
-            emptied: Some(0),
+            emptied: growth::Emptied::NEVER,
             stays_home: BTreeSet::new(),
             owed: None,
             sleepers: Sleepers::default(),
