@@ -335,3 +335,58 @@ print(json.dumps(found))
     assert [native[0], native[2]] == [ours[0], ours[2]] == [True, 0], (native, ours)
     # 63 MiB stay, and 24 MiB more are live while the last graph is captured.
     assert ours[1] <= 90 * 1024 * 1024 < native[1], (native, ours)
+
+
+TWICE = """
+import ctypes, threading
+end = ctypes.CDLL("libcuda.so.1").card_end_capture
+end.argtypes = [ctypes.c_uint64]
+torch.cuda.init()
+kept, found = [of(1000)], []
+def in_a_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+def says(call, *arguments):
+    try:
+        call(*arguments)
+        found.append("yes")
+    except RuntimeError as error:
+        found.append(str(error).splitlines()[0])
+def capture(stream, pool):
+    graph = torch.cuda.CUDAGraph()
+    # torch's own table keeps a pointer to a graph whose capture failed: it stays for good.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
+    with torch.cuda.stream(stream):
+        says(graph.capture_begin, pool, "relaxed")
+opens = lambda pool: says(torch._C._cuda_beginAllocateCurrentThreadToPool, 0, pool)
+closes = lambda pool: says(torch._C._cuda_endAllocateToPool, 0, pool)
+is_in = lambda pool, x: any(s["address"] <= x.data_ptr() < s["address"] + s["total_size"] for s in torch.cuda.memory_snapshot(pool))
+def tried(pool):
+    # Whoever wants the pool now is refused, until the first one ends its routing.
+    opens(pool)
+    found.append(is_in(pool, of(3 * MIB)))
+    closes(pool)
+    closes(pool)
+    opens(pool)
+    found.append(is_in(pool, of(3 * MIB)))
+    closes(pool)
+    found.append(is_in(pool, of(3 * MIB)))
+for comes_by in (False, True):
+    for other in (False, True):
+        run = in_a_thread if other else lambda work: work()
+        # It begins, and is over, and its end is not said yet; somebody looked meanwhile, or nobody did.
+        pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        run(lambda: capture(stream, pool))
+        if comes_by:
+            kept.append(of(3 * MIB))
+        found.append(end(stream.cuda_stream))
+        tried(pool)
+print(json.dumps(found))
+"""
+
+
+def test_a_pool_is_opened_once_whatever_became_of_the_capture_that_has_it(real):
+    native, ours = both(real, TWICE)
+    refused = "beginAllocateToPool: already recording to mempool_id"
+    assert ours == native and ours.count(refused) == 4, (native, ours)

@@ -118,7 +118,7 @@ impl Capture {
     }
 }
 
-/// The routings of a card, oldest first.
+/// The routings of a card, oldest first. Invariant: a pool has at most one.
 #[derive(Debug, Default)]
 pub struct Routings {
     open: Vec<(Arc<Routing>, Capture)>,
@@ -151,20 +151,21 @@ impl Routings {
         }
     }
 
-    /// Whether requests go to this pool already. A capture that did not begin, or that failed, takes none.
+    /// Whether PyTorch has a routing of this pool that it has not ended. One that takes nothing counts too: the capture
+    /// of another thread is about to begin, or is over and its end is about to be said. The end of that one would be
+    /// taken for the end of a second.
     #[must_use]
-    pub fn is_taking(&self, pool: PoolKey) -> bool {
-        let takes = |capture| matches!(capture, Capture::No | Capture::Elsewhere | Capture::Running(_));
-        self.open.iter().any(|(routing, capture)| routing.pool == pool && takes(*capture))
+    pub fn has(&self, pool: PoolKey) -> bool {
+        self.open.iter().any(|(routing, _)| routing.pool == pool)
     }
 
     pub fn begin(&mut self, routing: Routing, capture: Capture) {
         self.open.push((Arc::new(routing), capture));
     }
 
-    /// The newest routing of this pool ends. Whether there was one.
+    /// The routing of this pool ends. Whether there was one.
     pub fn end(&mut self, pool: PoolKey) -> bool {
-        let found = self.open.iter().rposition(|(routing, _)| routing.pool == pool);
+        let found = self.open.iter().position(|(routing, _)| routing.pool == pool);
         found.map(|at| self.open.remove(at)).is_some()
     }
 
@@ -362,9 +363,9 @@ mod tests {
         routings.begin(routing(1), Capture::No);
         assert!(!routings.is_empty() && !routings.has_capture());
         assert!(!routings.watch(Here::new(), |_| panic!("it has no stream to look at")));
-        assert!(routings.is_taking(PoolKey(0, 1)) && !routings.is_taking(PoolKey(0, 2)));
+        assert!(routings.has(PoolKey(0, 1)) && !routings.has(PoolKey(0, 2)));
         routings.end(PoolKey(0, 1));
-        assert!(routings.is_empty() && !routings.is_taking(PoolKey(0, 1)));
+        assert!(routings.is_empty() && !routings.has(PoolKey(0, 1)));
     }
 
     #[test]
@@ -374,10 +375,7 @@ mod tests {
         let elsewhere = std::thread::spawn(Here::new).join().expect("a thread");
         assert!(!routings.watch(elsewhere, |_| false) && routings.has_capture(), "others wait for it");
         assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture());
-        assert!(
-            routings.is_taking(PoolKey(0, 1)) && !routings.is_empty(),
-            "it takes other streams' requests"
-        );
+        assert!(!routings.is_empty(), "it takes other streams' requests");
         assert!(!routings.watch(Here::new(), |_| panic!("nobody asks about its stream any more")));
         routings.forget(PoolKey(0, 1));
         assert!(routings.is_empty(), "a capture that was refused is not going to be ended");
@@ -414,15 +412,28 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_capture_that_was_seen_to_be_over_is_not_taken_for_that_of_the_pool_around_it() {
-        let mut routings = Routings::default();
-        routings.begin(routing(1), Capture::No);
-        routings.begin(routing(1), Capture::Running(STREAM));
-        routings.watch(Here::new(), |_| false);
-        routings.end(PoolKey(0, 1));
-        assert!(!routings.is_empty());
-        routings.end(PoolKey(0, 1));
-        assert!(routings.is_empty());
+    fn a_pool_has_its_routing_until_pytorch_ends_it_whatever_its_capture_does() {
+        let all = [
+            Capture::No,
+            Capture::Unknown,
+            Capture::Awaited(STREAM, OTHER),
+            Capture::Awaited(STREAM, Here::new()),
+            Capture::Running(STREAM),
+            Capture::Elsewhere,
+            Capture::Over,
+        ];
+        for capture in all {
+            for is_captured in [true, false] {
+                let mut routings = Routings::default();
+                routings.begin(routing(1), capture);
+                for _ in 0..3 {
+                    assert!(routings.has(PoolKey(0, 1)), "{capture:?}: a second routing would be begun");
+                    routings.watch(Here::new(), |_| is_captured);
+                }
+                assert!(routings.end(PoolKey(0, 1)) && !routings.end(PoolKey(0, 1)), "{capture:?}");
+                assert!(!routings.has(PoolKey(0, 1)) && routings.is_empty());
+            }
+        }
     }
 
     #[test]

@@ -435,11 +435,11 @@ impl Card {
         self.pool.set_quiet(self.routings.has_capture());
     }
 
-    /// Whether it begins: one pool takes requests of one routing at a time.
+    /// Whether it begins: one pool has one routing at a time.
     #[must_use]
     pub fn begin(&mut self, routing: Routing, capture: Capture) -> bool {
         self.watch_captures();
-        if self.routings.is_taking(routing.pool) {
+        if self.routings.has(routing.pool) {
             return false;
         }
         self.create(routing.pool);
