@@ -294,6 +294,48 @@ def test_a_capture_of_a_stream_that_the_program_made_stays_whole(real):
         assert ours == native == [[0, 0]] * 3, (how, native, ours)
 
 
+OWN = """
+named, asks, other = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+with torch.cuda.stream(asks):
+    kept.append(of(1000))
+    unread = torch._C._cuda_getCurrentRawStream(0)
+handles = [named.cuda_stream, unread, other.cuda_stream, torch.cuda.Stream()._as_parameter_.value, torch.cuda.Stream().native_handle]
+"""
+
+
+def test_a_capture_of_a_stream_of_torchs_own_stays_whole(real):
+    """It is made through the driver, on a stream whose handle the program has read, or that has asked for memory."""
+    native, ours = both(real, RAW.replace("HANDLES", OWN))
+    assert ours == native == [[0, 0]] * 5, (native, ours)
+    # Also where the captured stream asks once, and others after it.
+    asks = RAW.replace("began = begin(handle)", "began = begin(handle)\n    with torch.cuda.stream(asks):\n        kept.append(of(5000))")
+    native, ours = both(real, asks.replace("HANDLES", OWN))
+    assert ours == native == [[0, 0]] * 5, (native, ours)
+
+
+def test_streams_are_read_as_before(real):
+    native, ours = both(
+        real,
+        """
+import ctypes
+a, b = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+same = lambda s: torch.cuda.Stream(stream_id=s.stream_id, device_index=s.device_index, device_type=s.device_type)
+found = []
+for s in (a, b, torch.cuda.current_stream(), same(a)):
+    t = same(s)
+    found.append([s.cuda_stream == t.cuda_stream, hash(s) == hash(t), s == t, f"{s.cuda_stream:#x}" in repr(s)])
+    found.append([isinstance(s._as_parameter_, ctypes.c_void_p), type(s.cuda_stream).__name__, "cuda_stream" in dir(s)])
+    try:
+        s.cuda_stream = 1
+    except AttributeError:
+        found.append("cannot be set")
+found.append(len({a.cuda_stream, b.cuda_stream, torch.cuda.current_stream().cuda_stream}))
+print(json.dumps(found))
+""",
+    )
+    assert ours == native, (native, ours)
+
+
 def test_a_capture_of_a_stream_that_torch_never_heard_of_is_not_seen(real):
     """The test above sees something: fences end captures, and neither torch's own streams nor DLPack's end fences."""
     others = "x = of(8)\nwith torch.cuda.stream(streams[2]):\n    y = x.__dlpack__(stream=streams[1].cuda_stream)\ntorch.cuda.ExternalStream(1)\n"
