@@ -169,11 +169,14 @@ impl Routings {
         found.map(|at| self.open.remove(at)).is_some()
     }
 
-    /// Nobody uses this pool any more: captures into it that failed, or that never began, are not going to be ended.
-    pub fn forget(&mut self, pool: PoolKey) {
-        let is_running =
-            |capture: &Capture| !matches!(capture, Capture::Over | Capture::Elsewhere | Capture::Awaited(..));
-        self.open.retain(|(routing, capture)| routing.pool != pool || is_running(capture));
+    /// Nobody uses this pool any more: captures into it that failed, or that never began, may never be ended, and take
+    /// nothing from now on. They stay: PyTorch may say their end after the last release.
+    pub fn give_up(&mut self, pool: PoolKey) {
+        for (_, capture) in self.open.iter_mut().filter(|(routing, _)| routing.pool == pool) {
+            if matches!(capture, Capture::Elsewhere | Capture::Awaited(..)) {
+                *capture = Capture::Over;
+            }
+        }
     }
 
     /// The pool of the capture that `stream`, which is captured, belongs to, without asking a filter: that of a routing
@@ -377,8 +380,8 @@ mod tests {
         assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture());
         assert!(!routings.is_empty(), "it takes other streams' requests");
         assert!(!routings.watch(Here::new(), |_| panic!("nobody asks about its stream any more")));
-        routings.forget(PoolKey(0, 1));
-        assert!(routings.is_empty(), "a capture that was refused is not going to be ended");
+        routings.give_up(PoolKey(0, 1));
+        assert!(routings.is_empty(), "a capture that was refused may never be ended");
     }
 
     #[test]
@@ -390,13 +393,25 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_never_began_is_forgotten_with_its_pool() {
+    fn a_capture_that_never_began_is_given_up_with_its_pool() {
         let mut routings = Routings::default();
         routings.begin(routing(1), Capture::Awaited(STREAM, OTHER));
-        routings.forget(PoolKey(0, 2));
+        routings.give_up(PoolKey(0, 2));
         assert!(routings.has_capture(), "another pool's end says nothing about it");
-        routings.forget(PoolKey(0, 1));
+        routings.give_up(PoolKey(0, 1));
         assert!(!routings.has_capture() && routings.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_routing_may_be_said_after_the_last_release_of_its_pool() {
+        let all = [Capture::No, Capture::Awaited(STREAM, OTHER), Capture::Elsewhere, Capture::Over];
+        for capture in all {
+            let mut routings = Routings::default();
+            routings.begin(routing(1), capture);
+            routings.give_up(PoolKey(0, 1));
+            assert!(routings.is_empty() == (capture != Capture::No), "{capture:?}: a memory pool stays open");
+            assert!(routings.end(PoolKey(0, 1)) && !routings.end(PoolKey(0, 1)), "{capture:?}");
+        }
     }
 
     #[test]
@@ -478,15 +493,5 @@ mod tests {
         assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture());
         routings.unmark(STREAM);
         assert!(!routings.has_capture());
-    }
-
-    #[test]
-    fn failed_captures_are_forgotten_with_their_pool() {
-        let mut routings = Routings::default();
-        routings.begin(routing(1), Capture::Running(STREAM));
-        routings.begin(routing(2), Capture::Running(STREAM));
-        routings.watch(Here::new(), |_| false);
-        routings.forget(PoolKey(0, 1));
-        assert_eq!(routings.open.len(), 1);
     }
 }

@@ -527,7 +527,7 @@ impl Card {
             self.pool.release_pool(pool);
             self.forget_if_empty(pool);
             self.spare.retain(|key| *key != pool);
-            self.routings.forget(pool);
+            self.routings.give_up(pool);
             self.rerouted();
             if let Some(beside) = regions::exempt::beside(pool) {
                 self.let_go(beside);
