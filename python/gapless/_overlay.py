@@ -4,6 +4,7 @@ The library replaces functions in the table of its own allocator object. It does
 knows exactly, and after a trial (`_selftest.py`). What fails leaves the plain hooks, and a reason.
 """
 
+import functools
 import os
 import re
 from typing import Any, Optional
@@ -19,11 +20,28 @@ BACKEND = re.compile(r"(^|,)\s*backend\s*:\s*(native|cudaMallocAsync)\s*(?=,|$)"
 def have_settings_read(torch: Any) -> None:
     """torch reads the backend in its settings when it first needs them, and fails if another allocator is in place by
     then. So it reads them before."""
-    older = getattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", None)
-    set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", older)
+    setters = [name for name in _SETTERS if hasattr(torch._C, name)]
     settings = _settings(torch)
-    if set_all is not None and "backend" in settings:
-        set_all(settings)
+    if setters and "backend" in settings:
+        getattr(torch._C, setters[0])(settings)
+    for name in setters:
+        setattr(torch._C, name, _without_backend(getattr(torch._C, name), settings))
+
+
+# What sets torch's settings: of newer releases, and of older ones.
+_SETTERS = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
+
+
+def _without_backend(set_all: Any, before: str) -> Any:
+    """A program may name the backend that torch has, later too; torch would compare it with Gapless."""
+    named = BACKEND.findall(before)
+    own = re.compile(BACKEND.pattern.replace("native|cudaMallocAsync", named[-1][1] if named else "native"))
+
+    @functools.wraps(set_all)
+    def set_rest(settings: str) -> None:
+        set_all(own.sub("", settings).lstrip(", ") if isinstance(settings, str) else settings)
+
+    return set_rest
 
 
 def _settings(torch: Any) -> str:

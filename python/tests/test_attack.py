@@ -54,6 +54,7 @@ NAMES = (
     "219_lazy_copies",
     "220_shared_out_of_pools",
     "221_asked_of_the_allocator",
+    "222_streams_of_torch_captured",
 )
 # The release from which on a program applies.
 SINCE = {"218_notes_of_newer_releases": (2, 15)}

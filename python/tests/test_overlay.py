@@ -1,6 +1,8 @@
 """torch's own tools on the real library: the trial before they are answered natively, and what torch 2.13 and newer ask
 for. Programs print "old" where this torch does not have what they are about."""
 
+import sys
+
 import pytest
 
 from test_snapshot import both
@@ -213,3 +215,37 @@ shown = torch.cuda.memory._snapshot()
 assert sum(segment["allocated_size"] for segment in shown["segments"]) == 4 << 20
 """
     real.passes(program, PYTORCH_CUDA_ALLOC_CONF=backend)
+
+
+BACKENDS = """
+import json, sys, torch
+if "gapless" in sys.argv:
+    import gapless
+    gapless.enable()
+names = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
+setters = [getattr(torch._C, name) for name in names if hasattr(torch._C, name)] + [torch.cuda.memory._set_allocator_settings]
+texts = ["backend:native", "backend:native,max_split_size_mb:100", "max_split_size_mb:200,backend:native"]
+texts += [" backend : native , max_split_size_mb:64", "max_split_size_mb:200,backend:native,garbage_collection_threshold:0.5"]
+texts += ["backend:nothing", "backend:natively", "nonsense:1", "backend:native,nonsense:1", "max_split_size_mb:90", "", None]
+if not hasattr(torch._C, "_cuda_memoryMetadataSupported"):
+    texts.append("backend:cudaMallocAsync")
+found = []
+def ask():
+    for set_all in setters:
+        for text in texts:
+            try:
+                set_all(text)
+                found.append([text, "taken"])
+            except Exception as error:
+                found.append([text, type(error).__name__])
+ask()
+torch.empty(1000, device="cuda")
+ask()
+print(json.dumps(found))
+"""
+
+
+def test_a_program_may_name_the_backend_that_torch_has(real):
+    native, ours = (real.start([sys.executable, "-c", BACKENDS, who]) for who in ("native", "gapless"))
+    assert native.code == ours.code == 0, native.err + ours.err
+    assert ours.out == native.out and '["backend:native", "taken"]' in ours.out, (native.out, ours.out)

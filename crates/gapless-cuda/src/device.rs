@@ -442,14 +442,12 @@ impl Device for CudaDevice {
 
     fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
         // The legacy stream tells of captures of all streams that wait for it. A capture of a stream that does not,
-        // and that does not ask itself, cannot be seen.
+        // that does not ask itself and that may be destroyed cannot be seen.
         let _entered = self.enter();
         // Nor can default streams of other contexts, which have no handle here, be captured.
         let asking = asking.map(|stream| stream.0).filter(|&stream| streams::place_of(stream).is_none());
-        [Some(LEGACY_STREAM), asking]
-            .into_iter()
-            .flatten()
-            .any(|stream| self.is_captured_here(stream as Handle))
+        let here = [Some(LEGACY_STREAM), asking].into_iter().flatten();
+        here.chain(streams::lasting(self.ordinal)).any(|stream| self.is_captured_here(stream as Handle))
     }
 
     fn is_fenced(&self, stream: StreamHandle) -> bool {

@@ -11,11 +11,12 @@
 //!
 //! Nor has a program that made a stream itself ([`note_made`]). A fence ends every capture of its context, and the
 //! program may capture such a stream without a word. It cannot be asked before each fence: a question about a stream
-//! that was destroyed may fault.
+//! that was destroyed may fault. Streams that nobody ever destroys, as PyTorch's own, can be asked: those that the
+//! program has the handle of, or asks for memory on, are ([`note_lasting`]).
 
 use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether a card is used: before, it is not known which driver the program has.
@@ -29,6 +30,19 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static PARTS: AtomicBool = AtomicBool::new(false);
 /// Whether the program has made a stream itself.
 static MADE: AtomicBool = AtomicBool::new(false);
+
+/// Streams of a card that are never destroyed.
+static LASTING: [Lasting; 64] =
+    [const { Lasting { count: AtomicUsize::new(0), handles: [const { AtomicU64::new(0) }; MOST_LASTING] } };
+        64];
+/// As many as PyTorch has: 32 for each of four priorities.
+const MOST_LASTING: usize = 128;
+
+/// The first `count` handles are set, for good.
+struct Lasting {
+    count: AtomicUsize,
+    handles: [AtomicU64; MOST_LASTING],
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Other {
@@ -136,6 +150,37 @@ pub fn note_made() {
     MADE.store(true, Ordering::Relaxed);
 }
 
+/// The program may capture this stream of a card without a word; it is there as long as the process, and can be asked.
+pub fn note_lasting(ordinal: i32, stream: u64) {
+    static WRITES: Mutex<()> = Mutex::new(());
+    let Some(card) = usize::try_from(ordinal).ok().and_then(|at| LASTING.get(at)) else { return };
+    // Default streams are asked in any case.
+    if stream <= PER_THREAD_STREAM || is_lasting(ordinal, stream) {
+        return;
+    }
+    let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = card.count.load(Ordering::Relaxed);
+    if count < MOST_LASTING && !is_lasting(ordinal, stream) {
+        card.handles[count].store(stream, Ordering::Relaxed);
+        card.count.store(count + 1, Ordering::Release);
+    }
+}
+
+/// Whether a stream of a card was noted with [`note_lasting`].
+#[must_use]
+pub fn is_lasting(ordinal: i32, stream: u64) -> bool {
+    lasting(ordinal).any(|lasting| lasting == stream)
+}
+
+/// The streams of a card that were noted with [`note_lasting`].
+pub(crate) fn lasting(ordinal: i32) -> impl Iterator<Item = u64> {
+    let card = usize::try_from(ordinal).ok().and_then(|at| LASTING.get(at));
+    card.into_iter().flat_map(|card| {
+        let count = card.count.load(Ordering::Acquire);
+        card.handles[..count].iter().map(|handle| handle.load(Ordering::Relaxed))
+    })
+}
+
 /// Whether a fence covers all work of a card, and ends no capture that nobody can see.
 pub(crate) fn may_fence() -> bool {
     !PARTS.load(Ordering::Relaxed) && !MADE.load(Ordering::Relaxed)
@@ -173,4 +218,39 @@ pub(crate) fn place_of(stream: u64) -> Option<(Handle, Handle)> {
     let others = others();
     let other = others.iter().find(|other| other.name == stream)?;
     Some((other.context as Handle, other.handle as Handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lasting_streams_are_kept_once_each_and_by_card() {
+        let card = 61;
+        assert_eq!(lasting(card).count(), 0);
+        for stream in [0x5100, 0x5200, 0x5100, 0, 1, 2] {
+            note_lasting(card, stream);
+        }
+        assert_eq!(lasting(card).collect::<Vec<u64>>(), [0x5100, 0x5200], "default streams are asked anyway");
+        assert!(is_lasting(card, 0x5200) && !is_lasting(card, 0x5300) && !is_lasting(card + 1, 0x5200));
+        for stream in 0..1000 {
+            note_lasting(card, 0x9000 + stream);
+        }
+        assert_eq!(lasting(card).count(), MOST_LASTING, "there are no more than PyTorch has");
+        note_lasting(-1, 0x5100);
+        note_lasting(64, 0x5100);
+    }
+
+    #[test]
+    fn threads_that_note_the_same_streams_leave_each_once() {
+        let card = 60;
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| (0..100).for_each(|stream| note_lasting(card, 0x8000 + stream)));
+            }
+        });
+        let mut found: Vec<u64> = lasting(card).collect();
+        found.sort_unstable();
+        assert_eq!(found, (0x8000..0x8000 + 100).collect::<Vec<u64>>());
+    }
 }

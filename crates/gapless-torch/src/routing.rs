@@ -118,7 +118,7 @@ impl Capture {
     }
 }
 
-/// The routings of a card, oldest first.
+/// The routings of a card, oldest first. Invariant: a pool has at most one.
 #[derive(Debug, Default)]
 pub struct Routings {
     open: Vec<(Arc<Routing>, Capture)>,
@@ -151,28 +151,32 @@ impl Routings {
         }
     }
 
-    /// Whether requests go to this pool already. A capture that did not begin, or that failed, takes none.
+    /// Whether PyTorch has a routing of this pool that it has not ended. One that takes nothing counts too: the capture
+    /// of another thread is about to begin, or is over and its end is about to be said. The end of that one would be
+    /// taken for the end of a second.
     #[must_use]
-    pub fn is_taking(&self, pool: PoolKey) -> bool {
-        let takes = |capture| matches!(capture, Capture::No | Capture::Elsewhere | Capture::Running(_));
-        self.open.iter().any(|(routing, capture)| routing.pool == pool && takes(*capture))
+    pub fn has(&self, pool: PoolKey) -> bool {
+        self.open.iter().any(|(routing, _)| routing.pool == pool)
     }
 
     pub fn begin(&mut self, routing: Routing, capture: Capture) {
         self.open.push((Arc::new(routing), capture));
     }
 
-    /// The newest routing of this pool ends. Whether there was one.
+    /// The routing of this pool ends. Whether there was one.
     pub fn end(&mut self, pool: PoolKey) -> bool {
-        let found = self.open.iter().rposition(|(routing, _)| routing.pool == pool);
+        let found = self.open.iter().position(|(routing, _)| routing.pool == pool);
         found.map(|at| self.open.remove(at)).is_some()
     }
 
-    /// Nobody uses this pool any more: captures into it that failed, or that never began, are not going to be ended.
-    pub fn forget(&mut self, pool: PoolKey) {
-        let is_running =
-            |capture: &Capture| !matches!(capture, Capture::Over | Capture::Elsewhere | Capture::Awaited(..));
-        self.open.retain(|(routing, capture)| routing.pool != pool || is_running(capture));
+    /// Nobody uses this pool any more: captures into it that failed, or that never began, may never be ended, and take
+    /// nothing from now on. They stay: PyTorch may say their end after the last release.
+    pub fn give_up(&mut self, pool: PoolKey) {
+        for (_, capture) in self.open.iter_mut().filter(|(routing, _)| routing.pool == pool) {
+            if matches!(capture, Capture::Elsewhere | Capture::Awaited(..)) {
+                *capture = Capture::Over;
+            }
+        }
     }
 
     /// The pool of the capture that `stream`, which is captured, belongs to, without asking a filter: that of a routing
@@ -362,9 +366,9 @@ mod tests {
         routings.begin(routing(1), Capture::No);
         assert!(!routings.is_empty() && !routings.has_capture());
         assert!(!routings.watch(Here::new(), |_| panic!("it has no stream to look at")));
-        assert!(routings.is_taking(PoolKey(0, 1)) && !routings.is_taking(PoolKey(0, 2)));
+        assert!(routings.has(PoolKey(0, 1)) && !routings.has(PoolKey(0, 2)));
         routings.end(PoolKey(0, 1));
-        assert!(routings.is_empty() && !routings.is_taking(PoolKey(0, 1)));
+        assert!(routings.is_empty() && !routings.has(PoolKey(0, 1)));
     }
 
     #[test]
@@ -374,13 +378,10 @@ mod tests {
         let elsewhere = std::thread::spawn(Here::new).join().expect("a thread");
         assert!(!routings.watch(elsewhere, |_| false) && routings.has_capture(), "others wait for it");
         assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture());
-        assert!(
-            routings.is_taking(PoolKey(0, 1)) && !routings.is_empty(),
-            "it takes other streams' requests"
-        );
+        assert!(!routings.is_empty(), "it takes other streams' requests");
         assert!(!routings.watch(Here::new(), |_| panic!("nobody asks about its stream any more")));
-        routings.forget(PoolKey(0, 1));
-        assert!(routings.is_empty(), "a capture that was refused is not going to be ended");
+        routings.give_up(PoolKey(0, 1));
+        assert!(routings.is_empty(), "a capture that was refused may never be ended");
     }
 
     #[test]
@@ -392,13 +393,25 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_never_began_is_forgotten_with_its_pool() {
+    fn a_capture_that_never_began_is_given_up_with_its_pool() {
         let mut routings = Routings::default();
         routings.begin(routing(1), Capture::Awaited(STREAM, OTHER));
-        routings.forget(PoolKey(0, 2));
+        routings.give_up(PoolKey(0, 2));
         assert!(routings.has_capture(), "another pool's end says nothing about it");
-        routings.forget(PoolKey(0, 1));
+        routings.give_up(PoolKey(0, 1));
         assert!(!routings.has_capture() && routings.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_routing_may_be_said_after_the_last_release_of_its_pool() {
+        let all = [Capture::No, Capture::Awaited(STREAM, OTHER), Capture::Elsewhere, Capture::Over];
+        for capture in all {
+            let mut routings = Routings::default();
+            routings.begin(routing(1), capture);
+            routings.give_up(PoolKey(0, 1));
+            assert!(routings.is_empty() == (capture != Capture::No), "{capture:?}: a memory pool stays open");
+            assert!(routings.end(PoolKey(0, 1)) && !routings.end(PoolKey(0, 1)), "{capture:?}");
+        }
     }
 
     #[test]
@@ -414,15 +427,28 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_capture_that_was_seen_to_be_over_is_not_taken_for_that_of_the_pool_around_it() {
-        let mut routings = Routings::default();
-        routings.begin(routing(1), Capture::No);
-        routings.begin(routing(1), Capture::Running(STREAM));
-        routings.watch(Here::new(), |_| false);
-        routings.end(PoolKey(0, 1));
-        assert!(!routings.is_empty());
-        routings.end(PoolKey(0, 1));
-        assert!(routings.is_empty());
+    fn a_pool_has_its_routing_until_pytorch_ends_it_whatever_its_capture_does() {
+        let all = [
+            Capture::No,
+            Capture::Unknown,
+            Capture::Awaited(STREAM, OTHER),
+            Capture::Awaited(STREAM, Here::new()),
+            Capture::Running(STREAM),
+            Capture::Elsewhere,
+            Capture::Over,
+        ];
+        for capture in all {
+            for is_captured in [true, false] {
+                let mut routings = Routings::default();
+                routings.begin(routing(1), capture);
+                for _ in 0..3 {
+                    assert!(routings.has(PoolKey(0, 1)), "{capture:?}: a second routing would be begun");
+                    routings.watch(Here::new(), |_| is_captured);
+                }
+                assert!(routings.end(PoolKey(0, 1)) && !routings.end(PoolKey(0, 1)), "{capture:?}");
+                assert!(!routings.has(PoolKey(0, 1)) && routings.is_empty());
+            }
+        }
     }
 
     #[test]
@@ -467,15 +493,5 @@ mod tests {
         assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture());
         routings.unmark(STREAM);
         assert!(!routings.has_capture());
-    }
-
-    #[test]
-    fn failed_captures_are_forgotten_with_their_pool() {
-        let mut routings = Routings::default();
-        routings.begin(routing(1), Capture::Running(STREAM));
-        routings.begin(routing(2), Capture::Running(STREAM));
-        routings.watch(Here::new(), |_| false);
-        routings.forget(PoolKey(0, 1));
-        assert_eq!(routings.open.len(), 1);
     }
 }

@@ -435,11 +435,11 @@ impl Card {
         self.pool.set_quiet(self.routings.has_capture());
     }
 
-    /// Whether it begins: one pool takes requests of one routing at a time.
+    /// Whether it begins: one pool has one routing at a time.
     #[must_use]
     pub fn begin(&mut self, routing: Routing, capture: Capture) -> bool {
         self.watch_captures();
-        if self.routings.is_taking(routing.pool) {
+        if self.routings.has(routing.pool) {
             return false;
         }
         self.create(routing.pool);
@@ -527,7 +527,7 @@ impl Card {
             self.pool.release_pool(pool);
             self.forget_if_empty(pool);
             self.spare.retain(|key| *key != pool);
-            self.routings.forget(pool);
+            self.routings.give_up(pool);
             self.rerouted();
             if let Some(beside) = regions::exempt::beside(pool) {
                 self.let_go(beside);
