@@ -158,7 +158,11 @@ def enable(
         wanted = chosen.get("overlay", True)
         why_not = overlay_module.install(torch, library) if wanted else None
         _overlay = wanted and why_not is None
-        if not _overlay:
+        if _overlay:
+            from . import _received
+
+            _received.mark(torch)
+        else:
             _tools.replace_questions(torch, library)
             _tools.lead_accelerator(torch)
             if wanted:

@@ -176,6 +176,65 @@ def test_a_reader_without_gapless_opens_pages_of_one_size(share):
     assert share(NATIVE_READER) == ["[True, True]"]
 
 
+# Of 46 MiB, the last page is half as large as the others; the window's pages are more than torch gets by name.
+TURNED_ON = """
+# The one that ends first holds an end of the other's pipe.
+used, reader = Reader(is_gapless=False), Reader(is_gapless=False)
+import gapless
+gapless.enable()
+several = torch.empty(46 * MIB, dtype=torch.uint8, device="cuda")
+many = [torch.empty(3 * MIB, dtype=torch.uint8, device="cuda") for _ in range(140)]
+del many[::2]
+tensors = [several, torch.empty(180 * MIB, dtype=torch.uint8, device="cuda")[7:]]
+for at, tensor in enumerate(tensors):
+    write(tensor, at)
+sent = [dumps(tensor) for tensor in tensors]
+reader.does("got = [pickle.loads(one) for one in it]", sent)
+print(reader.does("answer = [holds(tensor, at) for at, tensor in enumerate(got)] + [got[1].storage_offset()]"))
+print(reader.does("import gapless; answer = gapless.enabled()"))
+write(several, 5)
+print(reader.does("answer = holds(got[0], 5)"))
+reader.does("del got")
+reader.end()
+# What a process without Gapless has of torch's own is not taken from it.
+used.does("mine = torch.empty(MIB, dtype=torch.uint8, device='cuda')")
+print(used.ask("pickle.loads(it)", sent[0])[1])
+small = torch.empty(1000, dtype=torch.uint8, device="cuda")
+write(small, 9)
+used.does("small = pickle.loads(it)", dumps(small))
+print(used.does("answer = holds(small, 9)"))
+used.does("del small")
+used.end()
+"""
+
+
+def test_a_reader_without_gapless_has_it_turned_on_for_memory_that_only_gapless_can_open(share):
+    opened, enabled, seen, refused, small = share(TURNED_ON)
+    assert (opened, enabled, seen, small) == ("[True, True, 7]", "True", "True", "True")
+    assert refused.startswith("GaplessError: this process received a CUDA tensor whose memory only gapless can open")
+    assert refused.endswith("call gapless.enable() in it before its first use of CUDA")
+
+
+# Libraries call reduce_tensor themselves and send what it gives by other ways.
+REDUCED = """
+import gapless
+gapless.enable()
+from torch.multiprocessing.reductions import reduce_tensor
+for size in (MIB, 46 * MIB):
+    tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+    function, arguments = reduce_tensor(tensor)
+    handle = arguments[7]
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(handle, protocol))
+        assert type(again) is bytes and again == handle and hash(again) == hash(handle), protocol
+    print(b"_received" in pickle.dumps(handle), isinstance(handle, bytes))
+"""
+
+
+def test_only_handles_of_several_sizes_need_gapless_in_the_reader(share):
+    assert share(REDUCED) == ["False True", "True True"]
+
+
 NATIVE_SENDER = """
 # The reader is Gapless; this process is not.
 reader = Reader()

@@ -43,7 +43,7 @@ if __name__ == "__main__":
     base = torch.cuda.memory_allocated()
     random = rng(7)
     for turn in range(24):
-        size = random.choice([20 * KIB, 3 * MIB, 17 * MIB])
+        size = random.choice([20 * KIB, 3 * MIB, 17 * MIB, 46 * MIB])
         kind = ("pool", "graph", "pieces", "supplied")[turn % 4]
         owner = None
         if kind == "graph":
