@@ -1,51 +1,75 @@
-"""Tensors that are sent to processes without Gapless, although only Gapless can open their memory.
+"""Tensors that are sent to processes without Gapless.
 
-torch's own allocator opens memory whose pages have one size. The handle of other memory is sent as an object that has
-its reader import this module, and turn Gapless on, before torch looks at the handle.
+torch's own allocator opens memory of Gapless only where its pages have one size. A handle of this process's memory is
+sent as an object that has its reader import this module. The reader then enables Gapless before it starts CUDA for the
+first tensor, so that it can open all that follow. A process that passes handles on, and opens none, stays as it is.
 """
 
 import functools
+import sys
 from typing import Any
 
 from ._errors import GaplessError
 
-# The second byte of a handle is its kind (crates/gapless-torch/src/sharing/handle.rs). This one is not torch's.
-_OWN = b"g"
+# The second byte of a handle is its kind (crates/gapless-torch/src/sharing/handle.rs): pages of one size, which torch
+# writes too, and others, which only Gapless reads.
+_ONE_SIZE, _OWN = b"e", b"g"
 
 
 class _Handle(bytes):
-    """A handle that only Gapless reads."""
+    """A handle of memory of a process with Gapless."""
 
     def __reduce__(self) -> Any:
-        return opened_by_gapless, (bytes(self),)
+        return received, (bytes(self),)
 
 
 def mark(torch: Any) -> None:
-    """Handles that torch's own allocator cannot read say so when they are sent."""
+    """Handles that this process gives away say whose memory they are of."""
     share = torch.UntypedStorage._share_cuda_
 
     @functools.wraps(share)
     def share_and_mark(storage: Any, *arguments: Any, **keywords: Any) -> Any:
         shared = share(storage, *arguments, **keywords)
-        return tuple(_Handle(part) if _is_own(at, part) else part for at, part in enumerate(shared))
+        return tuple(_Handle(part) if _is_of_pages(at, part) else part for at, part in enumerate(shared))
 
     torch.UntypedStorage._share_cuda_ = share_and_mark
 
 
-def _is_own(at: int, part: Any) -> bool:
+def _is_of_pages(at: int, part: Any) -> bool:
     # The handle follows the device.
-    return at == 1 and type(part) is bytes and part[1:2] == _OWN
+    return at == 1 and type(part) is bytes and part[1:2] in (_ONE_SIZE, _OWN)
 
 
-def opened_by_gapless(handle: bytes) -> bytes:
-    """The handle, in the process that received it. Gapless is on there when this returns."""
-    from . import _session, _torch
+def received(handle: bytes) -> bytes:
+    """The handle, in the process that received it: it may open the memory now, or pass the handle on."""
+    reductions = sys.modules.get("torch.multiprocessing.reductions")
+    # Where torch looks whether it has opened a handle before; CUDA starts behind it.
+    find = getattr(reductions, "storage_from_cache", None)
+    if find is not None and not hasattr(find, "of_gapless"):
 
+        def enable_and_find(cls: Any, key: Any) -> Any:
+            if isinstance(key, tuple) and isinstance(key[0], _Handle):
+                _enable_for(key[0])
+            return find(cls, key)
+
+        enable_and_find.of_gapless = True  # type: ignore[attr-defined]
+        reductions.storage_from_cache = enable_and_find  # type: ignore[union-attr]
+    return _Handle(handle)
+
+
+def _enable_for(handle: bytes) -> None:
+    """Enables Gapless in this process, if that is possible. An error if it is not, and torch cannot open the handle."""
+    from . import _session
+
+    why = "It has started CUDA without gapless: call gapless.enable() in it before its first use of CUDA"
     if _session.enabled():
-        return handle
-    begin = "this process received a CUDA tensor whose memory only gapless can open, since its pages have several sizes. "
-    if _torch.import_torch().cuda.is_initialized():
-        raise GaplessError(begin + "It has started CUDA without gapless: call gapless.enable() in it before its first use of CUDA")
-    if not _session.enable():
-        raise GaplessError(f"{begin}Gapless is off here: {_session.disable_reason()}")
-    return handle
+        return
+    if not sys.modules["torch"].cuda.is_initialized():
+        try:
+            if _session.enable():
+                return
+            why = f"Gapless is off here: {_session.disable_reason()}"
+        except GaplessError as error:
+            why = f"Gapless cannot be enabled here: {error}"
+    if handle[1:2] == _OWN:
+        raise GaplessError(f"this process received a CUDA tensor whose memory only gapless can open, since its pages have several sizes. {why}")
