@@ -57,8 +57,13 @@ fn examples(page: &str) -> Vec<Example> {
     found
 }
 
-/// Whether `line` is what `shown` says, in which `...` stands for any text.
+/// Whether `line` is what `shown` says, in which `...` stands for any text. Figures are aligned to the right: with more
+/// digits they have fewer spaces in front.
 fn is_same(shown: &str, line: &str) -> bool {
+    let mut shown = shown.to_owned();
+    while shown.contains("  ...") {
+        shown = shown.replace("  ...", " ...");
+    }
     let mut parts = shown.split("...");
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
     let parts: Vec<&str> = parts.collect();
@@ -138,5 +143,6 @@ fn examples_print_what_the_pages_show() {
 #[test]
 fn dots_stand_for_any_text() {
     assert!(is_same("a ... c", "a b c") && is_same("a ...", "a b") && is_same("a", "a"));
+    assert!(is_same("a     ...", "a 1,000") && is_same("a     ...", "a     10") && !is_same("a   ...", "a"));
     assert!(!is_same("a ... c", "a b") && !is_same("a", "a b") && !is_same("... c", "c d"));
 }
