@@ -38,16 +38,7 @@ x = torch.zeros(1 << 16, device="cuda")
 
 
 def churn(first, second, seed):
-    """Blocks of one stream, read on another, freed early."""
-    r = rng(seed)
-    for step in range(40):
-        with torch.cuda.stream(first):
-            t = fill(ints(r.randrange(1 << 12, 24 * MIB)), seed + step)
-        second.wait_stream(first)
-        with torch.cuda.stream(second):
-            bad.append(wrong(t, seed + step))
-        t.record_stream(second)
-        del t
+    bad.extend(freed_while_read(first, second, seed, 40, 24 * MIB))
 
 
 def turn(number, stream, handle, asks):

@@ -21,16 +21,7 @@ bad = []
 
 
 def churn(first, second, seed):
-    """Blocks of one stream, read on another, freed early."""
-    r = rng(seed)
-    for step in range(60):
-        with torch.cuda.stream(first):
-            t = fill(ints(r.randrange(1 << 12, 48 * MIB)), seed + step)
-        second.wait_stream(first)
-        with torch.cuda.stream(second):
-            bad.append(wrong(t, seed + step))
-        t.record_stream(second)
-        del t
+    bad.extend(freed_while_read(first, second, seed, 60, 48 * MIB))
 
 
 problem = ""

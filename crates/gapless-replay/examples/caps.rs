@@ -44,10 +44,12 @@ fn emptied(script: &Script, every: usize) -> Script {
     for (op, tick) in script.ops.iter().zip(&script.ticks) {
         ops.push(*op);
         ticks.push(*tick);
-        requests += usize::from(matches!(op, Op::Alloc { .. }));
-        if matches!(op, Op::Alloc { .. }) && requests.is_multiple_of(every) {
-            ops.push(Op::EmptyCache { pool: None });
-            ticks.push(*tick);
+        if matches!(op, Op::Alloc { .. }) {
+            requests += 1;
+            if requests % every == 0 {
+                ops.push(Op::EmptyCache { pool: None });
+                ticks.push(*tick);
+            }
         }
     }
     Script { ops, ticks, ..script.clone() }
@@ -109,7 +111,10 @@ fn main() {
                 continue;
             }
         };
-        let script = every.map_or_else(|| script.clone(), |every| emptied(&script, every));
+        let script = match every {
+            Some(every) => emptied(&script, every),
+            None => script,
+        };
         let all: Vec<[f64; 5]> =
             (0..=shakes).map(|shake| figures(&shaken(&script, shake * SHAKE), says_why)).collect();
         let mean = |at: usize| all.iter().map(|figures| figures[at]).sum::<f64>() / all.len() as f64;
