@@ -114,7 +114,7 @@ pub unsafe fn save(
         return Err(LoadError::Argument("a tensor is on a card, and no card was named".into()));
     }
     let current = card.as_ref().map(Card::current).transpose()?;
-    let stream = card.as_ref().map_or(std::ptr::null_mut(), |card| card.stream(0));
+    let stream = card.as_ref().map_or(std::ptr::null_mut(), |card| card.stream());
     let memory = Memory { path: to.to_owned(), header: &header, held, card: card.as_ref(), stream };
     let done = gapless_weights::save(&memory, &header, to, settings.threads.max(1) as usize, is_packed);
     drop(current);

@@ -49,6 +49,44 @@ fn every_way_gives_the_same_bytes_and_gives_back_what_it_pinned() {
 }
 
 #[test]
+fn copies_of_several_threads_go_to_the_driver_together_or_one_by_one_where_it_has_no_batches() {
+    let _turn = turn();
+    let model = Model::new();
+    for path in [model.plain(), model.packed()] {
+        for has_batches in [true, false] {
+            if !has_batches {
+                assert_eq!(common::ask(c"test_toggle_batches"), 0);
+            }
+            let before = common::ask(c"test_batches");
+            let catalogue = Arc::new(Catalogue::open(&path).unwrap());
+            let settings = Settings { piece: 64 << 10, threads: 8, ..on_card(0) };
+            let (found, _) = read_with(&catalogue, &all(&catalogue), settings, true).unwrap();
+            for (place, found) in catalogue.tensors.iter().zip(&found) {
+                assert!(*found == model.bytes(&catalogue.tensor(*place).name), "batches: {has_batches}");
+            }
+            assert_eq!(common::ask(c"test_batches") > before, has_batches);
+        }
+        assert_eq!(common::ask(c"test_toggle_batches"), 1);
+    }
+}
+
+#[test]
+fn a_card_that_fails_ends_every_thread_with_its_error_and_keeps_nothing_pinned() {
+    let _turn = turn();
+    let model = Model::new();
+    for path in [model.plain(), model.packed()] {
+        for ways in [0, ways::MAPPED, ways::HUGE] {
+            let catalogue = Arc::new(Catalogue::open(&path).unwrap());
+            assert_eq!(common::ask(c"test_toggle_broken"), 1);
+            let result = read_with(&catalogue, &all(&catalogue), on_card(ways), true);
+            assert_eq!(common::ask(c"test_toggle_broken"), 0);
+            assert!(matches!(result, Err(LoadError::Cuda { .. })), "ways {ways}: {result:?}");
+            assert_eq!((registered().0, common::pinned().0), (0, 0), "ways {ways}");
+        }
+    }
+}
+
+#[test]
 fn rings_are_kept_for_the_next_loading_and_no_more_than_were_used() {
     let _turn = turn();
     let model = Model::new();

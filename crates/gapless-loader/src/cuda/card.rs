@@ -1,8 +1,9 @@
-//! One card for one loading: what is kept of it, and the event that the loading follows.
+//! One card for one loading: what is kept of it, the event that the loading follows, and its queue.
 
-use super::chunk::Room;
 use super::driver::{self, Driver, Handle};
 use super::kept::{Base, Current, Kernel, STREAMS};
+use super::pinned::SLOTS;
+use super::queue::{Decode, Queue};
 use crate::error::Result;
 use crate::shared::{Settings, locked, ways};
 use std::ffi::{CStr, c_void};
@@ -20,7 +21,9 @@ pub struct Card {
     pub(super) base: Arc<Base>,
     /// Recorded on the caller's stream before the first copy.
     before: Handle,
-    streams: [Handle; STREAMS],
+    /// For copies, and for kernels.
+    pub(super) streams: [Handle; STREAMS],
+    pub(super) queue: Queue,
     pub staging: u64,
     pub(super) is_kept: bool,
     pub(super) is_huge: bool,
@@ -35,13 +38,18 @@ impl Card {
     pub fn open(device: u32, settings: Settings, library: Option<&CStr>) -> Result<Card> {
         let (is_kept, is_huge) = (settings.has(ways::KEPT), settings.has(ways::HUGE));
         let base = Base::open(device, library, is_kept)?;
-        let (driver, mut event) = (base.driver, null_mut());
+        let driver = base.driver;
+        let (mut event, queue) = {
+            let _current = base.current()?;
+            (null_mut(), Queue::new(&driver, settings.threads as usize * SLOTS)?)
+        };
         // Dropped if one of the calls fails: what there is by then is given back.
         let mut card = Card {
             driver,
             base,
             before: null_mut(),
             streams: [null_mut(); STREAMS],
+            queue,
             staging: settings.staging,
             is_kept,
             is_huge,
@@ -51,7 +59,7 @@ impl Card {
         // SAFETY: a pointer to a value that lives through the call; the stream is the caller's, as `Load::start`
         // was promised.
         unsafe {
-            driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::SLEEPING))?;
+            driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::UNTIMED))?;
             card.before = event;
             driver.check("cuEventRecord", (driver.record)(event, settings.stream as Handle))?;
         }
@@ -74,9 +82,19 @@ impl Card {
         Ok(card)
     }
 
-    /// The stream of a thread, whose work follows what the caller's stream had to do.
-    pub fn stream(&self, thread: usize) -> Handle {
-        self.streams[thread % STREAMS]
+    /// The stream of copies, which follow what the caller's stream had to do.
+    pub fn stream(&self) -> Handle {
+        self.streams[0]
+    }
+
+    /// Waits for all copies and kernels.
+    pub(super) fn sync(&self) -> Result<()> {
+        for stream in self.streams {
+            // SAFETY: the stream is this card's.
+            let status = unsafe { (self.driver.stream_sync)(stream) };
+            self.driver.check("cuStreamSynchronize", status)?;
+        }
+        Ok(())
     }
 
     /// Makes the card's context current for this thread.
@@ -114,18 +132,12 @@ impl Card {
 
     /// Decodes `count` chunks whose descriptors stand at `chunks` on the card. The kernel writes what is damaged to
     /// `error`, a word of pinned memory.
-    pub(super) fn decode(
-        &self,
-        chunks: u64,
-        count: u32,
-        room: Room,
-        error: u64,
-        stream: Handle,
-    ) -> Result<()> {
+    pub(super) fn decode(&self, decode: &Decode, stream: Handle) -> Result<()> {
+        let Decode { mut chunks, count, room, mut error } = *decode;
         let Some(kernel) = self.kernel() else {
             return Err(crate::error::LoadError::NoDriver("the kernel cannot be loaded"));
         };
-        let (mut chunks, mut table, mut error) = (chunks, room.a as u32, error);
+        let mut table = room.a as u32;
         let mut arguments: [*mut c_void; 3] =
             [(&raw mut chunks).cast(), (&raw mut table).cast(), (&raw mut error).cast()];
         // SAFETY: the kernel's three arguments in their types. Each descriptor was checked against the bytes that it
@@ -151,7 +163,9 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        let Ok(_current) = self.current() else { return };
+        let base = Arc::clone(&self.base);
+        let Ok(_current) = base.current() else { return };
+        self.queue.end(&self.driver);
         if !self.before.is_null() {
             // SAFETY: the threads that waited for the event have ended. What fails here cannot be helped.
             unsafe { (self.driver.end_event)(self.before) };

@@ -8,8 +8,8 @@ pub type Handle = *mut c_void;
 
 /// `CU_STREAM_NON_BLOCKING`: the default stream does not wait for this one, nor this one for it.
 pub const NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps.
-pub const SLEEPING: c_uint = 3;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub const UNTIMED: c_uint = 2;
 /// `CU_EVENT_DEFAULT`: an event that tells the time.
 pub const TIMED: c_uint = 0;
 /// `CU_MEMHOSTALLOC_PORTABLE`.
@@ -21,6 +21,40 @@ pub const SHARED_AT_MOST: c_int = 97;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub const DYNAMIC_SHARED: c_int = 8;
 
+/// `CUDA_ERROR_NOT_READY`: what an event stands behind is not done yet.
+pub const NOT_READY: c_int = 600;
+
+/// `CUmemcpyAttributes`: how the copies of a batch are done.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    order: c_int,
+    /// Kinds and numbers of the source's and the target's device: hints, not given.
+    hints: [c_int; 4],
+    flags: c_uint,
+}
+
+impl Attributes {
+    /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`: sources are read in the stream's turn.
+    pub fn in_turn() -> Attributes {
+        Attributes { order: 1, hints: [0; 4], flags: 0 }
+    }
+}
+
+/// `cuMemcpyBatchAsync` of CUDA 12.8: targets, sources, lengths and their number, attributes, the first copy of each of
+/// them and their number, which copy failed, and a stream.
+pub type Batch = unsafe extern "C" fn(
+    *mut u64,
+    *mut u64,
+    *mut usize,
+    usize,
+    *mut Attributes,
+    *mut usize,
+    usize,
+    *mut usize,
+    Handle,
+) -> c_int;
+
 macro_rules! functions {
     ($($field:ident $name:literal ($($argument:ty),*);)*) => {
         /// The functions by name. Each returns 0 for success.
@@ -28,6 +62,8 @@ macro_rules! functions {
         pub struct Driver {
             text: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
             $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            /// Older drivers have none.
+            pub batch: Option<Batch>,
         }
 
         impl Driver {
@@ -47,6 +83,9 @@ macro_rules! functions {
                         $($field: std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(
                             find($name)?,
                         ),)*
+                        batch: library
+                            .find(c"cuMemcpyBatchAsync")
+                            .map(|found| std::mem::transmute::<*mut c_void, Batch>(found)),
                     })
                 }
             }
@@ -73,7 +112,7 @@ functions! {
     event c"cuEventCreate" (*mut Handle, c_uint);
     end_event c"cuEventDestroy_v2" (Handle);
     record c"cuEventRecord" (Handle, Handle);
-    event_sync c"cuEventSynchronize" (Handle);
+    event_query c"cuEventQuery" (Handle);
     elapsed c"cuEventElapsedTime" (*mut f32, Handle, Handle);
     to_card c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
     to_host c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);

@@ -11,9 +11,8 @@ use std::ffi::{CStr, CString, c_int};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Streams of a loading, which its threads share. With one for each thread the card's copies have longer pauses between
-/// them; with one for all, none of them runs beside a kernel.
-pub(super) const STREAMS: usize = 4;
+/// Streams of a loading, which its threads share: one for copies, and one for kernels, which run beside them.
+pub(super) const STREAMS: usize = 2;
 
 /// A card's context, and what is kept with it.
 #[derive(Debug)]

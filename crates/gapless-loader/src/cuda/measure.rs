@@ -3,6 +3,7 @@
 use super::card::Card;
 use super::chunk::{CHUNK, Chunk, Room};
 use super::driver::{self, Handle};
+use super::queue::Decode;
 use crate::catalogue::Catalogue;
 use crate::error::{LoadError, Result};
 use crate::file::PAGE;
@@ -45,7 +46,7 @@ pub unsafe fn measure(
     if shared == 0 {
         return Err(LoadError::NoDriver("the kernel cannot be loaded, or there is no staging memory"));
     }
-    let stream = card.stream(0);
+    let stream = card.stream();
     let sync = || {
         driver.check(
             "cuStreamSynchronize", // SAFETY: the stream is ours.
@@ -113,13 +114,19 @@ pub unsafe fn measure(
     // SAFETY: a page that was just allocated.
     unsafe { error.cast::<u32>().write(0) };
     let (before, after) = (event()?, event()?);
+    let decode = Decode {
+        chunks: settings.staging + at,
+        count: measured.chunks as u32,
+        room: needs,
+        error: error as u64,
+    };
     let mut times = Vec::new();
     for _ in 0..=passes.max(1) {
         let mut milliseconds = 0f32;
         // SAFETY: events and stream are ours.
         unsafe {
             driver.check("cuEventRecord", (driver.record)(before, stream))?;
-            card.decode(settings.staging + at, measured.chunks as u32, needs, error as u64, stream)?;
+            card.decode(&decode, stream)?;
             driver.check("cuEventRecord", (driver.record)(after, stream))?;
             sync()?;
             driver.check("cuEventElapsedTime", (driver.elapsed)(&raw mut milliseconds, before, after))?;

@@ -165,32 +165,35 @@ pub(super) fn read(
             && let Some(values) = stored(directory.kind, bytes, (held.end - held.start) as usize)
         {
             let from = values + (part.start - held.start) as usize;
-            ring.copy(place, &bytes[from..from + length])?;
+            // SAFETY: bytes of the slot, which is the card's until the ticket is done.
+            unsafe { ring.copy(place, bytes[from..from + length].as_ptr(), length) };
             continue;
         }
         let is_long = (held.end - held.start) as usize > DECODED;
         if !is_long && filled + length > DECODED {
-            ring.sync()?;
+            let ticket = ring.hand_over()?;
+            ring.wait(ticket)?;
             filled = 0;
         }
         let values = decoding
             .chunk(directory, chunk, bytes, wanted, None)
             .map_err(|damage| shared.damaged(job, damage))?;
         if is_long {
-            // From memory that is not pinned: the driver has copied it when the stream is done.
-            ring.copy(place, values)?;
-            ring.sync()?;
+            ring.copy_now(place, values)?;
         } else {
             decoded.bytes()[filled..filled + length].copy_from_slice(values);
-            ring.copy(place, &decoded.shared()[filled..filled + length])?;
+            // SAFETY: as above.
+            unsafe { ring.copy(place, decoded.shared()[filled..filled + length].as_ptr(), length) };
             filled += length;
         }
     }
     let Described { chunks: on_card, room, .. } = described;
     if !on_card.is_empty() {
-        let slot = &ring.slots[slot];
-        ring.copy(slot.staging, slot.front(end))?;
-        ring.card.decode(slot.staging, on_card.len() as u32, room, slot.error() as u64, ring.stream)?;
+        let (staging, front) = (ring.slots[slot].staging, ring.slots[slot].front(end));
+        let (front, length) = (front.as_ptr(), front.len());
+        // SAFETY: as above.
+        unsafe { ring.copy(staging, front, length) };
+        ring.decode(slot, on_card.len(), room);
         shared.on_card.fetch_add(on_card.len() as u64, Ordering::Relaxed);
     }
     shared.done.fetch_add(given, Ordering::Relaxed);

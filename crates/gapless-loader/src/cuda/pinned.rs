@@ -1,6 +1,6 @@
-//! Pinned memory with events: what a ring is made of, and what is kept of it.
+//! Pinned memory, of which rings are made.
 
-use super::driver::{Driver, Handle, PORTABLE, SLEEPING};
+use super::driver::{Driver, PORTABLE};
 use crate::error::Result;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -10,36 +10,29 @@ pub const SLOTS: usize = 2;
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Events, and pinned memory, which may be kept for another loading.
-#[derive(Debug)]
-pub(super) struct Pinned {
-    pub(super) events: [Handle; SLOTS],
-    pub(super) memory: Option<Memory>,
-}
-
 /// Pinned memory: the driver's own, or huge pages that were pinned (`mapped` is then where they were mapped).
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct Pinned {
     pub(super) at: *mut c_void,
     pub(super) length: usize,
     mapped: Option<(*mut c_void, usize)>,
 }
 
-impl Memory {
-    pub(super) fn new(driver: &Driver, length: usize, is_huge: bool) -> Result<Memory> {
-        if is_huge && let Some(memory) = Memory::huge(driver, length) {
+impl Pinned {
+    pub(super) fn new(driver: &Driver, length: usize, is_huge: bool) -> Result<Pinned> {
+        if is_huge && let Some(memory) = Pinned::huge(driver, length) {
             return Ok(memory);
         }
         let mut at = null_mut();
         // SAFETY: a pointer to a value that lives through the call.
         let status = unsafe { (driver.host_alloc)(&raw mut at, length, PORTABLE) };
         driver.check("cuMemHostAlloc", status)?;
-        Ok(Memory { at, length, mapped: None })
+        Ok(Pinned { at, length, mapped: None })
     }
 
     /// Few pages are pinned faster than many. None where that cannot be done.
     #[cfg(target_os = "linux")]
-    fn huge(driver: &Driver, length: usize) -> Option<Memory> {
+    fn huge(driver: &Driver, length: usize) -> Option<Pinned> {
         let length = length.next_multiple_of(HUGE_PAGE);
         let whole = length + HUGE_PAGE;
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -56,12 +49,12 @@ impl Memory {
                 libc::munmap(map, whole);
                 return None;
             }
-            Some(Memory { at, length, mapped: Some((map, whole)) })
+            Some(Pinned { at, length, mapped: Some((map, whole)) })
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn huge(_: &Driver, _: usize) -> Option<Memory> {
+    fn huge(_: &Driver, _: usize) -> Option<Pinned> {
         None
     }
 
@@ -81,32 +74,6 @@ impl Memory {
                     let _ = (map, whole);
                 }
             }
-        }
-    }
-}
-
-impl Pinned {
-    pub(super) fn new(driver: &Driver) -> Result<Pinned> {
-        let mut pinned = Pinned { events: [null_mut(); SLOTS], memory: None };
-        for event in &mut pinned.events {
-            // SAFETY: a pointer to a value that lives through the call.
-            let status = unsafe { (driver.event)(event, SLEEPING) };
-            if let Err(error) = driver.check("cuEventCreate", status) {
-                pinned.end(driver);
-                return Err(error);
-            }
-        }
-        Ok(pinned)
-    }
-
-    /// Gives all of it back. The card uses nothing of it any more, and its context is current.
-    pub(super) fn end(self, driver: &Driver) {
-        for event in self.events.into_iter().filter(|event| !event.is_null()) {
-            // SAFETY: the event is this value's own.
-            unsafe { (driver.end_event)(event) };
-        }
-        if let Some(memory) = self.memory {
-            memory.end(driver);
         }
     }
 }

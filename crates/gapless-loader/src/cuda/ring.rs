@@ -1,10 +1,10 @@
-//! A thread's slots of pinned memory, and a stream that it shares with a few other threads. Dropping the ring waits for
-//! the stream: no copy is under way afterwards. Memory is pinned when the first slot is needed.
+//! A thread's slots of pinned memory, and what it hands over to the card. Dropping the ring waits for that: no copy is
+//! under way afterwards. Memory is pinned when the first slot is needed.
 
 use super::card::Card;
-use super::chunk::CHUNK;
-use super::driver::Handle;
-use super::pinned::{Memory, Pinned, SLOTS};
+use super::chunk::{CHUNK, Room};
+use super::pinned::{Pinned, SLOTS};
+use super::queue::{Decode, Orders};
 use crate::error::Result;
 use crate::file::{Buffer, PAGE};
 use crate::plan::JOB;
@@ -23,37 +23,33 @@ const ON_CARD: usize = HEADS + READ;
 /// Staging memory on the card for each thread.
 pub const STAGING: usize = SLOTS * ON_CARD;
 
-/// A slot. Invariant: while `is_busy`, the card may read it.
+/// A slot. Invariant: until its ticket is done, the card may read it.
 #[derive(Debug)]
 pub(super) struct Slot {
     at: *mut u8,
     length: usize,
     /// Its staging on the card; 0 where there is none.
     pub(super) staging: u64,
-    event: Handle,
-    is_busy: bool,
+    ticket: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Ring<'a> {
     pub(super) card: &'a Card,
-    pub(super) stream: Handle,
     thread: usize,
-    /// Taken when the ring is dropped.
     pinned: Option<Pinned>,
     /// Empty until memory is pinned.
     pub(super) slots: Vec<Slot>,
+    /// What the next ticket is for.
+    orders: Orders,
+    /// The last ticket; 0 before the first.
+    ticket: u64,
 }
 
 impl<'a> Ring<'a> {
-    pub(super) fn new(card: &'a Card, thread: usize) -> Result<Ring<'a>> {
-        let kept = locked(&card.base.rings).pop();
-        let pinned = match kept {
-            Some(pinned) => pinned,
-            None => Pinned::new(&card.driver)?,
-        };
-        let stream = card.stream(thread);
-        Ok(Ring { card, stream, thread, pinned: Some(pinned), slots: Vec::new() })
+    pub(super) fn new(card: &'a Card, thread: usize) -> Ring<'a> {
+        let pinned = locked(&card.base.rings).pop();
+        Ring { card, thread, pinned, slots: Vec::new(), orders: Orders::default(), ticket: 0 }
     }
 
     /// Pins the slots' memory, if that was not done yet: with room for decoded chunks, or without.
@@ -62,16 +58,15 @@ impl<'a> Ring<'a> {
         if self.slots.first().is_some_and(|slot| slot.length >= length) {
             return Ok(());
         }
-        self.sync()?;
-        let Some(pinned) = &mut self.pinned else { return Ok(()) };
+        self.wait(self.ticket)?;
         self.slots.clear();
-        if pinned.memory.as_ref().is_none_or(|memory| memory.length < SLOTS * length) {
-            if let Some(memory) = pinned.memory.take() {
-                memory.end(&self.card.driver);
+        if self.pinned.as_ref().is_none_or(|pinned| pinned.length < SLOTS * length) {
+            if let Some(pinned) = self.pinned.take() {
+                pinned.end(&self.card.driver);
             }
-            pinned.memory = Some(Memory::new(&self.card.driver, SLOTS * length, self.card.is_huge)?);
+            self.pinned = Some(Pinned::new(&self.card.driver, SLOTS * length, self.card.is_huge)?);
         }
-        let Some(memory) = &pinned.memory else { return Ok(()) };
+        let Some(pinned) = &self.pinned else { return Ok(()) };
         for slot in 0..SLOTS {
             let staging = match self.card.staging {
                 0 => 0,
@@ -79,50 +74,71 @@ impl<'a> Ring<'a> {
             };
             // SAFETY: the memory has room for all slots; the word of errors stands on a boundary of a page.
             let at = unsafe {
-                let at = memory.at.cast::<u8>().add(slot * length);
+                let at = pinned.at.cast::<u8>().add(slot * length);
                 at.add(length - PAGE).cast::<u32>().write(0);
                 at
             };
-            self.slots.push(Slot { at, length, staging, event: pinned.events[slot], is_busy: false });
+            self.slots.push(Slot { at, length, staging, ticket: 0 });
         }
         Ok(())
     }
 
     /// Waits until the card has read a slot; gives what its kernel found damaged: 1 + the number of a chunk.
     pub(super) fn settle(&mut self, slot: usize) -> Result<u32> {
-        let slot = &mut self.slots[slot];
-        if slot.is_busy {
-            // SAFETY: the event was recorded.
-            let status = unsafe { (self.card.driver.event_sync)(slot.event) };
-            self.card.driver.check("cuEventSynchronize", status)?;
-            slot.is_busy = false;
-        }
+        self.wait(self.slots[slot].ticket)?;
         // SAFETY: the word is the slot's own, on a boundary of a page; the card has written it, if at all, before the
-        // event.
-        unsafe { Ok(slot.error().read_volatile()) }
+        // ticket was done.
+        unsafe { Ok(self.slots[slot].error().read_volatile()) }
     }
 
-    /// Marks a slot as the card's until what was put on the stream is done.
-    pub(super) fn hand_over(&mut self, slot: usize) -> Result<()> {
-        let slot = &mut self.slots[slot];
-        slot.is_busy = true;
-        // SAFETY: event and stream are this ring's.
-        let status = unsafe { (self.card.driver.record)(slot.event, self.stream) };
-        self.card.driver.check("cuEventRecord", status)
+    /// Orders a copy to the card.
+    ///
+    /// # Safety
+    /// The bytes must be pinned, and stay as they are until the next ticket is done.
+    pub(super) unsafe fn copy(&mut self, target: u64, from: *const u8, length: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.orders.copy(target, from, length) };
     }
 
-    /// Copies bytes to the card. They must stay as they are until the stream has done it.
-    pub(super) fn copy(&self, target: u64, bytes: &[u8]) -> Result<()> {
-        // SAFETY: the bytes are there; `Load::start` was promised the target.
-        let status =
-            unsafe { (self.card.driver.to_card)(target, bytes.as_ptr().cast(), bytes.len(), self.stream) };
-        self.card.driver.check("cuMemcpyHtoDAsync", status)
+    /// Orders the kernel for a slot whose descriptors and bytes are on the card by then.
+    pub(super) fn decode(&mut self, slot: usize, count: usize, room: Room) {
+        let slot = &self.slots[slot];
+        let (count, error) = (count as u32, slot.error() as u64);
+        self.orders.decode(Decode { chunks: slot.staging, count, room, error });
     }
 
-    pub(super) fn sync(&self) -> Result<()> {
-        // SAFETY: the stream is this ring's.
-        let status = unsafe { (self.card.driver.stream_sync)(self.stream) };
-        self.card.driver.check("cuStreamSynchronize", status)
+    /// Hands over what was ordered; gives the ticket of all of it.
+    pub(super) fn hand_over(&mut self) -> Result<u64> {
+        if !self.orders.is_empty() {
+            self.ticket = self.card.queue.hand_over(self.card, &mut self.orders)?;
+        }
+        Ok(self.ticket)
+    }
+
+    /// Hands over what was ordered. A slot is the card's until that is done.
+    pub(super) fn hand_over_slot(&mut self, slot: usize) -> Result<()> {
+        self.slots[slot].ticket = self.hand_over()?;
+        Ok(())
+    }
+
+    pub(super) fn wait(&self, ticket: u64) -> Result<()> {
+        self.card.queue.wait(self.card, ticket)
+    }
+
+    /// Waits for all that was handed over; false after an error. Then nothing more is given to the driver, and what it
+    /// has is waited for.
+    pub(super) fn finish(&self) -> bool {
+        self.wait(self.ticket).or_else(|_| self.card.sync()).is_ok()
+    }
+
+    /// Copies bytes that need not be pinned, and waits for it.
+    pub(super) fn copy_now(&self, target: u64, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the bytes are there until the wait; `Load::start` was promised the target.
+        let status = unsafe {
+            (self.card.driver.to_card)(target, bytes.as_ptr().cast(), bytes.len(), self.card.stream())
+        };
+        self.card.driver.check("cuMemcpyHtoDAsync", status)?;
+        self.card.sync()
     }
 }
 
@@ -159,10 +175,9 @@ impl Slot {
 
 impl Drop for Ring<'_> {
     fn drop(&mut self) {
+        let is_done = self.finish();
         let Some(pinned) = self.pinned.take() else { return };
-        // SAFETY: the stream is this ring's.
-        let status = unsafe { (self.card.driver.stream_sync)(self.stream) };
-        if self.card.is_kept && status == 0 {
+        if self.card.is_kept && is_done {
             locked(&self.card.base.rings).push(pinned);
         } else {
             pinned.end(&self.card.driver);

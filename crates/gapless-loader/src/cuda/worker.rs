@@ -19,8 +19,7 @@ const BETWEEN: u64 = 1 << 20;
 /// One thread: its ring, its windows, and which slot is next.
 struct Worker<'a> {
     shared: &'a Shared,
-    // Dropped before the ring, whose stream they wait for.
-    windows: Windows<'a>,
+    windows: Windows,
     ring: Ring<'a>,
     slot: usize,
     given: [Given<'a>; SLOTS],
@@ -29,14 +28,19 @@ struct Worker<'a> {
     is_mapped: bool,
 }
 
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        self.windows.end(&self.ring);
+    }
+}
+
 /// Takes jobs until there are none. Returns after the last copy and kernel.
 pub fn work(shared: &Shared, card: &Card, thread: usize) -> Result<()> {
     let _current = card.current()?;
-    let ring = Ring::new(card, thread)?;
     let mut worker = Worker {
         shared,
-        windows: Windows::new(card, ring.stream),
-        ring,
+        windows: Windows::default(),
+        ring: Ring::new(card, thread),
         slot: 0,
         given: [const { None }; SLOTS],
         decoding: Decoding::default(),
@@ -54,9 +58,11 @@ pub fn work(shared: &Shared, card: &Card, thread: usize) -> Result<()> {
         }
     }
     for slot in 0..worker.ring.slots.len() {
+        let worker = &mut worker;
         packed::settle(shared, &mut worker.ring, slot, &mut worker.given[slot])?;
     }
-    worker.ring.sync()
+    let last = worker.ring.hand_over()?;
+    worker.ring.wait(last)
 }
 
 impl<'a> Worker<'a> {
@@ -82,7 +88,7 @@ impl<'a> Worker<'a> {
         let chunks =
             packed::read(self.shared, &mut self.ring, slot, job, &mut self.decoding, &mut self.reading)?;
         self.given[slot] = (!chunks.is_empty()).then_some((job, chunks));
-        self.ring.hand_over(slot)
+        self.ring.hand_over_slot(slot)
     }
 
     fn plain(&mut self, job: &Job) -> Result<()> {
@@ -101,8 +107,9 @@ impl<'a> Worker<'a> {
                 sum.add(*part, bytes, is_last, || self.shared.is_over())
                     .map_err(|damage| self.shared.damaged(job, damage))?;
             }
-            self.ring.copy(*target + begin as u64, bytes)?;
-            self.ring.hand_over(slot)?;
+            // SAFETY: bytes of the slot, which is the card's until the ticket is done.
+            unsafe { self.ring.copy(*target + begin as u64, bytes.as_ptr(), length) };
+            self.ring.hand_over_slot(slot)?;
             self.shared.done.fetch_add(length as u64, Ordering::Relaxed);
         }
         Ok(())
@@ -112,7 +119,7 @@ impl<'a> Worker<'a> {
     fn map(&mut self, jobs: &'a [Job]) -> Result<bool> {
         let Some((shard, range)) = self.span(jobs) else { return Ok(false) };
         let shard = &self.shared.catalogue.shards[shard];
-        self.is_mapped = self.windows.open(&shard.reader.input, &range)?;
+        self.is_mapped = self.windows.open(&self.ring, &shard.reader.input, &range)?;
         if !self.is_mapped {
             return Ok(false);
         }
@@ -120,7 +127,7 @@ impl<'a> Worker<'a> {
             let is_copied = match &job.work {
                 Work::Plain { target, sum: None } => {
                     self.shared.pace(job.length);
-                    self.windows.copy(job.at, job.length, *target)?;
+                    self.windows.copy(&mut self.ring, job.at, job.length, *target)?;
                     self.shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
                     true
                 }
@@ -135,7 +142,7 @@ impl<'a> Worker<'a> {
                 self.read(job)?;
             }
         }
-        self.windows.close()?;
+        self.windows.close(&mut self.ring)?;
         Ok(true)
     }
 
@@ -150,12 +157,15 @@ impl<'a> Worker<'a> {
         let Some((chunks, room)) = described else { return Ok(false) };
         self.shared.pace(job.length);
         let at = &self.ring.slots[slot];
-        self.ring.copy(at.staging, at.front(0))?;
-        self.windows.copy(job.at, job.length, at.bytes_on_card())?;
-        self.ring.card.decode(at.staging, chunks.len() as u32, room, at.error() as u64, self.ring.stream)?;
+        let (heads, staging, bytes) = (at.front(0), at.staging, at.bytes_on_card());
+        let (heads, length) = (heads.as_ptr(), heads.len());
+        // SAFETY: the slot's descriptors, which are the card's until the ticket is done.
+        unsafe { self.ring.copy(staging, heads, length) };
+        self.windows.copy(&mut self.ring, job.at, job.length, bytes)?;
+        self.ring.decode(slot, chunks.len(), room);
         packed::count(self.shared, job, chunks.len());
         self.given[slot] = Some((job, chunks));
-        self.ring.hand_over(slot)?;
+        self.ring.hand_over_slot(slot)?;
         Ok(true)
     }
 

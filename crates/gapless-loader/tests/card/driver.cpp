@@ -1,5 +1,6 @@
-// A CUDA driver for tests: the card's memory is the host's, streams run at once, and the kernel is decode.cu itself,
-// run on the CPU. Threads of a block are contexts of one thread that take turns: each runs to its next barrier or
+// A CUDA driver for tests: the card's memory is the host's, and the kernel is decode.cu itself, run on the CPU. Streams
+// run as late as they may: when somebody waits for them, and a little of one whenever an event is asked for. So a
+// caller that writes to memory before the card has read it is found out. Threads of a block are contexts of one thread that take turns: each runs to its next barrier or
 // shuffle. Addresses that a test did not allocate are not caught; the tests compare all bytes instead.
 
 #include <cstdint>
@@ -131,10 +132,52 @@ static unsigned char shared_memory[256 << 10] __attribute__((aligned(64)));
 
 // ---- the driver ----
 
-static std::mutex lock;
-static unsigned long copies, launches;
+static std::recursive_mutex lock;
+using Held = std::lock_guard<std::recursive_mutex>;
+static unsigned long copies, batches, launches;
+static bool has_batches = true, is_broken = false;
+
+struct Stream {
+    std::vector<std::function<int()>> work;
+    size_t done = 0;
+    int status = 0;
+
+    int run_to(size_t end) {
+        while (done < end) {
+            // What the work calls may add to the list.
+            auto next = std::move(work[done++]);
+            if (int failed = next()) status = failed;
+        }
+        return status;
+    }
+};
+// An event stands behind the first `at` pieces of work of a stream.
+struct Event {
+    Stream *stream = nullptr;
+    size_t at = 0;
+    unsigned asked = 0;
+};
+static int later(void *stream, std::function<int()> work) {
+    Held held(lock);
+    if (!stream) return work();
+    ((Stream *)stream)->work.push_back(std::move(work));
+    return 0;
+}
 static size_t pinned, most_pinned, registered, most_registered;
 static std::vector<std::pair<void *, size_t>> pins;
+
+static int launch(unsigned grid, unsigned room, const Chunk *chunks, u32 table, u32 *error) {
+    launches++;
+    for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++) {
+        // What a block finds in shared memory is not known.
+        memset(shared_memory, 0xee, sizeof shared_memory);
+        body = [=] { gapless_decode(chunks, table, error); };
+        run_block();
+        for (size_t k = room; k < sizeof shared_memory; k++)
+            if (shared_memory[k] != 0xee) return 700;
+    }
+    return 0;
+}
 
 extern "C" {
 int cuGetErrorString(int, const char **text) { *text = "error"; return 0; }
@@ -146,7 +189,7 @@ int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxPushCurrent_v2(void *) { return 0; }
 int cuCtxPopCurrent_v2(void **out) { *out = (void *)16; return 0; }
 int cuMemHostAlloc(void **out, size_t size, unsigned) {
-    std::lock_guard<std::mutex> held(lock);
+    Held held(lock);
     *out = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
     if (!*out) return 2;
     memset(*out, 0xa5, size);
@@ -156,7 +199,7 @@ int cuMemHostAlloc(void **out, size_t size, unsigned) {
     return 0;
 }
 int cuMemFreeHost(void *at) {
-    std::lock_guard<std::mutex> held(lock);
+    Held held(lock);
     for (auto &pin : pins)
         if (pin.first == at) {
             pinned -= pin.second;
@@ -168,7 +211,7 @@ int cuMemFreeHost(void *at) {
     return 1;
 }
 int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
-    std::lock_guard<std::mutex> held(lock);
+    Held held(lock);
     if (getenv("TEST_NO_REGISTER") || (uintptr_t)at % 4096 || !size) return 1;
     // As a driver pins pages: those of a file past its end cannot be had.
     std::vector<unsigned char> there(size / 4096 + 1);
@@ -179,7 +222,7 @@ int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
     return 0;
 }
 int cuMemHostUnregister(void *at) {
-    std::lock_guard<std::mutex> held(lock);
+    Held held(lock);
     for (auto &pin : pins)
         if (pin.first == at) {
             registered -= pin.second;
@@ -189,22 +232,69 @@ int cuMemHostUnregister(void *at) {
         }
     return 1;
 }
-int cuStreamCreate(void **out, unsigned) { *out = (void *)32; return 0; }
-int cuStreamDestroy_v2(void *) { return 0; }
-int cuStreamWaitEvent(void *, void *, unsigned) { return 0; }
-int cuStreamSynchronize(void *) { return 0; }
-int cuEventCreate(void **out, unsigned) { *out = (void *)48; return 0; }
-int cuEventDestroy_v2(void *) { return 0; }
-int cuEventRecord(void *, void *) { return 0; }
-int cuEventSynchronize(void *) { return 0; }
-int cuEventElapsedTime(float *out, void *, void *) { *out = 1; return 0; }
-int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *) {
-    memcpy((void *)to, from, size);
-    std::lock_guard<std::mutex> held(lock);
-    copies++;
+// Streams and events are few, and not freed: who uses one after its end is found out.
+int cuStreamCreate(void **out, unsigned) { *out = new Stream; return 0; }
+int cuStreamDestroy_v2(void *stream) {
+    Held held(lock);
+    Stream *at = (Stream *)stream;
+    at->run_to(at->work.size());
+    at->status = 400;
     return 0;
 }
-int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *) { memcpy(to, (const void *)from, size); return 0; }
+int cuStreamSynchronize(void *stream) {
+    Held held(lock);
+    return stream ? ((Stream *)stream)->run_to(((Stream *)stream)->work.size()) : 0;
+}
+int cuEventCreate(void **out, unsigned) { *out = new Event; return 0; }
+int cuEventDestroy_v2(void *event) { *(Event *)event = Event(); return 0; }
+int cuEventRecord(void *event, void *stream) {
+    Held held(lock);
+    *(Event *)event = {(Stream *)stream, stream ? ((Stream *)stream)->work.size() : 0, 0};
+    return 0;
+}
+int cuStreamWaitEvent(void *stream, void *event, unsigned) {
+    Held held(lock);
+    Event now = *(Event *)event;
+    return later(stream, [now] { return now.stream ? now.stream->run_to(now.at) : 0; });
+}
+int cuEventQuery(void *event) {
+    Held held(lock);
+    Event &at = *(Event *)event;
+    if (!at.stream) return 0;
+    // Every third question the card has done a little more.
+    if (at.stream->done < at.at && ++at.asked % 3 == 0) at.stream->run_to(at.stream->done + 1);
+    return at.stream->status ? at.stream->status : at.stream->done < at.at ? 600 : 0;
+}
+int cuEventElapsedTime(float *out, void *, void *) { *out = 1; return 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *stream) {
+    return later(stream, [=] {
+        memcpy((void *)to, from, size);
+        // A card that breaks does it in the middle of things.
+        return ++copies % 3 == 0 && is_broken ? 700 : 0;
+    });
+}
+struct Attributes { int order, hints[4]; unsigned flags; };
+int cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *sizes, size_t count, Attributes *attributes, size_t *first,
+                       size_t kinds, size_t *failed, void *stream) {
+    *failed = (size_t)-1;
+    if (!has_batches) return 801;
+    if (!count || kinds != 1 || *first || attributes->order != 1 || attributes->flags || !stream) return 1;
+    for (size_t k = 0; k < count; k++)
+        if (!sizes[k]) return 1;
+    {
+        Held held(lock);
+        batches++;
+    }
+    // The copies of a batch have no order: the last one comes first.
+    for (size_t k = count; k-- > 0;) cuMemcpyHtoDAsync_v2(to[k], (const void *)from[k], sizes[k], stream);
+    return 0;
+}
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
+    return later(stream, [=] {
+        memcpy(to, (const void *)from, size);
+        return 0;
+    });
+}
 int cuModuleLoadData(void **out, const void *image) {
     *out = (void *)64;
     return getenv("TEST_NO_KERNEL") || !strstr((const char *)image, "gapless_decode") ? 209 : 0;
@@ -212,24 +302,21 @@ int cuModuleLoadData(void **out, const void *image) {
 int cuModuleUnload(void *) { return 0; }
 int cuModuleGetFunction(void **out, void *, const char *) { *out = (void *)80; return 0; }
 int cuFuncSetAttribute(void *, int, int) { return 0; }
-int cuLaunchKernel(void *, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned room, void *,
-                   void **arguments, void **) {
-    std::lock_guard<std::mutex> held(lock);
+int cuLaunchKernel(void *, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned room,
+                   void *stream, void **arguments, void **) {
     if (block != LANES || room > sizeof shared_memory) return 1;
-    launches++;
-    for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++) {
-        // What a block finds in shared memory is not known.
-        memset(shared_memory, 0xee, sizeof shared_memory);
-        body = [&] { gapless_decode(*(const Chunk **)arguments[0], *(u32 *)arguments[1], *(u32 **)arguments[2]); };
-        run_block();
-        for (size_t k = room; k < sizeof shared_memory; k++)
-            if (shared_memory[k] != 0xee) return 700;
-    }
-    return 0;
+    auto chunks = *(const Chunk **)arguments[0];
+    auto table = *(u32 *)arguments[1];
+    auto error = *(u32 **)arguments[2];
+    return later(stream, [=] { return launch(grid, room, chunks, table, error); });
 }
 size_t test_registered(void) { return registered; }
 size_t test_most_registered(void) { return most_registered; }
 size_t test_most_pinned(void) { return most_pinned; }
 size_t test_pinned(void) { return pinned; }
 unsigned long test_launches(void) { return launches; }
+size_t test_batches(void) { return batches; }
+// Whether the driver takes batches, and whether copies fail: each call changes it.
+size_t test_toggle_batches(void) { return has_batches = !has_batches; }
+size_t test_toggle_broken(void) { return is_broken = !is_broken; }
 }

@@ -231,7 +231,7 @@ pub fn card(catalogue: &Arc<Catalogue>, threads: u32, kernel: bool) -> Loaded {
     read_all(catalogue, &all(catalogue), true, threads, kernel)
 }
 
-fn ask(name: &std::ffi::CStr) -> usize {
+pub fn ask(name: &std::ffi::CStr) -> usize {
     let library = gapless_cuda::library::Library::open(&CString::new(driver()).unwrap()).unwrap();
     // SAFETY: functions of the driver above.
     unsafe {
