@@ -154,6 +154,21 @@ def test_types_are_converted_as_torch_does(tmp_path, tensors):
     assert same(part["wide"], tensors["wide"].chunk(4)[1].float())
 
 
+@pytest.mark.parametrize("room", [256, 1000, 70_001, 1 << 20])
+def test_conversions_go_through_a_buffer_of_any_size(tmp_path, monkeypatch, room):
+    from gapless.weights import _load
+
+    monkeypatch.setattr(_load, "CONVERTED", room)
+    generator = torch.Generator().manual_seed(room)
+    shapes = [(), (0,), (1,), (3,), (127,), (128,), (129,), (1000,), (300, 117), (5, 1)]
+    tensors = {f"t{n}": torch.randn(shape, generator=generator).to((torch.bfloat16, torch.float32, torch.float16)[n % 3]) for n, shape in enumerate(shapes)}
+    weights.save(tensors, tmp_path / "m.safetensors", pack=False)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        found = weights.load(tmp_path / "m.safetensors", device="cpu", dtype=dtype)
+        for name, tensor in tensors.items():
+            assert found[name].dtype == dtype and torch.equal(found[name], tensor.to(dtype)), name
+
+
 def test_names_choose_and_missing_ones_are_told(tmp_path, tensors):
     path = tmp_path / "model.safetensors"
     weights.save(tensors, path)

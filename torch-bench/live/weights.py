@@ -1,19 +1,21 @@
 """gapless.weights on a GPU: loading plain and packed weights from memory, and the kernel that decodes them.
 
 usage: GAPLESS_LOADER=FILE python torch-bench/live/weights.py [--gigabytes 32] [--folder /dev/shm] [--bench FILE]
-[--json FILE]
                                                              [--alternatives ROUNDS] [--only-alternatives]
+                                                             [--cold FOLDER] [--json FILE]
 
 Makes a model of bf16 weights with normal distributions in a folder of the host's memory, packs it, loads both several
 times, and prints each figure beside what is wanted. Needs torch and numpy, and room for 1.7 times the model in the
 folder. `--alternatives 3` compares the ways in which cached files are brought to a card (GAPLESS_WEIGHTS): GB/s, CPU
-seconds a GB, and the share of a pinned copy in the same rounds. `--bench` names the program `weights_bench` (an
-example of the crate gapless-weights), for the codec on the CPU. Exit 1 if the loaded tensors differ from those that
-were made; figures that miss their goal are printed as missed.
+seconds a GB, and the share of a pinned copy in the same rounds. `--cold` names a folder on a disk, from which 4 GB are
+loaded that the page cache does not have, beside direct reads of the same file and safetensors. `--bench` names the
+program `weights_bench` (an example of the crate gapless-weights), for the codec on the CPU. Exit 1 if the loaded
+tensors differ from those that were made; figures that miss their goal are printed as missed.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import ctypes
 import json
 import mmap
@@ -206,6 +208,54 @@ def alternatives(name, path, size, repeats):
             FIGURES[f"{name}: {way} with {threads} threads"] = {"gigabytes_a_second": speed, "of_copy": speed / copied, "cpu_seconds_a_gigabyte": spent}
 
 
+def cold(folder, rounds=5):
+    """A cold file to the card by turns with direct reads, which keep nothing; their second line shows the noise."""
+    import weights_host
+
+    path = pathlib.Path(folder) / f"gapless-cold-{os.getpid()}.safetensors"
+    try:
+        size = write_model(path, 8)
+        torch.cuda.empty_cache()
+        direct = weights_host.by_direct_reads(path)
+        ways = {"direct reads": direct, "to the card": lambda: one_load(path), "direct reads again": direct}
+        with contextlib.suppress(ImportError):
+            import safetensors.torch
+
+            ways["safetensors, to the card"] = lambda: safetensors.torch.load_file(path, device="cuda")
+        times, most = {name: [] for name in ways}, 0
+        weights.release()
+        for number in range(rounds + 1):
+            for name, way in ways.items():
+                weights_host.cool(path)
+                with Memory() as memory:
+                    began = time.perf_counter()
+                    way()
+                    torch.cuda.synchronize()
+                    took = time.perf_counter() - began
+                if name == "to the card":
+                    most = max(most, memory.most)
+                if number:
+                    times[name].append(took)
+        for name, all_times in times.items():
+            pairs = statistics.median(first / mine for first, mine in zip(times["direct reads"], all_times))
+            say(f"cold: {name}", size / statistics.median(all_times) / 1e9, f"GB/s, {pairs:.2f} of direct reads in the same round")
+        say("cold: resident memory above the start", most / 2**20, "MiB", "64", most <= 64 << 20)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def conversion(path, size):
+    """The same file as fp16: twice, since the first one allocates."""
+    for _ in range(2):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        tensors = weights.load(path, device="cuda", dtype=torch.float16, progress=False)
+        torch.cuda.synchronize()
+        took = time.perf_counter() - began
+        del tensors
+    say("plain: converted to fp16 on the way", size / took / 1e9, "GB/s")
+
+
 def without_kernel(path, size):
     with _native.Catalogue(path) as catalogue:
         filler = _load.Filler(catalogue, torch.device("cuda"), None, False, kernel=False)
@@ -302,6 +352,7 @@ def main():
     parser.add_argument("--bench")
     parser.add_argument("--alternatives", type=int, default=0, metavar="ROUNDS", help="compare the ways of GAPLESS_WEIGHTS in so many rounds")
     parser.add_argument("--only-alternatives", action="store_true", help="nothing else but the plain file's exactness")
+    parser.add_argument("--cold", metavar="FOLDER", help="load a cold file from a folder on a disk too")
     parser.add_argument("--json")
     args = parser.parse_args()
     folder = pathlib.Path(args.folder) / f"gapless-weights-{os.getpid()}"
@@ -336,6 +387,9 @@ def measure(args, folder):
     if spent is not None:
         say("plain: CPU", spent, "s a GB", "0.05", spent <= 0.05)
     attempt(fixed_cost, plain)
+    attempt(conversion, plain, size)
+    if args.cold:
+        attempt(cold, args.cold)
     if args.alternatives:
         _native.pack(plain, packed, os.cpu_count())
         wrong = []

@@ -193,6 +193,12 @@ pub extern "C" fn gapless_loader_release() {
     });
 }
 
+/// Threads that a loading to a card has at most if its caller leaves it open.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_loader_threads() -> u32 {
+    cuda::threads(true).max(cuda::threads(false)) as u32
+}
+
 /// Bytes of staging memory on a card for each thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_loader_staging() -> u64 {

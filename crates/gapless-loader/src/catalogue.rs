@@ -1,7 +1,7 @@
 //! The tensors of a file, or of a folder with shards.
 
 use crate::error::Result;
-use crate::file::Cached;
+use crate::file::{Cached, Reading};
 use gapless_formats::safetensors::Tensor;
 use gapless_weights::packed::Stored;
 use gapless_weights::stream::Directory;
@@ -83,6 +83,11 @@ impl Catalogue {
             Some(Stored::Stream) => Some(Arc::new(reader.directory(place.index)?)),
             _ => None,
         })
+    }
+
+    /// Whether most of a file is cold, and can be read past the page cache.
+    pub fn is_cold(&self, reading: &Reading) -> bool {
+        self.shards.iter().any(|shard| shard.cached.is_mostly_cold(&shard.reader.input, reading))
     }
 
     /// Names, types, shapes, and what the files say beside them.

@@ -3,7 +3,6 @@
 //! Cold bytes go to their place with no copy if the target stands in its sector as the file's bytes do, and through a
 //! buffer elsewhere.
 
-use crate::catalogue::{Catalogue, Shard};
 use crate::error::Result;
 use crate::file::{Buffer, PAGE, Reading};
 use crate::plan::{JOB, Job, Piece, Work};
@@ -91,13 +90,14 @@ const READERS: usize = 8;
 /// A huge page.
 const HUGE: u64 = 2 << 20;
 
-/// How many threads a loading has whose caller leaves it open.
-pub fn threads(catalogue: &Catalogue, reading: &Reading) -> usize {
-    let is_cold = |shard: &Shard| shard.cached.is_mostly_cold(&shard.reader.input, reading);
-    if catalogue.shards.iter().any(is_cold) {
-        return READERS;
-    }
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(READERS))
+/// How many threads a loading to host memory has whose caller leaves it open.
+pub fn threads(is_cold: bool) -> usize {
+    if is_cold { READERS } else { cores().min(READERS) }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
 /// Asks for huge pages under the targets: fresh memory then costs one fault for 2 MiB. Only whole huge pages within a

@@ -54,19 +54,22 @@ impl Load {
         settings: Settings,
         driver: Option<&std::ffi::CStr>,
     ) -> Result<Load> {
+        let (jobs, total) = plan::jobs(catalogue, pieces, cuda::piece(&settings))?;
+        let threads = match settings.threads as usize {
+            0 => {
+                let is_cold = catalogue.is_cold(&settings.reading());
+                if settings.device < 0 { host::threads(is_cold) } else { cuda::threads(is_cold) }
+            }
+            given => given,
+        };
+        let threads = threads.min(jobs.len().max(1));
         let card = match u32::try_from(settings.device) {
-            Ok(device) => Some(Arc::new(Card::open(device, settings, driver)?)),
+            Ok(device) => Some(Arc::new(Card::open(device, settings, threads, driver)?)),
             Err(_) => None,
         };
-        let (jobs, total) = plan::jobs(catalogue, pieces, cuda::piece(&settings))?;
         if card.is_none() {
             host::advise(pieces);
         }
-        let threads = match settings.threads as usize {
-            0 if card.is_none() => host::threads(catalogue, &settings.reading()),
-            given => given.max(1),
-        };
-        let threads = threads.min(jobs.len().max(1));
         let shared = Arc::new(Shared::new(Arc::clone(catalogue), jobs, threads, settings));
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {

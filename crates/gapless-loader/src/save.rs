@@ -107,7 +107,7 @@ pub unsafe fn save(
         return Err(wrong("it has other tensors than were given".into()));
     }
     let card = match u32::try_from(settings.device) {
-        Ok(device) => Some(Card::open(device, settings, library)?),
+        Ok(device) => Some(Card::open(device, settings, 1, library)?),
         Err(_) => None,
     };
     if card.is_none() && held.iter().any(|held| held.is_on_card != 0) {

@@ -40,8 +40,14 @@ DTYPES = {
     "BOOL": "bool",
     "C64": "complex64",
 }
-# Bytes of a tensor that are converted at a time.
+# Bytes that are converted at a time: each time costs some milliseconds.
 CONVERTED = 64 << 20
+CONVERTED_ON_CARD = 256 << 20
+
+
+def _room(length: int) -> int:
+    """What so many bytes take of the buffer: values of every type stand on a boundary of their size."""
+    return -(-length // 256) * 256
 
 
 def torch_dtype(name: str) -> "torch.dtype":
@@ -97,7 +103,7 @@ def choose(known: Iterable[str], names: Any) -> "list[str]":
 
 
 class Filler:
-    """Fills tensors from a catalogue. Conversions go through a buffer of at most 64 MiB."""
+    """Fills tensors from a catalogue. Conversions go through a buffer, many tensors at a time."""
 
     def __init__(
         self,
@@ -115,9 +121,9 @@ class Filler:
 
         self._catalogue, self._device = catalogue, device
         is_card = device.type == "cuda"
-        count = threads_of(threads, 12)
         # 0 leaves it to the native library, which sees whether the files are cached.
-        self._settings = Settings(device=-1, threads=count if is_card or threads is not None else 0)
+        count = 0 if threads is None else threads_of(threads, threads)
+        self._settings = Settings(device=-1, threads=count)
         _ways.apply(self._settings, limit_rate, timeout, shared)
         self._staging = None
         if is_card:
@@ -125,7 +131,7 @@ class Filler:
                 self._settings.device = torch.cuda.current_device()
                 self._settings.stream = torch.cuda.current_stream().cuda_stream
                 if kernel and any(tensor["packed"] for tensor in catalogue.tensors):
-                    self._staging = torch.empty(count * catalogue.staging(), dtype=torch.uint8, device=device)
+                    self._staging = torch.empty(catalogue.staging(count), dtype=torch.uint8, device=device)
                     self._settings.staging = self._staging.data_ptr()
         elif device.type != "cpu":
             raise OptionError(f"invalid device {str(device)!r}: use 'cuda', 'cuda:N' or 'cpu'")
@@ -178,22 +184,59 @@ class Filler:
         import torch
 
         self.last = self._catalogue.load(self._pieces, self._settings, self._told)
-        buffer = None
-        for at, begin, target, stored in self._convert:
-            flat, width = target.view(-1), stored.itemsize
-            step = max(1, CONVERTED // width)
-            if buffer is None:
-                buffer = torch.empty(CONVERTED, dtype=torch.uint8, device=self._device)
-            for first in range(0, flat.numel(), step):
-                part = flat[first : first + step]
-                from_byte = begin + first * width
-                self.last = self._catalogue.load([(at, from_byte, from_byte + part.numel() * width, buffer.data_ptr())], self._settings)
-                with torch.no_grad():
-                    part.copy_(buffer[: part.numel() * width].view(stored))
+        if self._convert:
+            self._run_conversions()
         with torch.no_grad():
             for to, part in self._copies:
                 to.copy_(part)
         return self.last
+
+    def _run_conversions(self) -> None:
+        """Loads as many parts as the buffer takes, converts them to their places, and so on."""
+        import torch
+
+        wanted = sum(_room(target.numel() * stored.itemsize) for _, _, target, stored in self._convert)
+        buffer = self._buffer(wanted)
+        pieces: list[tuple[int, int, int, int]] = []
+        parts: list[tuple[Any, Any]] = []
+        used = 0
+
+        def convert() -> None:
+            nonlocal used
+            self.last = self._catalogue.load(pieces, self._settings)
+            with torch.no_grad():
+                for to, values in parts:
+                    to.copy_(values)
+            pieces.clear()
+            parts.clear()
+            used = 0
+
+        for at, begin, target, stored in self._convert:
+            flat, width, first = target.view(-1), stored.itemsize, 0
+            while first < flat.numel():
+                part = flat[first : first + (buffer.numel() - used) // width]
+                if not part.numel():
+                    convert()
+                    continue
+                length, from_byte = part.numel() * width, begin + first * width
+                values = buffer[used : used + length].view(stored)
+                pieces.append((at, from_byte, from_byte + length, values.data_ptr()))
+                parts.append((part, values))
+                first += part.numel()
+                used = min(used + _room(length), buffer.numel())
+        if pieces:
+            convert()
+
+    def _buffer(self, wanted: int) -> "torch.Tensor":
+        """Memory for what is converted: less where a GPU is full."""
+        import torch
+
+        if self._device.type == "cuda" and wanted > CONVERTED:
+            try:
+                return torch.empty(min(wanted, CONVERTED_ON_CARD), dtype=torch.uint8, device=self._device)
+            except torch.cuda.OutOfMemoryError:
+                pass
+        return torch.empty(min(wanted, CONVERTED), dtype=torch.uint8, device=self._device)
 
 
 def load(

@@ -95,6 +95,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "encode": (ctypes.c_size_t, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t]),
     "decode": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t]),
     "staging": (ctypes.c_uint64, []),
+    "threads": (ctypes.c_uint32, []),
     "release": (None, []),
     "last_error": (ctypes.c_char_p, []),
 }
@@ -167,9 +168,9 @@ class Catalogue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def staging(self) -> int:
-        """Bytes of staging memory on a card for each thread."""
-        return int(self._functions["staging"]())
+    def staging(self, threads: int) -> int:
+        """Bytes of staging memory on a card for so many threads; 0: as many as the library may choose."""
+        return int(self._functions["staging"]()) * (threads or int(self._functions["threads"]()))
 
     def load(self, pieces: Sequence[tuple[int, int, int, int]], settings: Settings, told: Optional[Callable[[Progress], None]] = None) -> Progress:
         """Fills the targets; returns when all of it is there. An interrupt cancels."""

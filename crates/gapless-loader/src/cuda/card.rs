@@ -35,13 +35,14 @@ unsafe impl Send for Card {}
 unsafe impl Sync for Card {}
 
 impl Card {
-    pub fn open(device: u32, settings: Settings, library: Option<&CStr>) -> Result<Card> {
+    /// A card for a loading of so many threads.
+    pub fn open(device: u32, settings: Settings, threads: usize, library: Option<&CStr>) -> Result<Card> {
         let (is_kept, is_huge) = (settings.has(ways::KEPT), settings.has(ways::HUGE));
         let base = Base::open(device, library, is_kept)?;
         let driver = base.driver;
         let (mut event, queue) = {
             let _current = base.current()?;
-            (null_mut(), Queue::new(&driver, settings.threads as usize * SLOTS)?)
+            (null_mut(), Queue::new(&driver, threads * SLOTS)?)
         };
         // Dropped if one of the calls fails: what there is by then is given back.
         let mut card = Card {

@@ -39,7 +39,7 @@ pub unsafe fn measure(
     passes: u32,
     library: Option<&CStr>,
 ) -> Result<Measured> {
-    let card = Card::open(settings.device.max(0) as u32, settings, library)?;
+    let card = Card::open(settings.device.max(0) as u32, settings, 1, library)?;
     let driver = card.driver;
     let _current = card.current()?;
     let shared = card.shared();

@@ -35,6 +35,16 @@ pub use worker::work;
 use crate::plan::JOB;
 use crate::shared::Settings;
 
+/// Threads of a loading whose caller leaves it open: more do not fill the wire better.
+pub const THREADS: usize = 12;
+/// The same of cold files: as many as pin 64 MiB at most. What they have under way is more than a disk wants.
+const COLD_THREADS: usize = 6;
+
+/// How many threads a loading has whose caller leaves it open.
+pub fn threads(is_cold: bool) -> usize {
+    if is_cold { COLD_THREADS } else { crate::host::cores().min(THREADS) }
+}
+
 /// Bytes of a window of the mapped file.
 const WINDOW: u64 = 64 << 20;
 
