@@ -9,6 +9,10 @@ use gapless_weights::patience::Patience;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Places of a file that are asked for to tell whether it is cold, and bytes of each.
+const SAMPLES: u64 = 5;
+const SAMPLE: usize = 256 << 10;
+
 /// Memory of a reader: as long as its largest range and two pages.
 #[derive(Debug)]
 pub struct Buffer {
@@ -102,9 +106,13 @@ impl Cached {
         reading.is_direct && self.direct.is_some() && !self.residency.is_cached(input, at, length)
     }
 
-    /// Whether most of the file is cold, and can be read past the cache.
+    /// Whether most of the file is cold, by a few samples, and can be read past the cache. To ask for every page of a
+    /// large file takes longer than to load it.
     pub fn is_mostly_cold(&self, input: &Input, reading: &Reading) -> bool {
-        self.is_cold(input, 0, usize::try_from(input.size).unwrap_or(usize::MAX), reading)
+        let cold = (0..SAMPLES)
+            .map(|sample| input.size / (2 * SAMPLES) * (2 * sample + 1))
+            .filter(|at| self.is_cold(input, *at, SAMPLE, reading));
+        2 * cold.count() as u64 > SAMPLES
     }
 
     /// Reads a range into `buffer`; gives where in it the range begins. The buffer must be two pages longer.

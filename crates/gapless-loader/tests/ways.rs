@@ -138,6 +138,10 @@ fn cold_files_are_read_past_the_cache_by_io_uring_or_by_threads() {
             let is_cold = cool(&path);
             let catalogue = Arc::new(Catalogue::open(&path).unwrap());
             let settings = Settings { device: if is_card { 0 } else { -1 }, ways, ..whole(2) };
+            let is_seen = catalogue.is_cold(&settings.reading());
+            if path == model.plain() {
+                assert_eq!(is_seen, is_cold && ways != ways::CACHED);
+            }
             let (found, progress) = read_with(&catalogue, &all(&catalogue), settings, true).unwrap();
             for (place, found) in catalogue.tensors.iter().zip(&found) {
                 assert!(*found == model.bytes(&catalogue.tensor(*place).name), "ways {ways}");

@@ -39,6 +39,7 @@ use crate::shared::Settings;
 pub const THREADS: usize = 12;
 /// The same of cold files: as many as pin 64 MiB at most. What they have under way is more than a disk wants.
 const COLD_THREADS: usize = 6;
+const _: () = assert!(COLD_THREADS * SLOTS * ring::ON_HOST <= 64 << 20);
 
 /// How many threads a loading has whose caller leaves it open.
 pub fn threads(is_cold: bool) -> usize {

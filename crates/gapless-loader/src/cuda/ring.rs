@@ -18,7 +18,7 @@ pub(super) const READ: usize = JOB + 2 * PAGE;
 pub(super) const DECODED: usize = 1 << 20;
 /// A slot of a loading whose tensors are all plain, and one with room for decoded chunks.
 const PLAIN: usize = HEADS + READ + PAGE;
-const ON_HOST: usize = HEADS + READ + DECODED + PAGE;
+pub(super) const ON_HOST: usize = HEADS + READ + DECODED + PAGE;
 const ON_CARD: usize = HEADS + READ;
 /// Staging memory on the card for each thread.
 pub const STAGING: usize = SLOTS * ON_CARD;
