@@ -2,9 +2,9 @@
 //!
 //! KIND: bf16, fp16, fp32 or one. Paths take turns within each repeat, so that a noisy neighbour slows all of them;
 //! memcpy into the same buffers is the line to compare with, and is measured twice: the difference of its two lines is
-//! noise. Prints JSON: `cargo xtask bench weights` puts it beside the peers' figures.
+//! noise. Encoders and decoders are kept from file to file, as `pack` and `unpack` keep them. Prints JSON: `cargo xtask bench weights` puts it beside the peers' figures.
 
-use gapless_weights::codec::{Kind, Path, entropy};
+use gapless_weights::codec::{Decoder, Encoder, Kind, Path, entropy};
 use gapless_weights::stream;
 use std::hint::black_box;
 use std::time::Instant;
@@ -72,6 +72,9 @@ fn main() {
     // Encode and decode, each to memory through the caches and past them; for each path.
     let mut times = vec![[const { Vec::new() }; 4]; paths.len()];
     let mut copies = [Vec::new(), Vec::new()];
+    let mut encoders: Vec<Encoder> = paths.iter().map(|path| Encoder::new(kind, *path)).collect();
+    let mut decoders: Vec<[Decoder; 2]> =
+        paths.iter().map(|path| [false, true].map(|stream| Decoder::new(kind, *path, stream))).collect();
     for round in 0..=repeats {
         for copy in &mut copies {
             let start = Instant::now();
@@ -82,12 +85,13 @@ fn main() {
                 copy.push(speed(start.elapsed().as_secs_f64()));
             }
         }
-        for (path, times) in paths.iter().zip(&mut times) {
+        let codecs = encoders.iter_mut().zip(&mut decoders);
+        for ((path, times), (encoder, decoders)) in paths.iter().zip(&mut times).zip(codecs) {
             // Through the caches at last: a decoder finds small files there, as it would without the other way.
             for past_caches in [true, false] {
                 let start = Instant::now();
                 for ((values, packed), length) in data.iter().zip(&mut packed).zip(&mut lengths) {
-                    *length = stream::encode_into(kind, values, packed.get(), *path, past_caches);
+                    *length = stream::encode_with(encoder, values, packed.get(), past_caches);
                 }
                 if round > 0 {
                     times[usize::from(past_caches)].push(speed(start.elapsed().as_secs_f64()));
@@ -96,7 +100,8 @@ fn main() {
             for past_caches in [false, true] {
                 let start = Instant::now();
                 for ((packed, length), out) in packed.iter_mut().zip(&lengths).zip(&mut outs) {
-                    stream::decode_into(&packed.get()[..*length], out.get(), *path, past_caches)
+                    let decoder = &mut decoders[usize::from(past_caches)];
+                    stream::decode_with(decoder, &packed.get()[..*length], out.get())
                         .expect("a whole stream");
                 }
                 if round > 0 {

@@ -256,7 +256,16 @@ pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
 /// # Panics
 /// Where the values are not whole, or `out` is too short.
 pub fn encode_into(kind: Kind, values: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> usize {
-    let mut encoder = Encoder::new(kind, path);
+    encode_with(&mut Encoder::new(kind, path), values, out, past_caches)
+}
+
+/// As `encode_into`, with an encoder that is kept: its tables are fresh memory, which costs as much as a few chunks.
+///
+/// # Panics
+/// As `encode_into`.
+pub fn encode_with(encoder: &mut Encoder, values: &[u8], out: &mut [u8], past_caches: bool) -> usize {
+    let kind = encoder.kind();
+    encoder.begin();
     let mut directory = Directory::new(kind, values.len() as u64);
     let mut at = directory_bytes(chunks_of(kind, values.len() as u64));
     let mut parts = values.chunks(kind.chunk() * kind.width()).peekable();
@@ -297,16 +306,33 @@ pub fn encode_any(values: &[u8], path: Path) -> Vec<u8> {
 /// The values of a stream that is in memory, into memory that is already there.
 pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> Result<(), StreamError> {
     let directory = Directory::parse(stream, stream.len() as u64)?;
+    decode_all(&directory, &mut Decoder::new(directory.kind, path, past_caches), stream, out)
+}
+
+/// As `decode_into`, with a decoder that is kept. It must be for the stream's kind.
+pub fn decode_with(decoder: &mut Decoder, stream: &[u8], out: &mut [u8]) -> Result<(), StreamError> {
+    let directory = Directory::parse(stream, stream.len() as u64)?;
+    if directory.kind != decoder.kind() {
+        return Err(StreamError::Header("the tensor has another type"));
+    }
+    decode_all(&directory, decoder, stream, out)
+}
+
+fn decode_all(
+    directory: &Directory,
+    decoder: &mut Decoder,
+    stream: &[u8],
+    out: &mut [u8],
+) -> Result<(), StreamError> {
     if directory.bytes != out.len() as u64 {
         return Err(StreamError::Header("the tensor has another length"));
     }
-    let mut decoder = Decoder::new(directory.kind, path, past_caches);
     // `parse` saw that all ranges lie in the stream.
     let bytes_of = |entry: &Entry| &stream[entry.start as usize..entry.start as usize + entry.length];
     let parts = out.chunks_mut(directory.chunk * directory.kind.width());
     for (chunk, (part, entry)) in parts.zip(&directory.entries).enumerate() {
         let next = directory.entries.get(chunk + 1).map(bytes_of).unwrap_or_default();
-        directory.decode_before(chunk, bytes_of(entry), &mut decoder, part, next)?;
+        directory.decode_before(chunk, bytes_of(entry), decoder, part, next)?;
     }
     Ok(())
 }
@@ -322,6 +348,39 @@ mod tests {
             state >> 33
         })
         .take(count)
+    }
+
+    #[test]
+    fn kept_encoders_and_decoders_do_what_new_ones_do() {
+        let normal = |seed: u64, scale: f32| {
+            let sum = move |bits: u64| (0..8).map(|k| (bits >> (3 * k) & 15) as f32 - 7.5).sum::<f32>();
+            random(seed, 70_000).flat_map(move |bits| {
+                let value = sum(bits) * scale * (bits as f32 + 0.37);
+                value.to_le_bytes()[2..].to_vec()
+            })
+        };
+        let tensors: Vec<Vec<u8>> = vec![
+            normal(1, 1e-12).collect(),
+            random(2, 150_001).flat_map(|bits| [bits as u8, 0x3c + (bits % 3) as u8]).collect(),
+            vec![0; 99_998],
+            normal(3, 1e-3).collect(),
+            Vec::new(),
+            normal(4, 1e-25).chain(vec![0; 60_000]).collect(),
+        ];
+        for path in Path::all() {
+            let mut encoder = Encoder::new(Kind::Bf16, path);
+            let mut decoder = Decoder::new(Kind::Bf16, path, false);
+            for values in tensors.iter().chain(tensors.iter().rev()) {
+                let mut out = vec![0; most(Kind::Bf16, values.len())];
+                let length = encode_with(&mut encoder, values, &mut out, false);
+                assert!(out[..length] == encode(Kind::Bf16, values, path), "{path:?}");
+                let mut again = vec![1; values.len()];
+                decode_with(&mut decoder, &out[..length], &mut again).unwrap();
+                assert!(again == *values, "{path:?}");
+            }
+            let other = encode(Kind::Fp16, &[1, 2, 3, 4], path);
+            assert!(decode_with(&mut decoder, &other, &mut [0; 4]).is_err());
+        }
     }
 
     #[test]

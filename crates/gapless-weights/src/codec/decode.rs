@@ -52,6 +52,10 @@ impl Decoder {
         }
     }
 
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Decodes the chunk at the head of `bytes` into `out`, whose length must be the chunk's. After an error `out`
     /// holds anything.
     pub fn chunk(&mut self, bytes: &[u8], out: &mut [u8]) -> Result<()> {

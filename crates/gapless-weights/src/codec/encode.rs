@@ -14,6 +14,9 @@ const CASCADE_WASTE: f64 = 0.13;
 const HUFFMAN_WASTE: f64 = 0.064;
 /// rANS takes the place of plain bytes where it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
+/// The same of the low bytes of bf16, beside which a cascade stands: with rANS the chunk takes three times as long, and a
+/// card leaves it to the host.
+const LOW_GAIN: f64 = 0.02;
 /// A sample misjudged its chunk where its cascade costs this many bits a value more than the best one.
 const MISJUDGED: f64 = 0.005;
 /// Bits a value that rANS takes for its tables and states in a whole chunk with many symbols.
@@ -66,6 +69,10 @@ impl Encoder {
             room: Vec::new(),
             spare: 0.0,
         }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// Forgets the chunks until now: what follows is encoded as if it came first.
@@ -281,7 +288,7 @@ impl Encoder {
         let (count, path) = (values.len() / 2, self.path);
         let (high, low) = counts::of_sample(values, ahead);
         let mut cascade = Cascade::choose(&cascade::by_count(&high)).0;
-        let low_is_close = counts::is_below(&low, 8.0 * (1.0 - PLAIN_GAIN) - TABLE_BITS);
+        let low_is_close = counts::is_below(&low, 8.0 * (1.0 - LOW_GAIN) - TABLE_BITS);
         let (low_room, section) = if low_is_close {
             (&mut self.low[..aligned(count)], &mut self.planes[..])
         } else {
@@ -331,7 +338,7 @@ impl Encoder {
             // the other runs are like it.
             let begin = at;
             let quarter = counts::of_quarter(low);
-            let guess = plan_of(&quarter, count - TUNED.min(count));
+            let guess = plan_of(&quarter, count - TUNED.min(count), LOW_GAIN);
             let coded = match guess {
                 None => Some(put_raw(low, out, &mut at)),
                 Some(Plan::Rans(frequencies, bytes)) if !quarter.contains(&0) => {
@@ -342,7 +349,7 @@ impl Encoder {
             };
             coded.unwrap_or_else(|| {
                 at = begin;
-                match plan_of(&counts::of_bytes(low, true), count) {
+                match plan_of(&counts::of_bytes(low, true), count, LOW_GAIN) {
                     Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
                     Some(Plan::Rans(frequencies, _)) => {
                         put_rans(low, &frequencies, &mut self.words, out, &mut at, (path, ahead))
@@ -380,7 +387,7 @@ impl Encoder {
     fn byte_plane(&mut self, count: usize, out: &mut [u8], at: &mut usize, ahead: &mut Ahead) -> Coding {
         let plane = &self.high[..count];
         if counts::entropy(&counts::of_bytes(plane, false)) < 8.0 * (1.0 - PLAIN_GAIN) {
-            match plan_of(&counts::of_bytes(plane, true), count) {
+            match plan_of(&counts::of_bytes(plane, true), count, PLAIN_GAIN) {
                 Some(Plan::Constant(byte)) => return put_constant(byte, out, at),
                 Some(Plan::Rans(frequencies, _)) => {
                     return put_rans(plane, &frequencies, &mut self.words, out, at, (self.path, ahead));
@@ -434,13 +441,13 @@ enum Plan {
     Rans(Box<[u32; 256]>, usize),
 }
 
-/// What takes the place of plain bytes, where it pays.
-fn plan_of(counts: &[u32; 256], count: usize) -> Option<Plan> {
+/// What takes the place of plain bytes, where it saves this share of them.
+fn plan_of(counts: &[u32; 256], count: usize, gain: f64) -> Option<Plan> {
     if let Some(byte) = only(counts) {
         return Some(Plan::Constant(byte));
     }
     let (frequencies, bytes) = rans::plan(counts)?;
-    let gain = (PLAIN_GAIN * count as f64) as usize;
+    let gain = (gain * count as f64) as usize;
     (bytes + gain < count).then(|| Plan::Rans(Box::new(frequencies), bytes))
 }
 
