@@ -16,12 +16,12 @@ use std::time::Duration;
 pub struct Settings {
     /// The CUDA device, or -1 for host memory.
     pub device: i32,
-    /// 0: as many as the files want. To host memory 8 if they are cold, and else as many as there are cores, but at most
-    /// 8; to a card 6, or as many as there are cores, but at most `cuda::THREADS`.
+    /// 0: as many as the files want. To host memory 8 if they are cold, and else as many as there are cores, but at
+    /// most 8; to a card 6, or as many as there are cores, but at most `cuda::THREADS`.
     pub threads: u32,
     /// The stream whose earlier work the loading must follow: memory that its allocator hands out may still be in use.
     pub stream: u64,
-    /// Memory on the device for packed chunks: `cuda::STAGING` bytes for each thread. 0: chunks are decoded on the host.
+    /// Memory on the device for packed chunks: `cuda::STAGING` bytes for each thread. 0: the host decodes them.
     pub staging: u64,
     /// Bytes of files that are read in a second, at most. 0: no limit.
     pub limit_rate: u64,

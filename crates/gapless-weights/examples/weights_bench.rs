@@ -2,7 +2,8 @@
 //!
 //! KIND: bf16, fp16, fp32 or one. Paths take turns within each repeat, so that a noisy neighbour slows all of them;
 //! memcpy into the same buffers is the line to compare with, and is measured twice: the difference of its two lines is
-//! noise. Encoders and decoders are kept from file to file, as `pack` and `unpack` keep them. Prints JSON: `cargo xtask bench weights` puts it beside the peers' figures.
+//! noise. Encoders and decoders are kept from file to file, as `pack` and `unpack` keep them. Prints JSON: `cargo xtask
+//! bench weights` puts it beside the peers' figures.
 
 use gapless_weights::codec::{Decoder, Encoder, Kind, Path, entropy};
 use gapless_weights::stream;

@@ -3,7 +3,7 @@
 use super::driver::{self, Driver, Handle};
 use super::kept::{Base, Current, Kernel, STREAMS};
 use super::pinned::SLOTS;
-use super::queue::{Decode, Queue};
+use super::queue::{Decode, Engine, Queue};
 use crate::error::Result;
 use crate::shared::{Settings, locked, ways};
 use std::ffi::{CStr, c_void};
@@ -22,7 +22,7 @@ pub struct Card {
     /// Recorded on the caller's stream before the first copy.
     before: Handle,
     /// For copies, and for kernels.
-    pub(super) streams: [Handle; STREAMS],
+    streams: [Handle; STREAMS],
     pub(super) queue: Queue,
     pub staging: u64,
     pub(super) is_kept: bool,
@@ -130,10 +130,18 @@ impl Card {
     pub fn shared(&self) -> usize {
         if self.staging == 0 { 0 } else { self.kernel().map_or(0, |kernel| kernel.shared) }
     }
+}
 
-    /// Decodes `count` chunks whose descriptors stand at `chunks` on the card. The kernel writes what is damaged to
-    /// `error`, a word of pinned memory.
-    pub(super) fn decode(&self, decode: &Decode, stream: Handle) -> Result<()> {
+impl Engine for Card {
+    fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    fn streams(&self) -> [Handle; STREAMS] {
+        self.streams
+    }
+
+    fn decode(&self, decode: &Decode, stream: Handle) -> Result<()> {
         let Decode { mut chunks, count, room, mut error } = *decode;
         let Some(kernel) = self.kernel() else {
             return Err(crate::error::LoadError::NoDriver("the kernel cannot be loaded"));

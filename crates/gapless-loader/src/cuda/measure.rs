@@ -3,7 +3,7 @@
 use super::card::Card;
 use super::chunk::{CHUNK, Chunk, Room};
 use super::driver::{self, Handle};
-use super::queue::Decode;
+use super::queue::{Decode, Engine};
 use crate::catalogue::Catalogue;
 use crate::error::{LoadError, Result};
 use crate::file::PAGE;

@@ -2,9 +2,9 @@
 //!
 //! Each thread has two slots of pinned memory. It reads a job into one slot while the card copies from the other. The
 //! driver gets copies of several threads at a time (`queue`). Or the card copies cached bytes from the mapped file
-//! (`window`). Packed chunks go to the card as they are, and the
-//! kernel checks and decodes them from a staging area there into their place. Chunks that the kernel does not know
-//! (rANS, other types than bf16) are decoded by the thread into the slot.
+//! (`window`). Packed chunks go to the card as they are, and the kernel checks and decodes them from a staging area
+//! there into their place. Chunks that the kernel does not know (rANS, other types than bf16) are decoded by the thread
+//! into the slot.
 //!
 //! ```text
 //! slot on the host   | descriptors | bytes of the file        | decoded chunks | error |

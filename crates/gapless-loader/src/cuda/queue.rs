@@ -5,9 +5,9 @@
 //! for the next one. There is no thread for this: whoever hands something over, or waits, gives the driver what it can
 //! take. Kernels have a stream of their own, on which they follow the copies of their batch.
 
-use super::card::Card;
 use super::chunk::Room;
 use super::driver::{self, Attributes, Driver, Handle, NOT_READY};
+use super::kept::STREAMS;
 use crate::error::{LoadError, Result};
 use crate::shared::locked;
 use std::collections::VecDeque;
@@ -29,7 +29,16 @@ struct Copy {
     length: usize,
 }
 
-/// Chunks that the kernel decodes, as `Card::decode` takes them.
+/// Who does the work: a card.
+pub(super) trait Engine {
+    fn driver(&self) -> &Driver;
+    /// For copies, and for kernels.
+    fn streams(&self) -> [Handle; STREAMS];
+    fn decode(&self, decode: &Decode, stream: Handle) -> Result<()>;
+}
+
+/// Chunks that the kernel decodes: so many, whose descriptors stand at `chunks` on the card, with `room` in shared
+/// memory. The kernel writes what is damaged to `error`, a word of pinned memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decode {
     pub(super) chunks: u64,
@@ -121,7 +130,7 @@ impl Queue {
     }
 
     /// Takes a thread's orders; gives their ticket.
-    pub(super) fn hand_over(&self, card: &Card, orders: &mut Orders) -> Result<u64> {
+    pub(super) fn hand_over(&self, card: &impl Engine, orders: &mut Orders) -> Result<u64> {
         let mut state = locked(&self.state);
         state.waiting.push_back(std::mem::take(orders));
         state.handed += 1;
@@ -131,7 +140,7 @@ impl Queue {
     }
 
     /// Waits until a ticket's orders are done.
-    pub(super) fn wait(&self, card: &Card, ticket: u64) -> Result<()> {
+    pub(super) fn wait(&self, card: &impl Engine, ticket: u64) -> Result<()> {
         for question in 0.. {
             {
                 let mut state = locked(&self.state);
@@ -150,7 +159,7 @@ impl Queue {
 
     /// Notes which batches are done, and gives the driver the next ones. After an error nothing is given any more, and
     /// every caller gets that error.
-    fn advance(&self, card: &Card, state: &mut State) -> Result<()> {
+    fn advance(&self, card: &impl Engine, state: &mut State) -> Result<()> {
         if let Some((call, reason)) = &state.failed {
             return Err(LoadError::Cuda { call, reason: reason.clone() });
         }
@@ -165,12 +174,12 @@ impl Queue {
         result
     }
 
-    fn try_to_advance(&self, card: &Card, state: &mut State) -> Result<()> {
+    fn try_to_advance(&self, card: &impl Engine, state: &mut State) -> Result<()> {
         while let Some((last, event)) = state.under_way.front() {
             // SAFETY: the event was recorded.
-            match unsafe { (card.driver.event_query)(*event) } {
+            match unsafe { (card.driver().event_query)(*event) } {
                 NOT_READY => break,
-                status => card.driver.check("cuEventQuery", status)?,
+                status => card.driver().check("cuEventQuery", status)?,
             }
             state.done = *last;
             state.under_way.pop_front();
@@ -188,8 +197,14 @@ impl Queue {
     }
 
     /// Gives the driver a batch, and records `event` behind it.
-    fn give(&self, card: &Card, orders: &[Orders], event: Handle, has_no_batches: &mut bool) -> Result<()> {
-        let (driver, [copies, kernels], copied) = (&card.driver, card.streams, self.events[UNDER_WAY]);
+    fn give(
+        &self,
+        card: &impl Engine,
+        orders: &[Orders],
+        event: Handle,
+        has_no_batches: &mut bool,
+    ) -> Result<()> {
+        let (driver, [copies, kernels], copied) = (card.driver(), card.streams(), self.events[UNDER_WAY]);
         copy(driver, orders.iter().flat_map(|orders| &orders.copies), copies, has_no_batches)?;
         let has_kernels = orders.iter().any(|orders| !orders.decodes.is_empty());
         if has_kernels {
@@ -239,7 +254,8 @@ fn copy<'a>(
         if status == 0 {
             return Ok(());
         }
-        // A driver that refuses batches copies one by one; one that has failed says so again. Copying twice is the same.
+        // A driver that refuses batches copies one by one; one that has failed says so again. Copying twice does no
+        // harm.
         *has_no_batches = true;
     }
     for copy in copies {

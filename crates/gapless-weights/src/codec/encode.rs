@@ -14,8 +14,8 @@ const CASCADE_WASTE: f64 = 0.13;
 const HUFFMAN_WASTE: f64 = 0.064;
 /// rANS takes the place of plain bytes where it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
-/// The same of the low bytes of bf16, beside which a cascade stands: with rANS the chunk takes three times as long, and a
-/// card leaves it to the host.
+/// The same of the low bytes of bf16, beside which a cascade stands: with rANS the chunk takes three times as long, and
+/// a card leaves it to the host.
 const LOW_GAIN: f64 = 0.02;
 /// A sample misjudged its chunk where its cascade costs this many bits a value more than the best one.
 const MISJUDGED: f64 = 0.005;
