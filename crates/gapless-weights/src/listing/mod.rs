@@ -1,7 +1,7 @@
 //! The tensors of any file of weights, from its headers: names, types, shapes, and where the bytes stand.
 //!
 //! Read: safetensors (packed or not, one file or a folder of shards), GGUF, PyTorch's zip archives (`.pt`, `.pth`,
-//! `.bin`; our own reader of pickles, which runs no code), NumPy's `.npz`, ONNX.
+//! `.bin`; our own reader of pickles, which runs no code), NumPy's `.npz` and `.npy`, ONNX.
 
 mod npz;
 mod onnx;
@@ -13,7 +13,7 @@ use crate::folder;
 use crate::input::Input;
 use crate::reader::Reader;
 use gapless_formats::fault::{Fault, Problem};
-use gapless_formats::gguf;
+use gapless_formats::gguf::{self, Meta};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ pub struct Listing {
 /// Lists the tensors of a file or folder.
 pub fn list(path: &Path) -> Result<Listing> {
     if path.is_dir() {
-        let found = folder::read(path)?;
+        let found = folder::read_tree(path, None)?;
         let mut all = Listing { format: "safetensors", ..Listing::default() };
         for shard in &found.shards {
             let one = file(shard)?;
@@ -63,7 +63,15 @@ pub fn list(path: &Path) -> Result<Listing> {
             all.format =
                 if all.files.is_empty() || all.format == one.format { one.format } else { "safetensors" };
             all.files.extend(one.files);
-            all.tensors.extend(one.tensors.into_iter().map(|tensor| Listed { file: at, ..tensor }));
+            // Models in folders of their own have the same names.
+            let below = shard.strip_prefix(path).ok().and_then(Path::parent).map(Path::to_string_lossy);
+            let below =
+                below.filter(|below| !below.is_empty()).map_or(String::new(), |below| format!("{below}/"));
+            all.tensors.extend(one.tensors.into_iter().map(|tensor| Listed {
+                name: format!("{below}{}", tensor.name),
+                file: at,
+                ..tensor
+            }));
         }
         return Ok(all);
     }
@@ -75,8 +83,12 @@ fn file(path: &Path) -> Result<Listing> {
     let start = input.bytes(0, 8.min(input.size as usize))?;
     let named = |problem: Fault| Error::Format { path: path.to_owned(), problem };
     let (format, tensors, notes) = if start.starts_with(b"GGUF") {
-        ("GGUF", of_gguf(&input).map_err(named)?, Vec::new())
-    } else if start.starts_with(b"PK\x03\x04") {
+        let (tensors, notes) = of_gguf(&input).map_err(named)?;
+        ("GGUF", tensors, notes)
+    } else if start.starts_with(b"\x93NUMPY") {
+        let (tensors, notes) = npz::read_one(&input).map_err(named)?;
+        ("NumPy", tensors, notes)
+    } else if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         archive(&input).map_err(named)?
     } else if start.starts_with(b"\x80\x02")
         || start.starts_with(b"\x80\x04")
@@ -120,7 +132,7 @@ fn of_safetensors(reader: &Reader) -> Vec<Listed> {
     reader.header.tensors.iter().enumerate().map(listed).collect()
 }
 
-fn of_gguf(input: &Input) -> std::result::Result<Vec<Listed>, Fault> {
+fn of_gguf(input: &Input) -> std::result::Result<(Vec<Listed>, Vec<String>), Fault> {
     let listed = |tensor: gguf::Tensor| Listed {
         place: Place::Range(tensor.start..tensor.start + tensor.bytes),
         name: tensor.name,
@@ -129,7 +141,18 @@ fn of_gguf(input: &Input) -> std::result::Result<Vec<Listed>, Fault> {
         bytes: tensor.bytes,
         file: 0,
     };
-    Ok(gguf::read(input.file())?.tensors.into_iter().map(listed).collect())
+    let found = gguf::read(input.file())?;
+    let mut notes = Vec::new();
+    if let (Some(Meta::Int(part)), Some(Meta::Int(parts))) =
+        (found.meta.get("split.no"), found.meta.get("split.count"))
+        && *parts > 1
+    {
+        notes.push(format!(
+            "this is part {} of {parts} of a model: the others are files of their own",
+            part + 1
+        ));
+    }
+    Ok((found.tensors.into_iter().map(listed).collect(), notes))
 }
 
 type Found = (&'static str, Vec<Listed>, Vec<String>);
