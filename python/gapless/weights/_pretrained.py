@@ -37,10 +37,17 @@ class Opened:
         import torch
 
         self._catalogue = Catalogue(filename)
-        if any(tensor["dtype"] not in DTYPES for tensor in self._catalogue.tensors):
-            self._catalogue.close()
-            raise Unknown
         self._device = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+        unknown = next((tensor["dtype"] for tensor in self._catalogue.tensors if tensor["dtype"] not in DTYPES), None)
+        if unknown is not None or self._device.type not in ("cpu", "cuda"):
+            is_packed = self._catalogue.files[0]["packed"]
+            self._catalogue.close()
+            # safetensors would take a packed tensor for bytes.
+            if is_packed and unknown is not None:
+                torch_dtype(unknown)
+            if is_packed:
+                raise OptionError(f"invalid device {str(device)!r} for the packed file {os.fspath(filename)}: use 'cuda', 'cuda:N' or 'cpu'")
+            raise Unknown
         self._threads = threads
         self._numbers = {tensor["name"]: at for at, tensor in enumerate(self._catalogue.tensors)}
         # Tensors that were read with another one, until they are asked for.
@@ -132,7 +139,7 @@ class Slice:
         self._opened, self._name, self._tensor = opened, name, tensor
 
     def get_shape(self) -> "list[int]":
-        return list(self._tensor["shape"])
+        return list(self._tensor["file_shape"])
 
     def get_dtype(self) -> str:
         return str(self._tensor["dtype"])

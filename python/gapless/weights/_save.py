@@ -10,7 +10,7 @@ from .._errors import OptionError
 from . import _native
 from ._background import Saving, copied, settle
 from ._distributed import shard_of
-from ._load import DTYPES, _identity, threads_of
+from ._load import DTYPES, _identity, is_dtensor, memory_of, threads_of
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,7 @@ def save(
         raise OptionError(f"invalid path {place!r}: ranks write to a folder; name one")
     else:
         for name, tensor in state.items():
-            _check(name, tensor)
+            _check(name, tensor.to_local() if is_dtensor(tensor) else tensor)
         tensors, told, file_name = shard_of(state, rank, world)
         files = [File(os.path.join(place, file_name), tensors, {"format": "pt", **(metadata or {}), **told})]
     for one in files:
@@ -161,11 +161,14 @@ def _check(name: str, tensor: Any) -> None:
 
     if not isinstance(tensor, torch.Tensor):
         raise OptionError(f"{name!r} is {type(tensor).__name__}, not a tensor: save tensors alone")
-    if tensor.is_meta:
+    if not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin) and tensor.is_meta:
         raise OptionError(f"{name!r} is on the meta device and has no values: load the model first")
     if tensor.layout is not torch.strided:
         raise OptionError(f"{name!r} has the layout {tensor.layout}: safetensors stores dense tensors alone")
-    if str(tensor.dtype).partition(".")[2] not in NAMES:
+    memory_of(name, tensor)
+    if name == "__metadata__":
+        raise OptionError("'__metadata__' is not a name for a tensor: safetensors has its metadata there; pass metadata= for that")
+    if str(tensor.dtype).partition(".")[2] not in NAMES or (str(tensor.dtype).endswith("_x2") and not tensor.dim()):
         raise OptionError(f"{name!r} has the type {tensor.dtype}, which safetensors does not have")
     if tensor.device.type not in ("cpu", "cuda"):
         raise OptionError(f"{name!r} is on {tensor.device}: move it to the CPU first")
@@ -191,6 +194,18 @@ def _shards(tensors: "dict[str, Any]", size: int) -> "list[dict[str, Any]]":
     return shards
 
 
+def _values(tensor: Any) -> Any:
+    """The tensor with its values in memory, one after another: views that conjugate or negate have other ones there."""
+    import torch
+
+    if tensor.is_complex() or tensor.is_floating_point():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if not tensor.is_contiguous() and tensor.dtype.itemsize == 1:
+        # torch copies pairs of 4-bit values as bytes alone.
+        tensor = tensor.view(torch.uint8)
+    return tensor.contiguous()
+
+
 def _file(file: File, pack: bool, threads: int) -> None:
     import torch
 
@@ -201,11 +216,14 @@ def _file(file: File, pack: bool, threads: int) -> None:
     held, kept, end = [], [], 0
     for name in order:
         # A view that is not contiguous is copied where it is; the copy lives until the file is written.
-        tensor = tensors[name].contiguous()
+        tensor = _values(tensors[name])
         kept.append(tensor)
         length = tensor.numel() * tensor.dtype.itemsize
-        dtype = NAMES[str(tensor.dtype).partition(".")[2]]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [end, end + length]}
+        dtype, shape = NAMES[str(tensors[name].dtype).partition(".")[2]], list(tensor.shape)
+        if dtype == "F4":
+            # torch counts pairs of values, the format values.
+            shape[-1] *= 2
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + length]}
         held.append((tensor.data_ptr(), length, int(tensor.device.type == "cuda")))
         end += length
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
