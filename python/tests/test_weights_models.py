@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("loader")
 
 
 def bits(tensor):
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().flatten().contiguous().view(torch.uint8)
 
 
 def same(a, b):
@@ -319,6 +319,10 @@ def test_one_of_several_variants_is_named_by_its_index(tmp_path):
     assert weights.load(tmp_path, device="cpu")["a"].dtype == torch.float32
     found = weights.load(tmp_path / "model.safetensors.index.fp16.json", device="cpu")
     assert all(same(found[name], tensor.half()) for name, tensor in tensors.items())
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps({"weight_map": {"c": "model-1-of-2.safetensors"}}))
+    with pytest.raises(weights.FormatError, match="'c'|\"c\""):
+        weights.load(wrong, device="cpu")
     (tmp_path / "model.safetensors.index.json").unlink()
     with pytest.raises(weights.FormatError, match="index of one model"):
         weights.load(tmp_path, device="cpu")
@@ -381,3 +385,33 @@ def test_odd_calls_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "init", no_driver)
     with pytest.raises(OptionError, match="Found no NVIDIA driver.*device='cpu'"):
         weights.load(path)
+
+
+def test_a_reader_that_was_closed_says_so_and_slices_are_those_of_safetensors(tmp_path):
+    path = tmp_path / "m.safetensors"
+    tensors = {"a": torch.randn(6, 5, 4), "scalar": torch.tensor(3.0), "row": torch.arange(7), "none": torch.empty(0, 3)}
+    weights.save(tensors, path, pack=False)
+    parts = [0, -1, 7, slice(None), slice(1, 3), slice(-2, None), slice(3, 1), slice(None, None, 2), slice(2, 100), slice(1, 1), Ellipsis, None, [0, 1], "x"]
+    indexes = [(), *((one,) for one in parts), *((one, other) for one in parts for other in parts)]
+
+    def got(opened, name, index):
+        try:
+            return opened.get_slice(name)[index]
+        except Exception:
+            return None
+
+    with safetensors.safe_open(path, "pt") as theirs, weights.from_pretrained():
+        with safetensors.safe_open(path, "pt") as ours:
+            for name in tensors:
+                for index in indexes:
+                    wanted, found = got(theirs, name, index), got(ours, name, index)
+                    assert (wanted is None) == (found is None), (name, index)
+                    assert wanted is None or same(wanted.clone(), found.clone()), (name, index)
+            kept = ours.get_slice("a")
+        for late in (lambda: ours.get_tensor("row"), lambda: kept[1:3], ours.get_tensors):
+            with pytest.raises(safetensors.SafetensorError, match="closed"):
+                late()
+    catalogue = _native.Catalogue(path)
+    catalogue.close()
+    with pytest.raises(weights.WeightsError, match="closed"):
+        catalogue.load([], _native.Settings(device=-1, threads=1))

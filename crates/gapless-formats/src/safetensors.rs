@@ -90,6 +90,9 @@ fn other_format(first: [u8; 8]) -> Option<&'static str> {
         [b'v', b'e', b'r', b's', b'i', b'o', b'n', b' '] => {
             "a pointer of Git LFS: the file itself was not downloaded (git lfs pull)"
         }
+        [b'{' | b'[', b'\n' | b' ' | b'"' | b'}' | b'\r', ..] => {
+            "a JSON text, as an index or a configuration is: name its folder, or a shard"
+        }
         [b'<', b'!' | b'h' | b'H', ..] => "a web page, not a model: the download went wrong",
         _ => return None,
     })

@@ -44,6 +44,7 @@ impl Catalogue {
             // One of several variants in a folder: model.safetensors.index.fp16.json.
             let shards: BTreeSet<String> = folder::weight_map(path)?.into_values().collect();
             let beside = path.parent().unwrap_or(Path::new(""));
+            folder::check_index(beside, path)?;
             files = shards.iter().map(|shard| beside.join(shard)).collect();
         } else if path.is_dir() {
             let listed = folder::indexed(path)?;

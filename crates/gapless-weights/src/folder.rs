@@ -17,6 +17,8 @@ const LONGEST: u64 = 100_000_000;
 /// Files beside the shards up to this size are copied.
 const SMALL: u64 = 256 << 20;
 const INDEX: &str = ".safetensors.index.json";
+/// What is wrong with a folder without shards.
+pub(crate) const NONE: &str = "the folder has no .safetensors file";
 
 /// What a folder has.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -132,7 +134,7 @@ fn none<T>(path: &Path) -> Result<T> {
     } else {
         "name a folder with .safetensors files, or one file"
     };
-    Error::refused(path, "the folder has no .safetensors file", help)
+    Error::refused(path, NONE, help)
 }
 
 fn folders_with_shards(path: &Path) -> bool {
@@ -175,7 +177,8 @@ pub fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
     Ok(map)
 }
 
-fn check_index(folder: &Path, index: &Path) -> Result<()> {
+/// An error unless the shards that an index of `folder` names are there and hold the tensors that it says.
+pub fn check_index(folder: &Path, index: &Path) -> Result<()> {
     let map = weight_map(index)?;
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, shard) in &map {

@@ -172,7 +172,8 @@ fn beginning(name: &str) -> String {
     if name.len() <= SHOWN {
         return format!(".{name}.");
     }
-    format!(".{}~{:016x}.", &name[..name.floor_char_boundary(SHOWN)], checksum(name.as_bytes()))
+    let end = (0..=SHOWN).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+    format!(".{}~{:016x}.", &name[..end], checksum(name.as_bytes()))
 }
 
 /// Makes a part of `destination` by `create`, and locks it.

@@ -445,7 +445,8 @@ fn folders_within_folders_are_read_and_links_do_not_go_round() {
 fn other_files_are_called_by_their_names() {
     let folder_at = tempfile::tempdir().unwrap();
     let path = folder_at.path().join("a.safetensors");
-    let cases: [(&[u8], &str); 7] = [
+    let cases: [(&[u8], &str); 8] = [
+        (b"{\n  \"metadata\": {}}", "JSON text"),
         (b"GGUF\x03\0\0\0", "GGUF"),
         (b"PK\x03\x04\0\0\0\0", "zip archive"),
         (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "pickle"),

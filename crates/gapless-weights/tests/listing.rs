@@ -97,6 +97,31 @@ fn tensors_that_are_described_in_other_ways_are_listed_too() {
 }
 
 #[test]
+fn a_folder_without_shards_lists_its_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    assert!(list(folder.path()).unwrap_err().to_string().contains("no .safetensors file"));
+    fs::write(at("config.json"), "{}").unwrap();
+    fs::copy(data("tiny.pt"), at("pytorch_model-00001-of-00002.bin")).unwrap();
+    fs::copy(data("unusual.pt"), at("pytorch_model-00002-of-00002.bin")).unwrap();
+    let found = list(folder.path()).unwrap();
+    assert_eq!((found.format, found.files.len(), found.tensors.len()), ("PyTorch", 2, 19));
+    assert!(found.tensors.iter().any(|tensor| tensor.file == 1 && tensor.name == "tagged"));
+    assert!(survey(&found, true).is_ok());
+    fs::copy(data("tiny.npz"), at("a.npz")).unwrap();
+    assert_eq!(list(folder.path()).unwrap().format, "several formats");
+    // Shards that are not whole are an error, and not the reason to list others.
+    fs::write(at("m.safetensors"), "").unwrap();
+    fs::write(at("m.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#).unwrap();
+    assert!(list(folder.path()).unwrap_err().to_string().contains("missing"));
+    fs::remove_file(at("m.safetensors")).unwrap();
+    fs::remove_file(at("m.safetensors.index.json")).unwrap();
+    // A damaged one is an error, not a shorter list.
+    fs::write(at("a.npz"), &fs::read(data("tiny.npz")).unwrap()[..500]).unwrap();
+    assert!(list(folder.path()).unwrap_err().to_string().contains("a.npz"));
+}
+
+#[test]
 fn a_part_of_a_split_file_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.gguf");

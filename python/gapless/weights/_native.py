@@ -173,6 +173,15 @@ class Catalogue:
             self._functions["close"](self._handle)
             self._handle = None
 
+    @property
+    def is_closed(self) -> bool:
+        return not self._handle
+
+    def _open(self) -> Any:
+        if self.is_closed:
+            raise _errors.WeightsError("the files are closed: open them again")
+        return self._handle
+
     def __enter__(self) -> "Catalogue":
         return self
 
@@ -186,7 +195,7 @@ class Catalogue:
     def load(self, pieces: Sequence[tuple[int, int, int, int]], settings: Settings, told: Optional[Callable[[Progress], None]] = None) -> Progress:
         """Fills the targets; returns when all of it is there. An interrupt cancels."""
         entries = (Piece * max(len(pieces), 1))(*(Piece(*piece) for piece in pieces))
-        handle = self._functions["start"](self._handle, entries, len(pieces), ctypes.byref(settings), None)
+        handle = self._functions["start"](self._open(), entries, len(pieces), ctypes.byref(settings), None)
         if not handle:
             raise _failed(self._functions)
         progress = Progress()
@@ -207,7 +216,7 @@ class Catalogue:
         """Times the decoding on the card alone, from staging memory of `room` bytes: for benchmarks."""
         entries = (Piece * max(len(pieces), 1))(*(Piece(*piece) for piece in pieces))
         measured = Measured()
-        if self._functions["measure"](self._handle, entries, len(pieces), ctypes.byref(settings), room, passes, ctypes.byref(measured)):
+        if self._functions["measure"](self._open(), entries, len(pieces), ctypes.byref(settings), room, passes, ctypes.byref(measured)):
             raise _failed(self._functions)
         return measured
 

@@ -118,6 +118,10 @@ class Opened:
     def _read(self, numbers: Any, rows: "Optional[tuple[int, int]]" = None) -> "dict[int, torch.Tensor]":
         import torch
 
+        if self._catalogue.is_closed:
+            from safetensors import SafetensorError
+
+            raise SafetensorError("File is closed")
         filler = Filler(self._catalogue, self._device, self._threads, False)
         found: dict[int, torch.Tensor] = {}
         for at in numbers:
@@ -161,7 +165,8 @@ class Slice:
 
 def _part(tensor: "torch.Tensor", index: "tuple[Any, ...]") -> "torch.Tensor":
     # A copy, as safetensors makes one: a view would keep the whole tensor alive.
-    return tensor if all(part is Ellipsis or part == slice(None) for part in index) else tensor[index].clone()
+    is_whole = len(index) <= tensor.dim() and all(part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in index)
+    return tensor if is_whole else tensor[index].clone()
 
 
 @contextlib.contextmanager

@@ -246,7 +246,7 @@ fn verify(args: &VerifyArgs) -> Result<Answer> {
     for (path, _) in &work.files {
         match gapless_weights::verify(path, manner.clone()) {
             Ok(checked) if checked.damage.is_empty() && checked.is_packed => {
-                told(&args.input, path, &checked, "whole")?
+                told(&args.input, path, &checked, "whole")?;
             }
             Ok(checked) if checked.damage.is_empty() => {
                 told(
