@@ -202,6 +202,27 @@ fn another_model_in_the_same_place_is_packed_however_old_it_is() {
 }
 
 #[test]
+fn the_index_of_another_model_is_not_left_beside_new_shards() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["many", "one"] {
+        fs::create_dir_all(at(name).join("unet")).expect("made");
+    }
+    shard(&at("many/unet/model-1.safetensors"), "a", 5000);
+    let index = json!({"weight_map": {"a": "model-1.safetensors"}}).to_string();
+    fs::write(at("many/unet/model.safetensors.index.json"), index).expect("written");
+    shard(&at("one/unet/model.safetensors"), "a", 6000);
+    assert_eq!(run_in(folder.path(), &["weights", "pack", "many", "-o", "out"]).code, 0);
+    assert_eq!(run_in(folder.path(), &["weights", "pack", "many", "-o", "out"]).code, 0);
+    for verb in ["pack", "unpack"] {
+        let refused = run_in(folder.path(), &["weights", verb, "one", "-o", "out"]);
+        assert_eq!(refused.code, 2);
+        assert!(refused.err.contains("the index of another model"), "{}", refused.err);
+        assert!(!at("out/unet/model.safetensors").exists());
+    }
+}
+
+#[test]
 fn names_cannot_write_to_the_terminal() {
     let folder = tempfile::tempdir().expect("a folder");
     let name = format!("red \u{1b}[31m\n{}", "x".repeat(100_000));

@@ -308,6 +308,8 @@ def load_into(
     """
     import torch
 
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(f"invalid model of the type {type(model).__name__}: load_into fills a torch.nn.Module; load() gives tensors")
     state = model.state_dict(keep_vars=True)
     with Catalogue(path) as catalogue:
         stored_as = wholes(catalogue)

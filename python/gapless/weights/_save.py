@@ -1,7 +1,9 @@
 """save: a model's tensors as safetensors files, streamed from where they are, or in the background."""
 
+import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
@@ -19,6 +21,8 @@ Path = Union[str, "os.PathLike[str]"]
 Model = Union["torch.nn.Module", "Mapping[str, torch.Tensor]"]
 NAMES = {torch_name: name for name, torch_name in DTYPES.items()}
 INDEX = "model.safetensors.index.json"
+# What a save to a folder calls its files, as transformers does.
+SHARD = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 
 
 @dataclass
@@ -75,7 +79,8 @@ def save(
     """Writes a model's state_dict, or a mapping of tensors; returns the files.
 
     A path that ends in .safetensors is one file. Any other is a folder: one file, or shards of at most `shard_size`
-    bytes with an index. Each file appears whole or not at all, the index last. Tensors of a GPU are read a megabyte at
+    bytes with an index. Each file appears whole or not at all, the index last; then shards of an earlier save that had
+    another number of them are removed. Tensors of a GPU are read a megabyte at
     a time. Names that are one tensor are stored once; the metadata says which, as safetensors does.
 
     With `rank` and `world` each rank calls this with the same folder and writes one file of its own, in the layout of
@@ -154,6 +159,20 @@ def _write(files: "list[File]", place: str, pack: bool, threads: int) -> None:
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, index)
+    if not place.endswith(".safetensors") and all(SHARD.fullmatch(os.path.basename(file.path)) for file in files):
+        _remove_older(place, {os.path.basename(file.path) for file in files}, is_indexed=len(files) > 1)
+
+
+def _remove_older(folder: str, names: "set[str]", is_indexed: bool) -> None:
+    """Removes the files of an earlier save to this folder that had another number of shards, the index first: a reader
+    would follow it to the old tensors, or find two models."""
+    if not is_indexed:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, INDEX))
+    for name in sorted(os.listdir(folder)):
+        if SHARD.fullmatch(name) and name not in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(folder, name))
 
 
 def _check(name: str, tensor: Any) -> None:

@@ -11,7 +11,7 @@ use gapless_trace::Bytes;
 use gapless_weights::pace::Pace;
 use gapless_weights::rows::{self, Rank};
 use gapless_weights::{Checked, Error, folder};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,6 +79,7 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
             let what = format!("cannot write {}: it is the input", output.display());
             return Err(Failure::new(what, "name another folder with -o").into());
         }
+        refuse_older_indexes(input, output, &found)?;
         for path in &found.left_out {
             failure::note(&format!("{} is not copied: it is a hidden folder, or no file", path.display()));
         }
@@ -96,6 +97,25 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
         copies: found.others.iter().map(placed).collect::<Result<_>>()?,
         is_folder: true,
     })
+}
+
+/// Refuses to write beside an index that the input does not have: readers would follow it to the shards of the model that
+/// was there before.
+fn refuse_older_indexes(input: &Path, output: &Path, found: &folder::Folder) -> Result<()> {
+    let folders: BTreeSet<&Path> = found.shards.iter().filter_map(|shard| shard.parent()).collect();
+    for from in folders {
+        let to = output.join(from.strip_prefix(input).unwrap_or(from));
+        for entry in fs::read_dir(&to).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_string_lossy().ends_with(".safetensors.index.json") && !from.join(&name).exists() {
+                let what = format!("cannot write to {}: it has the index of another model", to.display());
+                let help =
+                    format!("name a new folder with -o, or remove {} and its shards", entry.path().display());
+                return Err(Failure::new(what, &help).into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Copies the files beside the shards, which come last: an index that is there has its shards.
