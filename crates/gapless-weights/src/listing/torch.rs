@@ -119,7 +119,7 @@ fn tensor(pickle: &Pickle, id: Id) -> Option<Described<'_>> {
         return None;
     }
     if matches!(name.as_str(), "_rebuild_from_type" | "_rebuild_from_type_v2") {
-        // A tensor of another class, or with attributes: the function that makes it, the class, its arguments, its state.
+        // A tensor of another class, or with attributes: the function that makes it, the class, arguments, state.
         let Value::Global(module, name) = &pickle.values[*args.first()?] else { return None };
         return described(pickle, module, name, pickle.list(*args.get(2)?)?);
     }

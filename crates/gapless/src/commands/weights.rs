@@ -99,8 +99,8 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
     })
 }
 
-/// Refuses to write beside an index that the input does not have: readers would follow it to the shards of the model that
-/// was there before.
+/// Refuses to write beside an index that the input does not have: readers would follow it to the shards of the model
+/// that was there before.
 fn refuse_older_indexes(input: &Path, output: &Path, found: &folder::Folder) -> Result<()> {
     let folders: BTreeSet<&Path> = found.shards.iter().filter_map(|shard| shard.parent()).collect();
     for from in folders {
