@@ -1,6 +1,6 @@
 """Writes the small files of this folder: weights as torch, NumPy and ONNX write them. Needs torch, numpy and onnx.
 
-Usage: python make.py torch | numpy | onnx
+Usage: python make.py torch | unusual | numpy | unusual-numpy | onnx | unusual-onnx
 """
 
 import sys
@@ -27,6 +27,64 @@ def by_torch() -> None:
         "nested": {"step": 3, "moments": [torch.zeros(3), torch.ones(2, 2, dtype=torch.float64)]},
     }
     torch.save(state, HERE / "tiny.pt")
+
+
+def by_torch_unusual() -> None:
+    """Tensors that a pickle describes in other ways: classes of their own, attributes, quantised, keys without text."""
+    import numpy as np
+    import torch
+
+    class Named(torch.Tensor):
+        pass
+
+    # Pickles name classes by module and name.
+    Named.__module__, Named.__qualname__ = "__main__", "Named"
+    sys.modules["__main__"].Named = Named  # type: ignore[attr-defined]
+    tagged = torch.arange(6, dtype=torch.float32)
+    tagged.tag = "a note"  # type: ignore[attr-defined]
+    state = {
+        "named": torch.arange(12).as_subclass(Named),
+        "tagged": tagged,
+        "buffer": torch.nn.Buffer(torch.ones(5)),
+        "quantised": torch.quantize_per_tensor(torch.ones(4, 8), 0.1, 0, torch.qint8),
+        "wide": torch.ones(3, dtype=torch.complex128),
+        "scales": torch.ones(7).to(torch.float8_e8m0fnu),
+        "pairs": torch.zeros(2, 16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        ("a", 1): torch.ones(2),
+        2.5: torch.ones(1),
+        "array": np.ones(3),
+    }
+    torch.save(state, HERE / "unusual.pt")
+
+
+def by_numpy_unusual() -> None:
+    import numpy as np
+
+    np.save(HERE / "alone.npy", np.asfortranarray(np.ones((2, 3), np.float32)))
+    np.savez(
+        HERE / "unusual.npz",
+        swapped=np.arange(5, dtype=">i4"),
+        wide=np.ones(2, dtype=np.complex128),
+        objects=np.array([{}], dtype=object),
+        records=np.zeros(2, dtype=[("a", "f4"), ("b", "i8")]),
+        words=np.array(["a"]),
+    )
+
+
+def by_onnx_unusual() -> None:
+    """A tensor of each type that onnx.proto knows, one of a type of its future, and a constant of a function."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    tensors = []
+    for number in [*(number for number in TensorProto.DataType.values() if number), 99]:
+        tensor = TensorProto(name=f"type {number}", data_type=number, dims=[4, 8])
+        tensors.append(tensor)
+    model = helper.make_model(helper.make_graph([], "g", [], [], tensors))
+    one = numpy_helper.from_array(np.ones(50, np.float32), "of a function")
+    model.functions.append(onnx.FunctionProto(name="f", domain="d", node=[helper.make_node("Constant", [], ["o"], value=one)]))
+    onnx.save(model, HERE / "unusual.onnx")
 
 
 def by_numpy() -> None:
@@ -59,4 +117,12 @@ def by_onnx() -> None:
     onnx.save(helper.make_model(graph), HERE / "tiny.onnx")
 
 
-{"torch": by_torch, "numpy": by_numpy, "onnx": by_onnx}[sys.argv[1]]()
+MAKERS = {
+    "torch": by_torch,
+    "unusual": by_torch_unusual,
+    "numpy": by_numpy,
+    "unusual-numpy": by_numpy_unusual,
+    "onnx": by_onnx,
+    "unusual-onnx": by_onnx_unusual,
+}
+MAKERS[sys.argv[1]]()

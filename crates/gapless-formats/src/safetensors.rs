@@ -8,7 +8,7 @@
 //! Refused: a header longer than 100 MB or than the file, offsets that overlap, leave a hole or pass the end, a shape
 //! whose bytes are not those of its range.
 
-use crate::fault::{Fault, Problem, malformed};
+use crate::fault::{Fault, Problem, malformed, unsupported};
 use crate::json::{Json, brief};
 use crate::source::Source;
 use std::io::{Read, Seek};
@@ -64,6 +64,12 @@ impl Header {
 pub fn read<R: Read + Seek>(file: R) -> Result<Header, Fault> {
     let mut source = Source::new(file)?;
     let length = source.u64("the length of the header")?;
+    if length > LONGEST.min(source.left())
+        && let Some(other) = other_format(length.to_le_bytes())
+    {
+        let what = format!("this is {other}, not a safetensors file");
+        return unsupported(what, "save its tensors as .safetensors first");
+    }
     if length > LONGEST {
         let what = format!("a header of {length} bytes");
         return Err(Box::new(Problem::TooLarge { offset: 0, what, limit: LONGEST }));
@@ -73,9 +79,29 @@ pub fn read<R: Read + Seek>(file: R) -> Result<Header, Fault> {
     parse(text, data)
 }
 
+/// What a file is that begins with other bytes than a header's length.
+fn other_format(first: [u8; 8]) -> Option<&'static str> {
+    Some(match first {
+        [b'G', b'G', b'U', b'F', ..] => "a GGUF file",
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => "a zip archive, as torch.save and numpy.savez write",
+        [0x80, 2..=5, ..] => "a pickle, as torch.save wrote before 1.6",
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => "an array of NumPy's",
+        [0x89, b'H', b'D', b'F', ..] => "an HDF5 file",
+        [b'v', b'e', b'r', b's', b'i', b'o', b'n', b' '] => {
+            "a pointer of Git LFS: the file itself was not downloaded (git lfs pull)"
+        }
+        [b'{' | b'[', b'\n' | b' ' | b'"' | b'}' | b'\r', ..] => {
+            "a JSON text, as an index or a configuration is: name its folder, or a shard"
+        }
+        [b'<', b'!' | b'h' | b'H', ..] => "a web page, not a model: the download went wrong",
+        _ => return None,
+    })
+}
+
 /// The header of a file whose text is `text`, with `data` bytes after it.
 pub fn parse(text: Vec<u8>, data: u64) -> Result<Header, Fault> {
-    if text.first() != Some(&b'{') {
+    // Spaces before it are against the format's words, but its own reader takes them.
+    if text.trim_ascii_start().first() != Some(&b'{') {
         return malformed(8, "the header does not begin with {: this is not a safetensors file");
     }
     let length = text.len() as u64;

@@ -7,7 +7,7 @@ use gapless_weights::packed::Stored;
 use gapless_weights::stream::Directory;
 use gapless_weights::{Error, Reader, folder};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,10 +36,17 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Opens a file, or a folder. If the folder has an index, only the shards that it names are opened.
+    /// Opens a file, a folder, or the shards that an index names. If a folder has an index, only its shards are opened.
     pub fn open(path: &Path) -> Result<Catalogue> {
+        let is_index = path.is_file() && path.extension().is_some_and(|extension| extension == "json");
         let mut files = if path.is_dir() { folder::read(path)?.shards } else { vec![path.to_owned()] };
-        if path.is_dir() {
+        if is_index {
+            // One of several variants in a folder: model.safetensors.index.fp16.json.
+            let shards: BTreeSet<String> = folder::weight_map(path)?.into_values().collect();
+            let beside = path.parent().unwrap_or(Path::new(""));
+            folder::check_index(beside, path)?;
+            files = shards.iter().map(|shard| beside.join(shard)).collect();
+        } else if path.is_dir() {
             let listed = folder::indexed(path)?;
             if !listed.is_empty() {
                 files = listed;
@@ -61,7 +68,7 @@ impl Catalogue {
                             tensor.name,
                             first.display()
                         ),
-                        help: "name one file, or keep one model in the folder",
+                        help: "name one file, or the index of one model, or keep one model in the folder",
                     }
                     .into());
                 }

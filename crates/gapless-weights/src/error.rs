@@ -34,10 +34,20 @@ impl Error {
             Error::Format { problem, .. } if matches!(**problem, Problem::Truncated { .. }) => {
                 "if another program is still writing the file, wait until it is complete"
             }
+            // What is not read says itself what to do.
+            Error::Format { problem, .. } if matches!(**problem, Problem::Unsupported { .. }) => {
+                "name another file"
+            }
             Error::Format { .. } => "copy or download the file again",
+            Error::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "check the path: it must be a file or a folder of this machine; models of a hub are downloaded first"
+            }
             Error::Read { .. } => "check the path, the permissions and the disk",
             Error::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free space on the disk, or name another place with -o; nothing was left there"
+            }
+            Error::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "make the folder first, or name another place with -o"
             }
             Error::Write { .. } => "check the folder's permissions, or name another place with -o",
             Error::Damaged { .. } => "copy the file again; --keep-going gives all tensors that are whole",

@@ -4,6 +4,8 @@ use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::output::Output;
 use crate::packed::Packed;
+use crate::unpack;
+use crate::work::Work;
 use gapless_formats::json::Json;
 use gapless_formats::safetensors::Header;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -15,6 +17,8 @@ const LONGEST: u64 = 100_000_000;
 /// Files beside the shards up to this size are copied.
 const SMALL: u64 = 256 << 20;
 const INDEX: &str = ".safetensors.index.json";
+/// What is wrong with a folder without shards.
+pub(crate) const NONE: &str = "the folder has no .safetensors file";
 
 /// What a folder has.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -29,19 +33,9 @@ pub struct Folder {
 
 /// Looks through a folder. Its index, where it has one, must name shards that are there and hold what it says.
 pub fn read(path: &Path) -> Result<Folder> {
-    let fail = |source| Error::Read { path: path.to_owned(), source };
     let mut folder = Folder::default();
-    let mut entries: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(path).map_err(fail)? {
-        entries.push(entry.map_err(fail)?.path());
-    }
-    entries.sort();
-    for entry in entries {
-        let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let meta = fs::metadata(&entry).map_err(|source| Error::Read { path: entry.clone(), source })?;
-        if name.ends_with(".part") && name.starts_with('.') {
-            continue;
-        } else if meta.is_file() && name.ends_with(".safetensors") {
+    for (entry, name, meta) in entries(path)? {
+        if meta.is_file() && name.ends_with(".safetensors") {
             folder.shards.push(entry);
         } else if meta.is_file() && meta.len() <= SMALL {
             folder.others.push(entry);
@@ -50,16 +44,110 @@ pub fn read(path: &Path) -> Result<Folder> {
         }
     }
     if folder.shards.is_empty() {
-        return Error::refused(
-            path,
-            "the folder has no .safetensors file",
-            "name a folder with .safetensors files, or one file",
-        );
+        return none(path);
     }
+    check_indexes(path, &folder)?;
+    Ok(folder)
+}
+
+/// Looks through a folder and the folders in it, as pipelines of several models have them. All files that are not
+/// shards are `others`, whatever their size. Left out: `except`, which is where the result goes, hidden folders
+/// (`.git`, `.cache`), and what is neither a file nor a folder.
+pub fn read_tree(path: &Path, except: Option<&Path>) -> Result<Folder> {
+    if is_cache(path) {
+        return none(path);
+    }
+    let except = except.and_then(|except| fs::canonicalize(except).ok());
+    let mut folder = Folder::default();
+    // Folders that are left, each with those that it is in: a link to one of them would never end.
+    let mut open = vec![(path.to_owned(), Vec::new())];
+    while let Some((at, mut within)) = open.pop() {
+        let real = fs::canonicalize(&at).map_err(|source| Error::Read { path: at.clone(), source })?;
+        if within.contains(&real) {
+            folder.left_out.push(at);
+            continue;
+        }
+        within.push(real);
+        let (mut one, mut below) = (Folder::default(), Vec::new());
+        for (entry, name, meta) in entries(&at)? {
+            if meta.is_dir() && except.is_some() && fs::canonicalize(&entry).ok() == except {
+                continue;
+            } else if meta.is_dir() && !name.starts_with('.') {
+                below.push((entry, within.clone()));
+            } else if meta.is_file() && name.ends_with(".safetensors") {
+                one.shards.push(entry);
+            } else if meta.is_file() {
+                one.others.push(entry);
+            } else {
+                one.left_out.push(entry);
+            }
+        }
+        check_indexes(&at, &one)?;
+        folder.shards.extend(one.shards);
+        folder.others.extend(one.others);
+        folder.left_out.extend(one.left_out);
+        open.extend(below.into_iter().rev());
+    }
+    if folder.shards.is_empty() {
+        return none(path);
+    }
+    Ok(folder)
+}
+
+/// What stands in a folder, by name, without what writers left: path, name, and what it is, behind links.
+fn entries(path: &Path) -> Result<Vec<(PathBuf, String, fs::Metadata)>> {
+    let fail = |source| Error::Read { path: path.to_owned(), source };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(path).map_err(fail)? {
+        paths.push(entry.map_err(fail)?.path());
+    }
+    paths.sort();
+    let mut entries = Vec::with_capacity(paths.len());
+    for entry in paths {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.ends_with(".part") && name.starts_with('.') {
+            continue;
+        }
+        match fs::metadata(&entry) {
+            Ok(meta) => entries.push((entry, name, meta)),
+            Err(_) if entry.is_symlink() => {
+                let what = "this is a link to a file that is not there: the folder is not complete";
+                return Error::refused(&entry, what, "download the model again, or remove the link");
+            }
+            Err(source) => return Err(Error::Read { path: entry, source }),
+        }
+    }
+    Ok(entries)
+}
+
+/// Whether a folder is one model of a hub's cache, which has its files in `snapshots/COMMIT`.
+fn is_cache(path: &Path) -> bool {
+    path.join("snapshots").is_dir() && path.join("blobs").is_dir()
+}
+
+/// The error for a folder without shards.
+fn none<T>(path: &Path) -> Result<T> {
+    let help = if is_cache(path) {
+        "this is a hub's cache: name the folder of one commit, snapshots/COMMIT in it"
+    } else if folders_with_shards(path) {
+        "the folders in it have some: name one of them"
+    } else {
+        "name a folder with .safetensors files, or one file"
+    };
+    Error::refused(path, NONE, help)
+}
+
+fn folders_with_shards(path: &Path) -> bool {
+    let below = entries(path).unwrap_or_default().into_iter().filter(|(_, _, meta)| meta.is_dir());
+    let mut names = below.flat_map(|(folder, _, _)| entries(&folder).unwrap_or_default());
+    names.any(|(_, name, meta)| meta.is_file() && name.ends_with(".safetensors"))
+}
+
+fn check_indexes(path: &Path, folder: &Folder) -> Result<()> {
     for index in folder.others.iter().filter(|other| other.to_string_lossy().ends_with(INDEX)) {
         check_index(path, index)?;
     }
-    Ok(folder)
+    Ok(())
 }
 
 /// Which shard holds each tensor, by an index.
@@ -89,7 +177,8 @@ pub fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
     Ok(map)
 }
 
-fn check_index(folder: &Path, index: &Path) -> Result<()> {
+/// An error unless the shards that an index of `folder` names are there and hold the tensors that it says.
+pub fn check_index(folder: &Path, index: &Path) -> Result<()> {
     let map = weight_map(index)?;
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, shard) in &map {
@@ -123,18 +212,16 @@ fn check_index(folder: &Path, index: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether `packed` was made from the file at `from`: it is whole (it has its final name), its original header is this
-/// one, and it is not older.
-pub fn is_done(from: &Path, packed: &Path) -> bool {
+/// Whether `packed` holds the file at `from`, byte for byte. Times and headers do not tell: another model of the same
+/// architecture has the same header, and may be older than what was packed before it.
+pub fn is_done(from: &Path, packed: &Path, work: impl Into<Work>) -> bool {
+    let work = work.into();
     let done = || -> Result<bool> {
         let (source, made) = (Input::open(from)?, Input::open(packed)?);
-        if made.modified() < source.modified() {
-            return Ok(false);
-        }
         let header: Header = source.header()?;
         Ok(match Packed::read(packed, made.header()?)? {
-            Some(made) => made.original.text == header.text,
-            None => false,
+            Some(made) if made.original.text == header.text => unpack::is_equal(packed, &source, work)?,
+            _ => false,
         })
     };
     done().unwrap_or(false)

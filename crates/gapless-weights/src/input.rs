@@ -26,14 +26,18 @@ pub struct Input {
 impl Input {
     pub fn open(path: &Path) -> Result<Input> {
         let fail = |source| Error::Read { path: path.to_owned(), source };
+        let refuse = || {
+            let help = "give a file or a folder with .safetensors files";
+            Error::refused(path, "this is not a regular file", help)
+        };
+        // Asked before it is opened: a pipe without a writer would never open.
+        if !std::fs::metadata(path).map_err(fail)?.is_file() {
+            return refuse();
+        }
         let file = File::open(path).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         if !meta.is_file() {
-            return Error::refused(
-                path,
-                "this is not a regular file",
-                "give a file or a folder with .safetensors files",
-            );
+            return refuse();
         }
         Ok(Input {
             path: path.to_owned(),

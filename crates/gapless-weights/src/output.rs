@@ -1,10 +1,18 @@
 //! A file or a folder that appears whole or not at all: written beside its place, renamed when it is complete and on
 //! disk.
+//!
+//! A writer holds a lock on its part. A part whose lock is free was left by a writer that was killed: numbers of
+//! processes do not tell, because containers have the same ones, before and after a restart.
 
+use crate::checksum::checksum;
 use crate::error::{Error, Result};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a file's name that its part repeats; file systems allow 255 in all.
+const SHOWN: usize = 200;
 
 /// A file beside its destination; removed again unless it is put in place.
 #[derive(Debug)]
@@ -21,12 +29,22 @@ impl Output {
         let Some(name) = destination.file_name().map(|name| name.to_string_lossy().into_owned()) else {
             return Error::refused(destination, "this is not a file name", "name a file with -o");
         };
-        if destination.is_dir() {
-            return Error::refused(destination, "this is a directory", "name a file with -o");
+        // A rename would put a file in the place of /dev/null, or of a pipe that somebody reads.
+        match fs::metadata(destination) {
+            Ok(there) if there.is_dir() => {
+                return Error::refused(destination, "this is a directory", "name a file with -o");
+            }
+            Ok(there) if !there.is_file() => {
+                let what = "this is a device, a pipe or a socket, and would be replaced by a file";
+                return Error::refused(destination, what, "name a file with -o");
+            }
+            _ => {}
         }
         remove_stale(destination, &name);
-        let part = destination.with_file_name(format!(".{name}.{}.part", std::process::id()));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&part).map_err(fail)?;
+        let (part, file) = make(destination, &name, |part| {
+            OpenOptions::new().read(true).write(true).create_new(true).open(part)
+        })
+        .map_err(fail)?;
         Ok(Output { file, part, destination: destination.to_owned(), done: false })
     }
 
@@ -67,6 +85,8 @@ impl Drop for Output {
 pub(crate) struct PartFolder {
     part: PathBuf,
     destination: PathBuf,
+    /// Holds the lock.
+    _open: File,
     done: bool,
 }
 
@@ -105,11 +125,11 @@ impl PartFolder {
     pub(crate) fn create(destination: PathBuf) -> Result<PartFolder> {
         let name = destination.file_name().unwrap_or_default().to_string_lossy().into_owned();
         remove_stale(&destination, &name);
-        let part = destination.with_file_name(format!(".{name}.{}.part", std::process::id()));
-        fs::create_dir_all(parent_of(&destination))
-            .and_then(|()| fs::create_dir(&part))
-            .map_err(|source| Error::Write { path: destination.clone(), source })?;
-        Ok(PartFolder { part, destination, done: false })
+        let made = fs::create_dir_all(parent_of(&destination)).and_then(|()| {
+            make(&destination, &name, |part| fs::create_dir(part).and_then(|()| File::open(part)))
+        });
+        let (part, _open) = made.map_err(|source| Error::Write { path: destination.clone(), source })?;
+        Ok(PartFolder { part, destination, _open, done: false })
     }
 
     /// Where its files go meanwhile.
@@ -147,20 +167,69 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Removes what killed writers of the same file or folder left behind. A process that still runs keeps its part.
+/// What the parts of a file begin with. Long names are cut, with a sum of the whole.
+fn beginning(name: &str) -> String {
+    if name.len() <= SHOWN {
+        return format!(".{name}.");
+    }
+    let end = (0..=SHOWN).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+    format!(".{}~{:016x}.", &name[..end], checksum(name.as_bytes()))
+}
+
+/// Makes a part of `destination` by `create`, and locks it.
+fn make(
+    destination: &Path,
+    name: &str,
+    create: impl Fn(&Path) -> io::Result<File>,
+) -> io::Result<(PathBuf, File)> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let (beginning, pid) = (beginning(name), std::process::id());
+    loop {
+        let end = match MADE.fetch_add(1, Ordering::Relaxed) {
+            0 => format!("{pid}.part"),
+            more => format!("{pid}-{more}.part"),
+        };
+        let part = destination.with_file_name(format!("{beginning}{end}"));
+        let file = match create(&part) {
+            // Another container's process of the same number writes it, or it could not be removed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            other => other?,
+        };
+        // Where locks do not work, the number of the process must do.
+        let _ = file.try_lock();
+        // Another process may have taken it for a leftover before the lock was there.
+        if part.exists() {
+            return Ok((part, file));
+        }
+    }
+}
+
+/// Removes what killed writers of the same file or folder left behind.
 fn remove_stale(destination: &Path, name: &str) {
     let Ok(entries) = fs::read_dir(parent_of(destination)) else { return };
+    let beginning = beginning(name);
     for entry in entries.flatten() {
         let file = entry.file_name().to_string_lossy().into_owned();
-        let pid = file.strip_prefix(&format!(".{name}.")).and_then(|rest| rest.strip_suffix(".part"));
+        let number = file.strip_prefix(&beginning).and_then(|rest| rest.strip_suffix(".part"));
+        let pid = number.map(|number| number.split_once('-').map_or(number, |(pid, _)| pid));
         let Some(pid) = pid.filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
         else {
             continue;
         };
-        let is_linux = Path::new("/proc/self").exists();
-        if is_linux && !Path::new("/proc").join(pid).exists() {
+        if is_stale(&entry.path(), pid) {
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let _ = if is_folder { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        }
+    }
+}
+
+/// Whether nobody holds a part's lock; without locks, whether no process of this machine has its number.
+fn is_stale(part: &Path, pid: &str) -> bool {
+    match File::open(part).map(|file| file.try_lock()) {
+        Ok(Ok(())) => true,
+        Ok(Err(TryLockError::WouldBlock)) => false,
+        Ok(Err(TryLockError::Error(_))) | Err(_) => {
+            Path::new("/proc/self").exists() && !Path::new("/proc").join(pid).exists()
         }
     }
 }

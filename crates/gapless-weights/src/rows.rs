@@ -85,6 +85,9 @@ pub fn unpack_rows(from: &Path, to: &Path, rank: Rank, work: impl Into<Work>) ->
     let mut reader = Reader::open(from)?;
     reader.input.pace = work.pace;
     let tensors = &reader.header.tensors;
+    for tensor in tensors {
+        check_rows(&reader, tensor)?;
+    }
     let mut begins = Vec::with_capacity(tensors.len());
     let mut end = 0;
     for tensor in tensors {
@@ -108,6 +111,22 @@ pub fn unpack_rows(from: &Path, to: &Path, rank: Rank, work: impl Into<Work>) ->
     let (count, read) = (tensors.len(), reader.input.bytes_read() + reader.header.data());
     output.put_in_place()?;
     Ok(Cut { tensors: count, read, written: data + end, data: end })
+}
+
+/// An error where a tensor's rows end within a byte, as those of 4 and 6 bits may: they cannot be cut.
+fn check_rows(reader: &Reader, tensor: &Tensor) -> Result<()> {
+    match tensor.shape.first() {
+        Some(length) if *length > 0 && !tensor.bytes().is_multiple_of(*length) => Error::refused(
+            &reader.input.path,
+            format!(
+                "tensor {:?}: {length} rows of {} bytes end within a byte and cannot be cut",
+                tensor.name,
+                tensor.bytes()
+            ),
+            "unpack the whole file, and cut that tensor after it is converted",
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn header_text(reader: &Reader, rank: Rank, begins: &[u64]) -> Vec<u8> {

@@ -10,7 +10,7 @@ use crate::input::Input;
 use crate::listing::{Listed, Listing, Place};
 use crate::quantize::{self, scheme::Scheme};
 use crate::reader::Reader;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Parts of a tensor that a sample reads, each a quarter of a chunk.
 const PARTS: u64 = 4;
@@ -225,7 +225,8 @@ fn groups(
                     same.push(*index);
                 }
             }
-            left.retain(|index| !same.contains(index));
+            let found: HashSet<usize> = same.iter().copied().collect();
+            left.retain(|index| !found.contains(index));
             if same.len() > 1 {
                 let place = |index: &usize| (listing.tensors[*index].file, &listing.tensors[*index].place);
                 let is_one = same.iter().all(|index| place(index) == place(&same[0]));

@@ -2,6 +2,7 @@
 
 use crate::codec::{Decoder, Kind, Path as Instructions};
 use crate::error::{Error, Result};
+use crate::input::Input;
 use crate::output::Output;
 use crate::packed::Stored;
 use crate::pipeline;
@@ -53,6 +54,22 @@ pub fn verify(path: &Path, work: impl Into<Work>) -> Result<Checked> {
     let checked = walk(&reader, work.threads, true, |_, _| Ok(()))?;
     reader.input.check_unchanged()?;
     Ok(checked)
+}
+
+/// Whether what `packed` holds is what `original` has after its header. Damage is a difference.
+pub(crate) fn is_equal(packed: &Path, original: &Input, work: Work) -> Result<bool> {
+    let mut reader = Reader::open(packed)?;
+    reader.input.pace = work.pace;
+    let (data, mut there, mut is_equal) = (reader.header.data(), Vec::new(), true);
+    let different = || Error::refused(packed, "it differs from the original", "pack the original again");
+    let walked = walk(&reader, work.threads, false, |at, bytes| {
+        there.resize(bytes.len(), 0);
+        original.read(data + at, &mut there)?;
+        is_equal = there == bytes;
+        // The first difference ends the walk.
+        if is_equal { Ok(()) } else { different() }
+    });
+    Ok(is_equal && walked?.original == original.size)
 }
 
 enum Job {

@@ -336,11 +336,19 @@ fn a_packed_shard_is_known_by_its_original() {
     let mut rng = Rng(11);
     let values = rng.bf16(10_000);
     file(&at("a"), "", &[("a", "BF16", vec![10_000], values.clone())]);
-    assert!(!folder::is_done(&at("a"), &at("b")));
+    assert!(!folder::is_done(&at("a"), &at("b"), 1));
     pack(&at("a"), &at("b"), 1).unwrap();
-    assert!(folder::is_done(&at("a"), &at("b")));
-    file(&at("a"), "", &[("other", "BF16", vec![10_000], values)]);
-    assert!(!folder::is_done(&at("a"), &at("b")));
+    assert!(folder::is_done(&at("a"), &at("b"), 2));
+    file(&at("a"), "", &[("other", "BF16", vec![10_000], values.clone())]);
+    assert!(!folder::is_done(&at("a"), &at("b"), 1));
+    // Another model of the same architecture, older than what was packed: any one byte tells them apart.
+    for place in [0, 9_999, 19_999] {
+        let mut others = values.clone();
+        others[place] ^= 1;
+        file(&at("a"), "", &[("a", "BF16", vec![10_000], others)]);
+        fs::File::open(at("a")).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert!(!folder::is_done(&at("a"), &at("b"), 2), "byte {place}");
+    }
 }
 
 #[test]
@@ -351,6 +359,115 @@ fn what_a_killed_writer_left_is_removed() {
     // No process has a number this large.
     fs::write(at(".b.4194399999.part"), "half").unwrap();
     fs::write(at(".b.mine.part"), "not ours").unwrap();
+    // A container's process has the same number after every restart.
+    fs::write(at(&format!(".b.{}.part", std::process::id())), "half").unwrap();
     pack(&at("a"), &at("b"), 1).unwrap();
     assert_eq!(parts(folder_at.path()), [at(".b.mine.part")]);
+    // What a writer of another container still holds, whatever its number is.
+    let alive = fs::File::create(at(".b.4194399999.part")).unwrap();
+    alive.lock().unwrap();
+    pack(&at("a"), &at("b"), 1).unwrap();
+    assert!(at(".b.4194399999.part").exists());
+}
+
+#[test]
+fn names_may_be_as_long_as_a_file_system_allows() {
+    let folder_at = tempfile::tempdir().unwrap();
+    for name in ["x".repeat(255), "ü".repeat(127)] {
+        let path = folder_at.path().join(name);
+        file(&folder_at.path().join("a"), "", &[("a", "U8", vec![4], vec![0; 4])]);
+        pack(&folder_at.path().join("a"), &path, 1).unwrap();
+        assert!(path.exists() && parts(folder_at.path()).is_empty());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_neither_read_nor_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder_at = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder_at.path().join(name);
+    file(&at("a"), "", &[("a", "U8", vec![4], vec![0; 4])]);
+    let made = std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap();
+    assert!(made.success());
+    std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
+    for name in ["pipe", "link"] {
+        // Opening a pipe that nobody writes would never end.
+        assert!(verify(&at(name), 1).unwrap_err().to_string().contains("not a regular file"));
+        assert!(pack(&at("a"), &at(name), 1).unwrap_err().to_string().contains("a pipe"), "{name}");
+    }
+    assert!(fs::symlink_metadata(at("pipe")).unwrap().file_type().is_fifo());
+    assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+    assert!(pack(&at("a"), Path::new("/dev/null"), 1).is_err());
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+}
+
+#[cfg(unix)]
+#[test]
+fn folders_within_folders_are_read_and_links_do_not_go_round() {
+    let folder_at = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder_at.path().join(name);
+    for name in ["unet", "vae", ".git", "out", "deep/er"] {
+        fs::create_dir_all(at(name)).unwrap();
+        file(&at(name).join("m.safetensors"), "", &[("a", "U8", vec![4], vec![0; 4])]);
+    }
+    fs::write(at("vae/config.json"), "{}").unwrap();
+    std::os::unix::fs::symlink(folder_at.path(), at("vae/round")).unwrap();
+    std::os::unix::fs::symlink(at("unet"), at("twin")).unwrap();
+    let found = folder::read_tree(folder_at.path(), Some(&at("out"))).unwrap();
+    let names = ["deep/er", "twin", "unet", "vae"].map(|name| at(name).join("m.safetensors"));
+    let mut shards = found.shards;
+    shards.sort();
+    assert_eq!(shards, names);
+    assert_eq!(found.others, [at("vae/config.json")]);
+    assert_eq!(found.left_out.len(), 2, "{:?}", found.left_out);
+    // One model of several has to be named where only one is loaded.
+    let error = folder::read(folder_at.path()).unwrap_err();
+    assert!(error.help().contains("name one of them"), "{}", error.help());
+    // An index of a folder below is checked as well.
+    fs::write(at("vae/m.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#).unwrap();
+    assert!(folder::read_tree(folder_at.path(), None).unwrap_err().to_string().contains("missing"));
+    fs::remove_file(at("vae/m.safetensors.index.json")).unwrap();
+    std::os::unix::fs::symlink(at("gone"), at("vae/tokenizer.json")).unwrap();
+    let error = folder::read_tree(folder_at.path(), None).unwrap_err().to_string();
+    assert!(error.contains("not there") && error.contains("tokenizer.json"), "{error}");
+    // A hub's cache has its models in folders of commits.
+    fs::create_dir_all(at("cache/blobs")).unwrap();
+    fs::create_dir_all(at("cache/snapshots/c0")).unwrap();
+    file(&at("cache/snapshots/c0/m.safetensors"), "", &[("a", "U8", vec![4], vec![0; 4])]);
+    for error in [folder::read_tree(&at("cache"), None).unwrap_err(), folder::read(&at("cache")).unwrap_err()]
+    {
+        assert!(error.help().contains("snapshots/COMMIT"), "{}", error.help());
+    }
+}
+
+#[test]
+fn other_files_are_called_by_their_names() {
+    let folder_at = tempfile::tempdir().unwrap();
+    let path = folder_at.path().join("a.safetensors");
+    let cases: [(&[u8], &str); 8] = [
+        (b"{\n  \"metadata\": {}}", "JSON text"),
+        (b"GGUF\x03\0\0\0", "GGUF"),
+        (b"PK\x03\x04\0\0\0\0", "zip archive"),
+        (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "pickle"),
+        (b"\x93NUMPY\x01\0", "NumPy"),
+        (b"version https://git-lfs.github.com/spec/v1", "Git LFS"),
+        (b"<!DOCTYPE html>", "web page"),
+        (b"\x89HDF\r\n\x1a\n", "HDF5"),
+    ];
+    for (bytes, wanted) in cases {
+        fs::write(&path, [bytes, &[0; 64][..]].concat()).unwrap();
+        let error = verify(&path, 1).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+    // The format's own reader takes spaces before the header.
+    let values = Rng(3).bf16(5000);
+    let good = file(&path, "", &[("a", "BF16", vec![5000], values)]);
+    let length = u64::from_le_bytes(*good.first_chunk().unwrap()) + 3;
+    let spaced = [&length.to_le_bytes()[..], b" \n ", &good[8..]].concat();
+    fs::write(&path, &spaced).unwrap();
+    let [packed, again] = ["b", "c"].map(|name| folder_at.path().join(name));
+    pack(&path, &packed, 1).unwrap();
+    unpack(&packed, &again, 1, false).unwrap();
+    assert!(fs::read(again).unwrap() == spaced);
 }

@@ -71,6 +71,74 @@ fn onnx_graphs_are_read_constants_included() {
 }
 
 #[test]
+fn tensors_that_are_described_in_other_ways_are_listed_too() {
+    let wanted = [
+        "[7] F32 [2] 8",
+        "[8] F32 [1] 4",
+        "buffer F32 [5] 20",
+        "named I64 [12] 96",
+        "pairs F4_X2 [2, 16] 32",
+        "quantised I8 [4, 8] 32",
+        "scales F8_E8M0 [7] 7",
+        "tagged F32 [6] 24",
+        "wide C128 [3] 48",
+    ];
+    assert_eq!(lines("unusual.pt"), wanted);
+    assert_eq!(list(&data("unusual.pt")).unwrap().notes.len(), 1);
+    assert_eq!(lines("alone.npy"), ["alone F32 [2, 3] 24"]);
+    assert_eq!(lines("unusual.npz"), ["swapped I32 [5] 20", "wide C128 [2] 32"]);
+    let arrays = list(&data("unusual.npz")).unwrap();
+    assert_eq!(arrays.notes.len(), 3, "{:?}", arrays.notes);
+    assert_eq!(arrays.tensors[0].place, Place::Elsewhere("big-endian numbers"));
+    // Every type of onnx.proto but the one of the future, and the constant of a function.
+    let graph = list(&data("unusual.onnx")).unwrap();
+    assert_eq!((graph.tensors.len(), graph.notes.len()), (29, 2), "{:?}", graph.notes);
+    assert!(lines("unusual.onnx").contains(&"of a function F32 [50] 200".to_owned()));
+}
+
+#[test]
+fn a_folder_without_shards_lists_its_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    assert!(list(folder.path()).unwrap_err().to_string().contains("no .safetensors file"));
+    fs::write(at("config.json"), "{}").unwrap();
+    fs::copy(data("tiny.pt"), at("pytorch_model-00001-of-00002.bin")).unwrap();
+    fs::copy(data("unusual.pt"), at("pytorch_model-00002-of-00002.bin")).unwrap();
+    let found = list(folder.path()).unwrap();
+    assert_eq!((found.format, found.files.len(), found.tensors.len()), ("PyTorch", 2, 19));
+    assert!(found.tensors.iter().any(|tensor| tensor.file == 1 && tensor.name == "tagged"));
+    assert!(survey(&found, true).is_ok());
+    fs::copy(data("tiny.npz"), at("a.npz")).unwrap();
+    assert_eq!(list(folder.path()).unwrap().format, "several formats");
+    // Shards that are not whole are an error, and not the reason to list others.
+    fs::write(at("m.safetensors"), "").unwrap();
+    fs::write(at("m.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#).unwrap();
+    assert!(list(folder.path()).unwrap_err().to_string().contains("missing"));
+    fs::remove_file(at("m.safetensors")).unwrap();
+    fs::remove_file(at("m.safetensors.index.json")).unwrap();
+    // A damaged one is an error, not a shorter list.
+    fs::write(at("a.npz"), &fs::read(data("tiny.npz")).unwrap()[..500]).unwrap();
+    assert!(list(folder.path()).unwrap_err().to_string().contains("a.npz"));
+}
+
+#[test]
+fn a_part_of_a_split_file_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.gguf");
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let number =
+        |name: &str, value: u16| [text(name), vec![2, 0, 0, 0], value.to_le_bytes().to_vec()].concat();
+    for (parts, notes) in [(3, 1), (1, 0)] {
+        let entries = [number("split.no", 1), number("split.count", parts)].concat();
+        let head = [b"GGUF\x03\0\0\0".to_vec(), vec![0; 8], 2u64.to_le_bytes().to_vec()].concat();
+        fs::write(&path, [head, entries].concat()).unwrap();
+        let found = list(&path).unwrap().notes;
+        assert_eq!(found.len(), notes, "{found:?}");
+        assert!(found.iter().all(|note| note.contains("part 2 of 3")), "{found:?}");
+    }
+}
+
+#[test]
 fn equal_tensors_are_found_and_compared_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.safetensors");
@@ -148,7 +216,16 @@ fn mutated_files_are_errors_or_lists() {
         state ^= state << 17;
         (state >> 11) as usize % limit
     };
-    let names = ["tiny.pt", "tiny.npz", "tiny_deflated.npz", "tiny.onnx"];
+    let names = [
+        "tiny.pt",
+        "tiny.npz",
+        "tiny_deflated.npz",
+        "tiny.onnx",
+        "unusual.pt",
+        "unusual.npz",
+        "unusual.onnx",
+        "alone.npy",
+    ];
     let mut files: Vec<Vec<u8>> = names.iter().map(|name| fs::read(data(name)).unwrap()).collect();
     fs::write(&path, gguf()).unwrap();
     assert_eq!(list(&path).unwrap().tensors.len(), 2, "the GGUF file is a good one");

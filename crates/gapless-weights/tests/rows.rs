@@ -130,3 +130,28 @@ fn equal_tensors_are_stored_once_and_come_back() {
         assert!(Reader::open(&at("bad")).is_err(), "{lie}");
     }
 }
+
+#[test]
+fn rows_that_end_within_a_byte_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // Rows of 4, 12, 16, 12 and 24 bits.
+    for (dtype, shape, bytes) in [
+        ("F4", vec![4096, 1], 2048),
+        ("F4", vec![2, 3], 3),
+        ("F4", vec![2, 4], 4),
+        ("F6_E2M3", vec![4, 2], 6),
+        ("F6_E3M2", vec![4, 4], 12),
+    ] {
+        let is_whole = bytes % shape[0] == 0;
+        write(&at("a"), &[("w", dtype, shape.clone(), vec![7; bytes as usize])]);
+        let cut = unpack_rows(&at("a"), &at("b"), Rank::new(1, 2).unwrap(), 1);
+        assert_eq!(cut.is_ok(), is_whole, "{dtype} {shape:?}: {cut:?}");
+        // What is written is a file that can be read.
+        assert_eq!(at("b").exists(), is_whole);
+        if is_whole {
+            assert_eq!(tensor(&at("b"), "w"), (vec![shape[0] / 2, shape[1]], vec![7; bytes as usize / 2]));
+            fs::remove_file(at("b")).unwrap();
+        }
+    }
+}

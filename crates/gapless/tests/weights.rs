@@ -3,8 +3,9 @@
 mod support;
 
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use support::Run;
 
 fn run_in(folder: &Path, args: &[&str]) -> Run {
@@ -105,6 +106,130 @@ fn a_rank_gets_its_rows_of_every_shard() {
             .expect("JSON");
     assert_eq!(index["metadata"]["total_size"], json!(2 * 24_998 + 750 + 2 * 17_500 + 750));
     assert_eq!(index["weight_map"]["b"], json!("model-2.safetensors"));
+}
+
+/// All files below a folder, with their contents.
+fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut found, mut open) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(at) = open.pop() {
+        for entry in fs::read_dir(&at).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                found.insert(
+                    path.strip_prefix(folder).expect("below").to_owned(),
+                    fs::read(&path).expect("there"),
+                );
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_pipeline_of_several_models_is_packed_and_restored_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["unet", "text_encoder", "scheduler"] {
+        fs::create_dir_all(at("pipe").join(name)).expect("made");
+    }
+    shard(&at("pipe/unet/model-1.safetensors"), "a", 50_000);
+    shard(&at("pipe/unet/model-2.safetensors"), "b", 40_000);
+    let map = json!({"a": "model-1.safetensors", "b": "model-2.safetensors"});
+    let index = json!({"metadata": {"total_size": 186_000}, "weight_map": map}).to_string();
+    fs::write(at("pipe/unet/model.safetensors.index.json"), &index).expect("written");
+    shard(&at("pipe/text_encoder/model.safetensors"), "a", 30_000);
+    fs::write(at("pipe/scheduler/config.json"), "{}").expect("written");
+    fs::write(at("pipe/model_index.json"), "{}").expect("written");
+    // Larger than any settings: it is still a part of the folder.
+    fs::File::create(at("pipe/model.gguf")).and_then(|file| file.set_len(300 << 20)).expect("made");
+
+    let done = run_in(folder.path(), &["weights", "pack", "pipe", "-o", "packed"]);
+    assert_eq!((done.code, done.err.as_str()), (0, ""), "{}", done.out);
+    assert!(done.out.contains("text_encoder/model.safetensors  "), "{}", done.out);
+    // Within the input: the result is not packed again.
+    assert_eq!(run_in(folder.path(), &["weights", "pack", "pipe/unet", "-o", "pipe/unet/out"]).code, 0);
+    let again = run_in(folder.path(), &["weights", "pack", "pipe/unet", "-o", "pipe/unet/out"]);
+    assert_eq!(again.out.matches("packed before").count(), 2, "{}{}", again.out, again.err);
+    assert!(!at("pipe/unet/out/out").exists());
+    fs::remove_dir_all(at("pipe/unet/out")).expect("removed");
+    let restored = run_in(folder.path(), &["weights", "unpack", "packed", "-o", "again"]);
+    assert_eq!(restored.code, 0, "{}", restored.err);
+    assert!(tree(&at("pipe")) == tree(&at("again")));
+    assert_eq!(run_in(folder.path(), &["weights", "verify", "packed"]).code, 0);
+    // The same names in two folders are two tensors.
+    let info = run_in(folder.path(), &["weights", "info", "packed", "--format", "json"]);
+    let info: Value = serde_json::from_str(&info.out).expect("JSON");
+    let names: Vec<&str> = info["tensors"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|tensor| tensor["name"].as_str().expect("a name"))
+        .collect();
+    assert!(names.contains(&"unet/a") && names.contains(&"text_encoder/a"), "{names:?}");
+    // Each index has the bytes of its own folder.
+    let rank =
+        run_in(folder.path(), &["weights", "unpack", "packed", "-o", "r", "--rank", "0", "--world", "2"]);
+    assert_eq!(rank.code, 0, "{}", rank.err);
+    let index: Value =
+        serde_json::from_slice(&fs::read(at("r/unet/model.safetensors.index.json")).expect("there"))
+            .expect("JSON");
+    assert_eq!(index["metadata"]["total_size"], json!(93_000));
+}
+
+#[test]
+fn another_model_in_the_same_place_is_packed_however_old_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["base", "tuned"] {
+        fs::create_dir(at(name)).expect("made");
+    }
+    let base = shard(&at("base/model.safetensors"), "a", 50_000);
+    let mut tuned = base.clone();
+    let place = tuned.len() - 4000;
+    tuned[place] ^= 1;
+    fs::write(at("tuned/model.safetensors"), &tuned).expect("written");
+    let file = fs::File::open(at("tuned/model.safetensors")).expect("there");
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
+    for (name, wanted) in [("base", &base), ("tuned", &tuned)] {
+        let done = run_in(folder.path(), &["weights", "pack", name, "-o", "packed"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        assert!(!done.out.contains("packed before"), "{}", done.out);
+        run_in(folder.path(), &["weights", "unpack", "packed", "-o", "again"]);
+        assert!(&fs::read(at("again/model.safetensors")).expect("there") == wanted);
+    }
+}
+
+#[test]
+fn the_index_of_another_model_is_not_left_beside_new_shards() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["many", "one"] {
+        fs::create_dir_all(at(name).join("unet")).expect("made");
+    }
+    shard(&at("many/unet/model-1.safetensors"), "a", 5000);
+    let index = json!({"weight_map": {"a": "model-1.safetensors"}}).to_string();
+    fs::write(at("many/unet/model.safetensors.index.json"), index).expect("written");
+    shard(&at("one/unet/model.safetensors"), "a", 6000);
+    assert_eq!(run_in(folder.path(), &["weights", "pack", "many", "-o", "out"]).code, 0);
+    assert_eq!(run_in(folder.path(), &["weights", "pack", "many", "-o", "out"]).code, 0);
+    for verb in ["pack", "unpack"] {
+        let refused = run_in(folder.path(), &["weights", verb, "one", "-o", "out"]);
+        assert_eq!(refused.code, 2);
+        assert!(refused.err.contains("the index of another model"), "{}", refused.err);
+        assert!(!at("out/unet/model.safetensors").exists());
+    }
+}
+
+#[test]
+fn names_cannot_write_to_the_terminal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = format!("red \u{1b}[31m\n{}", "x".repeat(100_000));
+    shard(&folder.path().join("a.safetensors"), &name, 5000);
+    let text = run_in(folder.path(), &["weights", "info", "a.safetensors"]);
+    assert!(text.out.contains("red \\u{1b}[31m\\n") && !text.out.contains('\u{1b}'), "{}", text.out);
+    assert!(text.out.len() < 5000);
 }
 
 #[test]

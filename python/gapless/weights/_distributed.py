@@ -89,9 +89,10 @@ def wholes(catalogue: Catalogue) -> "dict[str, Whole]":
         }
     for file in catalogue.files:
         world = dict(file["metadata"]).get(WORLD)
-        if world is not None and world != str(len(catalogue.files)):
-            path = file["path"]
-            raise FormatError(f"{path}: {world} ranks wrote this checkpoint, and the folder has {len(catalogue.files)} files: copy all of them", path)
+        if world is not None and world.isdigit() and world != str(len(catalogue.files)):
+            path, count = file["path"], len(catalogue.files)
+            help_text = "copy all of them" if count < int(world) else "remove those of other checkpoints"
+            raise FormatError(f"{path}: {world} ranks wrote this checkpoint, and the folder has {count} files: {help_text}", path)
     parsed = [_parse(text, file["path"]) for text, file in zip(info, catalogue.files)]
     joined: dict[str, Whole] = {}
     for at, tensor in enumerate(catalogue.tensors):

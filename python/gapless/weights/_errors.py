@@ -44,7 +44,8 @@ class NamesError(WeightsError, KeyError):
 
 def of(error: "dict[str, Any]") -> WeightsError:
     """The exception for what the library says."""
-    message = f"{error['message']}; {error['help']}"
+    # `-o` is an option of the command line.
+    message = f"{error['message']}; {error['help'].replace(' with -o', '')}"
     path, kind = error.get("path"), error["kind"]
     if kind == "damaged":
         found = error.get("bytes")

@@ -39,6 +39,8 @@ DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
     "C64": "complex64",
+    # Two values in a byte. A catalogue's shapes count the bytes of a row, as torch does.
+    "F4": "float4_e2m1fn_x2",
 }
 # Bytes that are converted at a time: each time costs some milliseconds.
 CONVERTED = 64 << 20
@@ -58,6 +60,30 @@ def torch_dtype(name: str) -> "torch.dtype":
         raise FormatError(f"torch {torch.__version__} has no type for {name}: use a newer torch, or leave those tensors out with names=")
     dtype: torch.dtype = found
     return dtype
+
+
+def memory_of(name: str, tensor: Any) -> Any:
+    """The tensor, where it is one that has its values in its own memory; an error that says what it is otherwise."""
+    import torch
+
+    kind = type(tensor).__name__
+    if is_dtensor(tensor):
+        raise OptionError(f"{name!r} is a DTensor: pass rank= and world= to save each rank's part, or save its full_tensor()")
+    if getattr(tensor, "is_nested", False):
+        raise OptionError(f"{name!r} is a nested tensor: save its parts (unbind()) under names of their own")
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        raise OptionError(f"{name!r} has no shape yet: call the model once, so that its lazy modules get their parameters")
+    try:
+        address = 0 if kind == "FakeTensor" else tensor.data_ptr()
+    except RuntimeError:
+        address = 0
+    if address == 0 and tensor.numel():
+        raise OptionError(f"{name!r} is a {kind} without memory of its own: use the tensors that it is made of, outside of FakeTensorMode and torch.func")
+    return tensor
+
+
+def is_dtensor(tensor: Any) -> bool:
+    return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
 
 
 def threads_of(given: Optional[int], most: int) -> int:
@@ -121,6 +147,11 @@ class Filler:
 
         self._catalogue, self._device = catalogue, device
         is_card = device.type == "cuda"
+        if is_card:
+            try:
+                torch.cuda.init()
+            except (RuntimeError, AssertionError) as error:
+                raise OptionError(f"invalid device {str(device)!r}: there is no GPU that torch can use ({error}): pass device='cpu'") from None
         # 0 leaves it to the native library, which sees whether the files are cached.
         count = 0 if threads is None else threads_of(threads, threads)
         self._settings = Settings(device=-1, threads=count)
@@ -145,6 +176,7 @@ class Filler:
     def add(self, at: int, begin: int, target: Any, stored: "torch.dtype") -> None:
         """The bytes from `begin` of tensor number `at` into a contiguous tensor, converted if its type is another."""
         length = target.numel() * stored.itemsize
+        memory_of("the target", target)
         if target.dtype == stored:
             self._pieces.append((at, begin, begin + length, target.data_ptr()))
         else:
@@ -265,7 +297,7 @@ def load(
 
     if world < 1 or not 0 <= rank < world:
         raise OptionError(f"invalid rank={rank}, world={world}: ranks are 0 to world - 1")
-    if dtype is not None and not dtype.is_floating_point:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise OptionError(f"invalid dtype={dtype}: floating-point tensors are converted, to a floating-point type")
     target_device = torch.device(device)
     with Catalogue(path) as catalogue:
@@ -277,7 +309,7 @@ def load(
         for name in dict.fromkeys(other_names.get(name, name) for name in wanted):
             stored, shape = torch_dtype(known[name].dtype), known[name].shape
             first, last = rows_of(shape, rank, world) if shape else (0, 0)
-            final = dtype if dtype is not None and stored.is_floating_point else stored
+            final = dtype if dtype is not None and stored.is_floating_point and known[name].dtype != "F4" else stored
             mine = [last - first, *shape[1:]] if shape else []
             if final == stored and len(known[name].parts) == 1:
                 tensor = catalogue.tensors[known[name].parts[0].number]
@@ -291,12 +323,13 @@ def load(
 
 @dataclass(frozen=True)
 class Loaded:
-    """What load_into did. Names that are tied to a loaded tensor are not missing."""
+    """What load_into did. Names that are tied to a loaded tensor are not missing. `on_meta` has still no memory."""
 
     loaded: "tuple[str, ...]"
     missing: "tuple[str, ...]"
     unexpected: "tuple[str, ...]"
     bytes: int
+    on_meta: "tuple[str, ...]" = ()
 
 
 def load_into(
@@ -314,15 +347,23 @@ def load_into(
     """Fills a model's parameters and buffers, where they are and in their types.
 
     Nothing is changed if names or shapes do not match (`strict=False`: what matches is loaded). Parameters on the meta
-    device are allocated on `device`; tied ones stay tied.
+    device are allocated on `device`; tied ones stay tied. Of a DTensor each rank reads its own part.
     """
     import torch
 
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(f"invalid model of the type {type(model).__name__}: load_into fills a torch.nn.Module; load() gives tensors")
     state = model.state_dict(keep_vars=True)
     with Catalogue(path) as catalogue:
         stored_as = wholes(catalogue)
         other_names = aliases(catalogue)
         loadable = {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+        for name, tensor in loadable.items():
+            if is_dtensor(tensor):
+                _check_dtensor(name, tensor)
+            elif not tensor.is_meta:
+                memory_of(name, tensor)
+        own = {_identity(tensor) for tensor in (*model.parameters(), *model.buffers()) if not _is_lazy(tensor)}
         groups: dict[Any, list[str]] = {}
         for name, tensor in loadable.items():
             groups.setdefault(_identity(tensor), []).append(name)
@@ -342,41 +383,122 @@ def load_into(
             if list(loadable[name].shape) != stored_as[source].shape
         ]
         if shapes or (strict and (missing or unexpected)):
-            raise NamesError(_mismatch(missing if strict else [], unexpected if strict else [], shapes), tuple(missing), tuple(unexpected), tuple(shapes))
+            hint = _prefix(missing, unexpected)
+            raise NamesError(_mismatch(missing if strict else [], unexpected if strict else [], shapes, hint), tuple(missing), tuple(unexpected), tuple(shapes))
         place = torch.device(device) if device is not None else None
         fillers: dict[Any, Filler] = {}
         copies: list[tuple[Any, Any]] = []
+        # What state_dict() made for the occasion, as hooks and get_extra_state do: load_state_dict() takes it back.
+        handed: dict[str, Any] = {}
+        filled: list[Any] = []
         total = 0
         for name, source in chosen.items():
             tensor = loadable[name]
             stored = torch_dtype(stored_as[source].dtype)
+            first = 0
             if tensor.is_meta:
                 if place is None:
                     raise OptionError(f"{name} is on the meta device: say where it goes, such as device='cuda'")
                 tensor = _materialise(model, groups[_identity(tensor)], tensor, place)
+            elif _identity(tensor) not in own:
+                tensor = handed[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+            filled.append(tensor)
             data = tensor.detach()
-            if not data.is_contiguous():
+            if is_dtensor(data):
+                data, first, part, whole = _local(data)
+                if whole is not None:
+                    copies.append((data, whole[part]))
+                    data = whole
+            elif not data.is_contiguous():
                 whole = torch.empty(data.shape, dtype=data.dtype, device=data.device)
                 copies.append((data, whole))
                 data = whole
             if data.device not in fillers:
                 fillers[data.device] = Filler(catalogue, data.device, threads, progress, limit_rate=limit_rate, timeout=timeout, shared=shared)
-            fillers[data.device].add_rows(stored_as[source], 0, data, stored)
+            fillers[data.device].add_rows(stored_as[source], first, data, stored)
             total += data.numel() * stored.itemsize
         for filler in fillers.values():
             filler.run()
         with torch.no_grad():
             for to, whole in copies:
                 to.copy_(whole)
-        loaded = tuple(name for name in loadable if name not in missing)
-        return Loaded(loaded, tuple(missing), tuple(unexpected), total)
+            if handed:
+                refused = model.load_state_dict(handed, strict=False).unexpected_keys
+                if refused:
+                    raise NamesError(f"the model does not take back what its state_dict() has: {', '.join(refused[:5])}", unexpected=tuple(refused))
+        _changed(filled)
+        left_out = set(missing)
+        loaded = tuple(name for name in loadable if name not in left_out)
+        on_meta = tuple(name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta)
+        return Loaded(loaded, tuple(missing), tuple(unexpected), total, on_meta)
+
+
+def _is_lazy(tensor: Any) -> bool:
+    import torch
+
+    return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+
+
+def _changed(tensors: "list[Any]") -> None:
+    """Counts the tensors' versions up, as copy_ does: a backward pass that saved an old value is an error then."""
+    import torch
+
+    increment = getattr(torch.autograd.graph, "increment_version", None)
+    if increment is not None:
+        for tensor in tensors:
+            if not tensor.is_inference():
+                increment(tensor)
 
 
 def _identity(tensor: Any) -> Any:
     """Equal for names that are one tensor. Tensors of the meta device have no address: there the object counts."""
-    if tensor.is_meta or tensor.numel() == 0:
+    if is_dtensor(tensor) and not tensor.is_meta:
+        local = tensor.to_local()
+        return ("part", _identity(local), tuple(tensor.shape)) if local.numel() else id(tensor)
+    if tensor.is_meta or tensor.numel() == 0 or type(tensor).__name__ == "FakeTensor":
         return id(tensor)
-    return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+    seen_as = (tensor.is_conj(), tensor.is_neg()) if tensor.is_complex() or tensor.is_floating_point() else ()
+    return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, seen_as)
+
+
+def _check_dtensor(name: str, tensor: Any) -> None:
+    """An error unless a rank's part of a DTensor is a block of it."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    if tensor.is_meta:
+        raise OptionError(f"{name!r} is a DTensor on the meta device: call model.to_empty(device=...) first")
+    other = [of for of in tensor.placements if type(of) not in (Shard, Replicate)]
+    if other:
+        raise OptionError(f"{name!r} is a DTensor with the placement {other[0]}: load into the model before it is distributed")
+
+
+def _local(tensor: Any) -> "tuple[Any, int, Any, Any]":
+    """A rank's part of a DTensor, its first row, and, where rows are not whole, the part's place in whole ones."""
+    import torch
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    local = tensor.to_local()
+    if not shape:
+        return local, 0, (), None
+    if list(shape[1:]) == list(tensor.shape[1:]) and local.is_contiguous():
+        return local, offsets[0], (), None
+    part = (slice(None), *(slice(offset, offset + length) for offset, length in zip(offsets[1:], shape[1:])))
+    whole = torch.empty([shape[0], *tensor.shape[1:]], dtype=tensor.dtype, device=local.device)
+    return local, offsets[0], part, whole
+
+
+def _prefix(missing: "list[str]", unexpected: "list[str]") -> str:
+    """What to do where one side's names have a prefix that the other's have not, as wrappers of models give them."""
+    for longer, shorter, what in (
+        (missing, unexpected, "the model's names begin with {}: pass the model inside of the wrapper (model.module, model._orig_mod)"),
+        (unexpected, missing, "the files' names begin with {}, because a wrapped model was saved: load() them and take it off the names"),
+    ):
+        names = set(shorter)
+        found = next((longer[0][: -len(name)] for name in shorter if longer and longer[0].endswith(f".{name}")), None)
+        if found and all(name.startswith(found) and name[len(found) :] in names for name in longer):
+            return what.format(repr(found))
+    return ""
 
 
 def _materialise(model: Any, names: "list[str]", tensor: Any, device: Any) -> Any:
@@ -393,7 +515,7 @@ def _materialise(model: Any, names: "list[str]", tensor: Any, device: Any) -> An
     return made
 
 
-def _mismatch(missing: "list[str]", unexpected: "list[str]", shapes: "list[str]") -> str:
+def _mismatch(missing: "list[str]", unexpected: "list[str]", shapes: "list[str]", hint: str = "") -> str:
     def shown(names: "list[str]") -> str:
         return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
@@ -405,4 +527,4 @@ def _mismatch(missing: "list[str]", unexpected: "list[str]", shapes: "list[str]"
     if shapes:
         parts.append(f"{len(shapes)} have another shape ({shown(shapes)})")
     help_text = "name the files of this model" if shapes else "name the files of this model, or pass strict=False to load what matches"
-    return f"tensors do not match: {'; '.join(parts)}; nothing was loaded; {help_text}"
+    return f"tensors do not match: {'; '.join(parts)}; nothing was loaded; {hint or help_text}"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-from .._errors import GaplessError
+from .._errors import GaplessError, OptionError
 from . import _errors
 
 FILE_NAME = "libgapless_loader.so"
@@ -143,8 +143,9 @@ class Catalogue:
     """A file or a folder, opened: its tensors, and a way to load parts of them."""
 
     def __init__(self, path_of_model: "os.PathLike[str] | str") -> None:
+        self._handle = None
         self._functions = _library(path())
-        self._handle = self._functions["open"](os.fsencode(path_of_model))
+        self._handle = self._functions["open"](_encoded(path_of_model))
         if not self._handle:
             raise _failed(self._functions)
         text = self._functions["describe"](self._handle)
@@ -156,11 +157,31 @@ class Catalogue:
             self._functions["end_text"](text)
         self.files: list[dict[str, Any]] = described["files"]
         self.tensors: list[dict[str, Any]] = described["tensors"]
+        for tensor in self.tensors:
+            tensor["file_shape"] = tensor["shape"]
+            if tensor["dtype"] == "F4" and tensor["shape"] and tensor["shape"][-1] % 2 == 0:
+                tensor["shape"] = [*tensor["shape"][:-1], tensor["shape"][-1] // 2]
+            elif tensor["dtype"] == "F4":
+                # torch has pairs of values alone.
+                tensor["dtype"] = "F4, an odd number of values in a row"
+
+    def __del__(self) -> None:
+        # Callers of safe_open() that use no `with` leave it open.
+        self.close()
 
     def close(self) -> None:
         if self._handle:
             self._functions["close"](self._handle)
             self._handle = None
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._handle
+
+    def _open(self) -> Any:
+        if self.is_closed:
+            raise _errors.WeightsError("the files are closed: open them again")
+        return self._handle
 
     def __enter__(self) -> "Catalogue":
         return self
@@ -175,7 +196,7 @@ class Catalogue:
     def load(self, pieces: Sequence[tuple[int, int, int, int]], settings: Settings, told: Optional[Callable[[Progress], None]] = None) -> Progress:
         """Fills the targets; returns when all of it is there. An interrupt cancels."""
         entries = (Piece * max(len(pieces), 1))(*(Piece(*piece) for piece in pieces))
-        handle = self._functions["start"](self._handle, entries, len(pieces), ctypes.byref(settings), None)
+        handle = self._functions["start"](self._open(), entries, len(pieces), ctypes.byref(settings), None)
         if not handle:
             raise _failed(self._functions)
         progress = Progress()
@@ -196,15 +217,23 @@ class Catalogue:
         """Times the decoding on the card alone, from staging memory of `room` bytes: for benchmarks."""
         entries = (Piece * max(len(pieces), 1))(*(Piece(*piece) for piece in pieces))
         measured = Measured()
-        if self._functions["measure"](self._handle, entries, len(pieces), ctypes.byref(settings), room, passes, ctypes.byref(measured)):
+        if self._functions["measure"](self._open(), entries, len(pieces), ctypes.byref(settings), room, passes, ctypes.byref(measured)):
             raise _failed(self._functions)
         return measured
+
+
+def _encoded(given: "os.PathLike[str] | str") -> bytes:
+    """A path as the library takes it, which ends at the first zero."""
+    name = os.fsencode(given)
+    if b"\0" in name:
+        raise OptionError(f"invalid path {given!r}: it has a zero in it")
+    return name
 
 
 def pack(source: "os.PathLike[str] | str", destination: "os.PathLike[str] | str", threads: int) -> None:
     """Packs one file, as `gapless weights pack` does."""
     functions = _library(path())
-    if functions["pack"](os.fsencode(source), os.fsencode(destination), threads):
+    if functions["pack"](_encoded(source), _encoded(destination), threads):
         raise _failed(functions)
 
 
@@ -212,7 +241,7 @@ def save(destination: "os.PathLike[str] | str", header: bytes, held: Sequence[tu
     """Writes tensors that are in memory as one file, which appears whole or not at all."""
     functions = _library(path())
     entries = (Held * max(len(held), 1))(*(Held(*one) for one in held))
-    if functions["save"](os.fsencode(destination), header, len(header), entries, len(held), ctypes.byref(settings), int(is_packed)):
+    if functions["save"](_encoded(destination), header, len(header), entries, len(held), ctypes.byref(settings), int(is_packed)):
         raise _failed(functions)
 
 

@@ -28,4 +28,5 @@ def empty(shape: "list[int]", dtype: "torch.dtype", device: "torch.device", tens
     if usual or not sys.platform.startswith("linux"):
         return torch.empty(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, shift + length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(memoryview(memory)[shift : shift + length], dtype=dtype).view(shape)
+    # As bytes first: frombuffer does not know every type.
+    return torch.frombuffer(memoryview(memory)[shift : shift + length], dtype=torch.uint8).view(dtype).view(shape)

@@ -37,10 +37,17 @@ class Opened:
         import torch
 
         self._catalogue = Catalogue(filename)
-        if any(tensor["dtype"] not in DTYPES for tensor in self._catalogue.tensors):
-            self._catalogue.close()
-            raise Unknown
         self._device = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+        unknown = next((tensor["dtype"] for tensor in self._catalogue.tensors if tensor["dtype"] not in DTYPES), None)
+        if unknown is not None or self._device.type not in ("cpu", "cuda"):
+            is_packed = self._catalogue.files[0]["packed"]
+            self._catalogue.close()
+            # safetensors would take a packed tensor for bytes.
+            if is_packed and unknown is not None:
+                torch_dtype(unknown)
+            if is_packed:
+                raise OptionError(f"invalid device {str(device)!r} for the packed file {os.fspath(filename)}: use 'cuda', 'cuda:N' or 'cpu'")
+            raise Unknown
         self._threads = threads
         self._numbers = {tensor["name"]: at for at, tensor in enumerate(self._catalogue.tensors)}
         # Tensors that were read with another one, until they are asked for.
@@ -111,6 +118,10 @@ class Opened:
     def _read(self, numbers: Any, rows: "Optional[tuple[int, int]]" = None) -> "dict[int, torch.Tensor]":
         import torch
 
+        if self._catalogue.is_closed:
+            from safetensors import SafetensorError
+
+            raise SafetensorError("File is closed")
         filler = Filler(self._catalogue, self._device, self._threads, False)
         found: dict[int, torch.Tensor] = {}
         for at in numbers:
@@ -132,7 +143,7 @@ class Slice:
         self._opened, self._name, self._tensor = opened, name, tensor
 
     def get_shape(self) -> "list[int]":
-        return list(self._tensor["shape"])
+        return list(self._tensor["file_shape"])
 
     def get_dtype(self) -> str:
         return str(self._tensor["dtype"])
@@ -154,7 +165,8 @@ class Slice:
 
 def _part(tensor: "torch.Tensor", index: "tuple[Any, ...]") -> "torch.Tensor":
     # A copy, as safetensors makes one: a view would keep the whole tensor alive.
-    return tensor if all(part is Ellipsis or part == slice(None) for part in index) else tensor[index].clone()
+    is_whole = len(index) <= tensor.dim() and all(part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in index)
+    return tensor if is_whole else tensor[index].clone()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """save: a model's tensors as safetensors files, streamed from where they are, or in the background."""
 
+import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
@@ -10,7 +12,7 @@ from .._errors import OptionError
 from . import _native
 from ._background import Saving, copied, settle
 from ._distributed import shard_of
-from ._load import DTYPES, _identity, threads_of
+from ._load import DTYPES, _identity, is_dtensor, memory_of, threads_of
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +21,8 @@ Path = Union[str, "os.PathLike[str]"]
 Model = Union["torch.nn.Module", "Mapping[str, torch.Tensor]"]
 NAMES = {torch_name: name for name, torch_name in DTYPES.items()}
 INDEX = "model.safetensors.index.json"
+# What a save to a folder calls its files, as transformers does.
+SHARD = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 
 
 @dataclass
@@ -75,7 +79,8 @@ def save(
     """Writes a model's state_dict, or a mapping of tensors; returns the files.
 
     A path that ends in .safetensors is one file. Any other is a folder: one file, or shards of at most `shard_size`
-    bytes with an index. Each file appears whole or not at all, the index last. Tensors of a GPU are read a megabyte at
+    bytes with an index. Each file appears whole or not at all, the index last; then shards of an earlier save that had
+    another number of them are removed. Tensors of a GPU are read a megabyte at
     a time. Names that are one tensor are stored once; the metadata says which, as safetensors does.
 
     With `rank` and `world` each rank calls this with the same folder and writes one file of its own, in the layout of
@@ -99,7 +104,7 @@ def save(
         raise OptionError(f"invalid path {place!r}: ranks write to a folder; name one")
     else:
         for name, tensor in state.items():
-            _check(name, tensor)
+            _check(name, tensor.to_local() if is_dtensor(tensor) else tensor)
         tensors, told, file_name = shard_of(state, rank, world)
         files = [File(os.path.join(place, file_name), tensors, {"format": "pt", **(metadata or {}), **told})]
     for one in files:
@@ -154,6 +159,20 @@ def _write(files: "list[File]", place: str, pack: bool, threads: int) -> None:
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, index)
+    if not place.endswith(".safetensors") and all(SHARD.fullmatch(os.path.basename(file.path)) for file in files):
+        _remove_older(place, {os.path.basename(file.path) for file in files}, is_indexed=len(files) > 1)
+
+
+def _remove_older(folder: str, names: "set[str]", is_indexed: bool) -> None:
+    """Removes the files of an earlier save to this folder that had another number of shards, the index first: a reader
+    would follow it to the old tensors, or find two models."""
+    if not is_indexed:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, INDEX))
+    for name in sorted(os.listdir(folder)):
+        if SHARD.fullmatch(name) and name not in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(folder, name))
 
 
 def _check(name: str, tensor: Any) -> None:
@@ -161,11 +180,14 @@ def _check(name: str, tensor: Any) -> None:
 
     if not isinstance(tensor, torch.Tensor):
         raise OptionError(f"{name!r} is {type(tensor).__name__}, not a tensor: save tensors alone")
-    if tensor.is_meta:
+    if not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin) and tensor.is_meta:
         raise OptionError(f"{name!r} is on the meta device and has no values: load the model first")
     if tensor.layout is not torch.strided:
         raise OptionError(f"{name!r} has the layout {tensor.layout}: safetensors stores dense tensors alone")
-    if str(tensor.dtype).partition(".")[2] not in NAMES:
+    memory_of(name, tensor)
+    if name == "__metadata__":
+        raise OptionError("'__metadata__' is not a name for a tensor: safetensors has its metadata there; pass metadata= for that")
+    if str(tensor.dtype).partition(".")[2] not in NAMES or (str(tensor.dtype).endswith("_x2") and not tensor.dim()):
         raise OptionError(f"{name!r} has the type {tensor.dtype}, which safetensors does not have")
     if tensor.device.type not in ("cpu", "cuda"):
         raise OptionError(f"{name!r} is on {tensor.device}: move it to the CPU first")
@@ -191,6 +213,18 @@ def _shards(tensors: "dict[str, Any]", size: int) -> "list[dict[str, Any]]":
     return shards
 
 
+def _values(tensor: Any) -> Any:
+    """The tensor with its values in memory, one after another: views that conjugate or negate have other ones there."""
+    import torch
+
+    if tensor.is_complex() or tensor.is_floating_point():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if not tensor.is_contiguous() and tensor.dtype.itemsize == 1:
+        # torch copies pairs of 4-bit values as bytes alone.
+        tensor = tensor.view(torch.uint8)
+    return tensor.contiguous()
+
+
 def _file(file: File, pack: bool, threads: int) -> None:
     import torch
 
@@ -201,11 +235,14 @@ def _file(file: File, pack: bool, threads: int) -> None:
     held, kept, end = [], [], 0
     for name in order:
         # A view that is not contiguous is copied where it is; the copy lives until the file is written.
-        tensor = tensors[name].contiguous()
+        tensor = _values(tensors[name])
         kept.append(tensor)
         length = tensor.numel() * tensor.dtype.itemsize
-        dtype = NAMES[str(tensor.dtype).partition(".")[2]]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [end, end + length]}
+        dtype, shape = NAMES[str(tensors[name].dtype).partition(".")[2]], list(tensor.shape)
+        if dtype == "F4":
+            # torch counts pairs of values, the format values.
+            shape[-1] *= 2
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + length]}
         held.append((tensor.data_ptr(), length, int(tensor.device.type == "cuda")))
         end += length
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,7 +1,7 @@
 //! The tensors of any file of weights, from its headers: names, types, shapes, and where the bytes stand.
 //!
 //! Read: safetensors (packed or not, one file or a folder of shards), GGUF, PyTorch's zip archives (`.pt`, `.pth`,
-//! `.bin`; our own reader of pickles, which runs no code), NumPy's `.npz`, ONNX.
+//! `.bin`; our own reader of pickles, which runs no code), NumPy's `.npz` and `.npy`, ONNX.
 
 mod npz;
 mod onnx;
@@ -13,7 +13,7 @@ use crate::folder;
 use crate::input::Input;
 use crate::reader::Reader;
 use gapless_formats::fault::{Fault, Problem};
-use gapless_formats::gguf;
+use gapless_formats::gguf::{self, Meta};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ pub struct Listed {
 /// A file's or a folder's tensors.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// "safetensors", "packed safetensors", "GGUF", "PyTorch", "NumPy" or "ONNX".
+    /// "safetensors", "packed safetensors", "GGUF", "PyTorch", "NumPy", "ONNX" or "several formats".
     pub format: &'static str,
     pub files: Vec<PathBuf>,
     pub tensors: Vec<Listed>,
@@ -52,22 +52,66 @@ pub struct Listing {
     pub notes: Vec<String>,
 }
 
+const SPLIT: &str = "this is part";
+/// How files of other formats end: those of a folder without shards are listed.
+const OTHERS: [&str; 8] = ["gguf", "bin", "pt", "pth", "ckpt", "npz", "npy", "onnx"];
+
 /// Lists the tensors of a file or folder.
 pub fn list(path: &Path) -> Result<Listing> {
-    if path.is_dir() {
-        let found = folder::read(path)?;
-        let mut all = Listing { format: "safetensors", ..Listing::default() };
-        for shard in &found.shards {
-            let one = file(shard)?;
-            let at = all.files.len();
-            all.format =
-                if all.files.is_empty() || all.format == one.format { one.format } else { "safetensors" };
-            all.files.extend(one.files);
-            all.tensors.extend(one.tensors.into_iter().map(|tensor| Listed { file: at, ..tensor }));
-        }
-        return Ok(all);
+    if !path.is_dir() {
+        return file(path);
     }
-    file(path)
+    let shards = match folder::read_tree(path, None) {
+        Ok(found) => found.shards,
+        Err(error) => {
+            let is_none = matches!(&error, Error::Refused { what, .. } if what == folder::NONE);
+            let others = if is_none { other_files(path) } else { Vec::new() };
+            if others.is_empty() {
+                return Err(error);
+            }
+            others
+        }
+    };
+    let mut all = Listing { format: "safetensors", ..Listing::default() };
+    for shard in &shards {
+        let one = file(shard)?;
+        let at = all.files.len();
+        all.format = match all.format {
+            _ if all.files.is_empty() => one.format,
+            same if same == one.format => same,
+            same if same.ends_with("safetensors") => "safetensors",
+            _ => "several formats",
+        };
+        // Models in folders of their own have the same names.
+        let below = shard.strip_prefix(path).ok().and_then(Path::parent).map(Path::to_string_lossy);
+        let below =
+            below.filter(|below| !below.is_empty()).map_or(String::new(), |below| format!("{below}/"));
+        all.files.extend(one.files);
+        all.tensors.extend(one.tensors.into_iter().map(|tensor| Listed {
+            name: format!("{below}{}", tensor.name),
+            file: at,
+            ..tensor
+        }));
+        let of = shard.file_name().unwrap_or_default().to_string_lossy();
+        // A part of a split model is one of several here.
+        let notes = one.notes.into_iter().filter(|note| !note.starts_with(SPLIT));
+        all.notes.extend(notes.map(|note| format!("{of}: {note}")));
+    }
+    Ok(all)
+}
+
+/// The files of a folder that have another format than safetensors, by name.
+fn other_files(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let is_known = |extension: &std::ffi::OsStr| OTHERS.iter().any(|known| extension == *known);
+            path.is_file() && path.extension().is_some_and(is_known)
+        })
+        .collect();
+    found.sort();
+    found
 }
 
 fn file(path: &Path) -> Result<Listing> {
@@ -75,8 +119,12 @@ fn file(path: &Path) -> Result<Listing> {
     let start = input.bytes(0, 8.min(input.size as usize))?;
     let named = |problem: Fault| Error::Format { path: path.to_owned(), problem };
     let (format, tensors, notes) = if start.starts_with(b"GGUF") {
-        ("GGUF", of_gguf(&input).map_err(named)?, Vec::new())
-    } else if start.starts_with(b"PK\x03\x04") {
+        let (tensors, notes) = of_gguf(&input).map_err(named)?;
+        ("GGUF", tensors, notes)
+    } else if start.starts_with(b"\x93NUMPY") {
+        let (tensors, notes) = npz::read_one(&input).map_err(named)?;
+        ("NumPy", tensors, notes)
+    } else if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         archive(&input).map_err(named)?
     } else if start.starts_with(b"\x80\x02")
         || start.starts_with(b"\x80\x04")
@@ -120,7 +168,7 @@ fn of_safetensors(reader: &Reader) -> Vec<Listed> {
     reader.header.tensors.iter().enumerate().map(listed).collect()
 }
 
-fn of_gguf(input: &Input) -> std::result::Result<Vec<Listed>, Fault> {
+fn of_gguf(input: &Input) -> std::result::Result<(Vec<Listed>, Vec<String>), Fault> {
     let listed = |tensor: gguf::Tensor| Listed {
         place: Place::Range(tensor.start..tensor.start + tensor.bytes),
         name: tensor.name,
@@ -129,7 +177,15 @@ fn of_gguf(input: &Input) -> std::result::Result<Vec<Listed>, Fault> {
         bytes: tensor.bytes,
         file: 0,
     };
-    Ok(gguf::read(input.file())?.tensors.into_iter().map(listed).collect())
+    let found = gguf::read(input.file())?;
+    let mut notes = Vec::new();
+    if let (Some(Meta::Int(part)), Some(Meta::Int(parts))) =
+        (found.meta.get("split.no"), found.meta.get("split.count"))
+        && *parts > 1
+    {
+        notes.push(format!("{SPLIT} {} of {parts} of a model: the others are files of their own", part + 1));
+    }
+    Ok((found.tensors.into_iter().map(listed).collect(), notes))
 }
 
 type Found = (&'static str, Vec<Listed>, Vec<String>);

@@ -1,45 +1,76 @@
-//! NumPy's archives: a `.npy` member for each array. Headers are read; no data is.
+//! NumPy's archives, with a `.npy` member for each array, and a `.npy` file alone. Headers are read; no data is.
 
 use super::{Listed, Place, elements};
+use crate::input::Input;
 use gapless_formats::fault::{Fault, malformed};
+use gapless_formats::source::Source;
 use gapless_formats::zip::Zip;
 use std::io::{Read, Seek};
 
 /// The longest header of a `.npy` that is read.
 const LONGEST: usize = 64 << 10;
 const COMPRESSED: &str = "compressed in the archive";
+const SWAPPED: &str = "big-endian numbers";
 
 pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec<String>), Fault> {
     let (mut tensors, mut notes) = (Vec::new(), Vec::new());
     for member in zip.members.clone().iter().filter(|member| member.name.ends_with(".npy")) {
         let head = zip.head(member, LONGEST)?;
         let name = member.name.trim_end_matches(".npy").to_owned();
-        let Some((text, start)) = header(&head) else {
-            return malformed(0, format!("the member \"{}\" is not an array of NumPy's", member.name));
-        };
-        let (Some(descr), Some(shape)) = (quoted(text, "descr"), shape(text)) else {
-            notes.push(format!("{name}: records and objects are not listed"));
-            continue;
-        };
-        let Some((dtype, width)) = kind(descr) else {
-            notes.push(format!("{name}: the type {descr} is not listed"));
-            continue;
-        };
-        let bytes = elements(&shape).and_then(|count| count.checked_mul(width));
-        if bytes != member.size.checked_sub(start as u64) {
-            return malformed(
-                0,
-                format!("the member \"{}\" has another length than its shape says", member.name),
-            );
+        match array(&head, name, member.size)? {
+            Ok((mut tensor, start)) => {
+                match zip.place(member)? {
+                    Some(range) if tensor.place != Place::Elsewhere(SWAPPED) => {
+                        tensor.place = Place::Range(range.start + start..range.end);
+                    }
+                    Some(_) => {}
+                    None => tensor.place = Place::Elsewhere(COMPRESSED),
+                }
+                tensors.push(tensor);
+            }
+            Err(note) => notes.push(note),
         }
-        let place = match zip.place(member)? {
-            Some(range) => Place::Range(range.start + start as u64..range.end),
-            None => Place::Elsewhere(COMPRESSED),
-        };
-        let bytes = bytes.unwrap_or(0);
-        tensors.push(Listed { name, dtype: dtype.to_owned(), shape, bytes, file: 0, place });
     }
     Ok((tensors, notes))
+}
+
+/// A `.npy` file of its own.
+pub(super) fn read_one(input: &Input) -> Result<(Vec<Listed>, Vec<String>), Fault> {
+    let mut source = Source::new(input.file())?;
+    let head = source.bytes(input.size.min(LONGEST as u64), LONGEST as u64, "the header of an array")?;
+    let name = input.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(match array(&head, name, input.size)? {
+        Ok((mut tensor, start)) => {
+            if tensor.place != Place::Elsewhere(SWAPPED) {
+                tensor.place = Place::Range(start..input.size);
+            }
+            (vec![tensor], Vec::new())
+        }
+        Err(note) => (Vec::new(), vec![note]),
+    })
+}
+
+type Noted<T> = std::result::Result<T, String>;
+
+/// The array whose file begins with `head` and has `size` bytes, and where its data begins; or a note why it is not
+/// listed. Its place is still to be said, but for numbers whose bytes are not those of their type.
+fn array(head: &[u8], name: String, size: u64) -> Result<Noted<(Listed, u64)>, Fault> {
+    let Some((text, start)) = header(head) else {
+        return malformed(0, format!("\"{name}\" is not an array of NumPy's"));
+    };
+    let (Some(descr), Some(shape)) = (quoted(text, "descr"), shape(text)) else {
+        return Ok(Err(format!("{name}: records and objects are not listed")));
+    };
+    let Some((dtype, width)) = kind(descr) else {
+        return Ok(Err(format!("{name}: the type {descr} is not listed")));
+    };
+    let bytes = elements(&shape).and_then(|count| count.checked_mul(width));
+    let Some(bytes) = bytes.filter(|bytes| Some(*bytes) == size.checked_sub(start as u64)) else {
+        return malformed(0, format!("the array \"{name}\" has another length than its shape says"));
+    };
+    let is_swapped = descr.starts_with('>') && width > 1;
+    let place = Place::Elsewhere(if is_swapped { SWAPPED } else { COMPRESSED });
+    Ok(Ok((Listed { name, dtype: dtype.to_owned(), shape, bytes, file: 0, place }, start as u64)))
 }
 
 /// The header's text, and where the data begins.
@@ -68,10 +99,6 @@ fn shape(text: &str) -> Option<Vec<u64>> {
 
 /// The safetensors word for a type, and its bytes.
 fn kind(descr: &str) -> Option<(&'static str, u64)> {
-    // Big-endian numbers have other bytes than their type says.
-    if descr.starts_with('>') && !descr.ends_with('1') {
-        return None;
-    }
     Some(match descr.trim_start_matches(['<', '>', '|', '=']) {
         "f8" => ("F64", 8),
         "f4" => ("F32", 4),
@@ -86,6 +113,7 @@ fn kind(descr: &str) -> Option<(&'static str, u64)> {
         "u1" => ("U8", 1),
         "b1" => ("BOOL", 1),
         "c8" => ("C64", 8),
+        "c16" => ("C128", 16),
         // What ml_dtypes writes bfloat16 as.
         "V2" => ("BF16", 2),
         _ => return None,

@@ -14,6 +14,7 @@ const SIDES: usize = 64;
 #[derive(Clone, Copy)]
 enum Part {
     Model,
+    Function,
     Graph,
     Node,
     Attribute,
@@ -25,7 +26,7 @@ pub(super) fn read(input: &Input) -> Result<(Vec<Listed>, Vec<String>), Fault> {
     let end = source.size();
     // Messages that are open, the innermost last: a file cannot make this recurse.
     let mut open = vec![(Part::Model, end)];
-    let (mut tensors, mut outside) = (Vec::new(), 0);
+    let (mut tensors, mut notes, mut outside) = (Vec::new(), Vec::new(), 0);
     while let Some((part, end)) = open.last().copied() {
         let Some((number, wire)) = field(&mut source, end)? else {
             open.pop();
@@ -33,7 +34,8 @@ pub(super) fn read(input: &Input) -> Result<(Vec<Listed>, Vec<String>), Fault> {
         };
         let inner = match (part, number, wire) {
             (Part::Model, 7, Wire::Length) | (Part::Attribute, 6 | 11, Wire::Length) => Some(Part::Graph),
-            (Part::Graph, 1, Wire::Length) => Some(Part::Node),
+            (Part::Model, 25, Wire::Length) => Some(Part::Function),
+            (Part::Graph, 1, Wire::Length) | (Part::Function, 7, Wire::Length) => Some(Part::Node),
             (Part::Graph, 15, Wire::Length) | (Part::Attribute, 22 | 23, Wire::Length) => Some(Part::Sparse),
             (Part::Node, 5, Wire::Length) => Some(Part::Attribute),
             _ => None,
@@ -51,20 +53,23 @@ pub(super) fn read(input: &Input) -> Result<(Vec<Listed>, Vec<String>), Fault> {
             let end = message(&mut source, end)?;
             open.push((inner, end));
         } else if is_tensor {
-            if tensors.len() >= MOST {
+            if tensors.len() + notes.len() >= MOST {
                 let what = format!("more than {MOST} tensors");
                 return Err(Box::new(Problem::TooLarge { offset: source.at(), what, limit: MOST as u64 }));
             }
             let end = message(&mut source, end)?;
             let unnamed = format!("constant {}", tensors.len());
-            let tensor = tensor(&mut source, end, unnamed)?;
-            outside += usize::from(matches!(tensor.place, Place::Elsewhere(_)));
-            tensors.push(tensor);
+            match tensor(&mut source, end, unnamed)? {
+                Ok(tensor) => {
+                    outside += usize::from(matches!(tensor.place, Place::Elsewhere(_)));
+                    tensors.push(tensor);
+                }
+                Err(note) => notes.push(note),
+            }
         } else {
             skip(&mut source, end, wire)?;
         }
     }
-    let mut notes = Vec::new();
     if outside > 0 {
         notes.push(format!(
             "{outside} tensors are in external files or lists of numbers: they were not sampled"
@@ -73,11 +78,12 @@ pub(super) fn read(input: &Input) -> Result<(Vec<Listed>, Vec<String>), Fault> {
     Ok((tensors, notes))
 }
 
+/// One tensor, or a note why it is not listed.
 fn tensor<R: std::io::Read + std::io::Seek>(
     source: &mut Source<R>,
     end: u64,
     unnamed: String,
-) -> Result<Listed, Fault> {
+) -> Result<Result<Listed, String>, Fault> {
     let at = source.at();
     let (mut name, mut shape, mut kind) = (unnamed, Vec::new(), 0);
     let mut data: Option<Range<u64>> = None;
@@ -101,7 +107,7 @@ fn tensor<R: std::io::Read + std::io::Seek>(
         }
     }
     let Some((dtype, bits)) = dtype(kind) else {
-        return malformed(at, format!("tensor \"{name}\" has the type {kind}, which is not known"));
+        return Ok(Err(format!("{name}: the type {kind} of ONNX is not known, so it is not listed")));
     };
     let sizes: Option<Vec<u64>> = shape.iter().map(|size| u64::try_from(*size).ok()).collect();
     let bytes = sizes.as_deref().and_then(elements).and_then(|count| count.checked_mul(bits));
@@ -113,7 +119,7 @@ fn tensor<R: std::io::Read + std::io::Seek>(
         Some(range) if range.end - range.start == bytes => Place::Range(range),
         _ => Place::Elsewhere("in an external file, or as a list of numbers"),
     };
-    Ok(Listed { name, dtype: dtype.to_owned(), shape, bytes, file: 0, place })
+    Ok(Ok(Listed { name, dtype: dtype.to_owned(), shape, bytes, file: 0, place }))
 }
 
 /// The word for a number of `TensorProto.DataType`, and its bits.
@@ -143,6 +149,10 @@ fn dtype(kind: u64) -> Option<(&'static str, u64)> {
         22 => ("I4", 4),
         23 => ("F4", 4),
         24 => ("F8_E8M0", 8),
+        25 => ("U2", 2),
+        26 => ("I2", 2),
+        27 => ("F6_E2M3", 6),
+        28 => ("F6_E3M2", 6),
         _ => return None,
     })
 }

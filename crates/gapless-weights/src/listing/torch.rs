@@ -40,7 +40,7 @@ pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec
     let mut notes = Vec::new();
     // Values to look at, with their names and depths.
     let mut open = vec![(pickle.root, String::new(), 0)];
-    let mut visits = 0;
+    let (mut visits, mut arrays) = (0, 0);
     while let Some((id, name, depth)) = open.pop() {
         visits += 1;
         if visits > VISITS {
@@ -59,11 +59,12 @@ pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec
         let below = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
         match &pickle.values[id] {
             Value::Dict(entries) => {
-                for (key, value) in entries.iter().rev() {
+                for (at, (key, value)) in entries.iter().enumerate().rev() {
                     let key = match &pickle.values[*key] {
                         Value::Text(text) => text.clone(),
                         Value::Int(number) => number.to_string(),
-                        _ => continue,
+                        // Tuples, fractions, booleans: the entry's place is its name.
+                        _ => format!("[{at}]"),
                     };
                     // Where modules keep what they hold: their names say nothing.
                     let inner = if ["_parameters", "_buffers", "_modules"].contains(&key.as_str()) {
@@ -79,14 +80,24 @@ pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec
                     items.iter().enumerate().rev().map(|(k, item)| (*item, below(&k.to_string()), depth + 1)),
                 );
             }
-            Value::Call { args, state, .. } => {
+            Value::Call { callable, args, state } => {
+                arrays += usize::from(is_array(&pickle, *callable));
                 open.push((*args, name.clone(), depth + 1));
                 open.extend(state.map(|state| (state, name.clone(), depth + 1)));
             }
             _ => {}
         }
     }
+    if arrays > 0 {
+        notes.push(format!("{arrays} arrays of NumPy's stand in the pickle itself and are not listed"));
+    }
     Ok((tensors, notes))
+}
+
+/// Whether a call makes an array of NumPy's.
+fn is_array(pickle: &Pickle, callable: Id) -> bool {
+    matches!(&pickle.values[callable], Value::Global(module, name)
+        if module.starts_with("numpy") && matches!(name.as_str(), "_reconstruct" | "_frombuffer"))
 }
 
 /// A tensor as the pickle describes it.
@@ -98,12 +109,25 @@ struct Described<'a> {
     stride: Vec<i64>,
 }
 
-/// The tensor that a call would rebuild: `_rebuild_tensor_v2(storage, offset, shape, stride, ..)`, or a parameter of
-/// one.
+/// The tensor that a call would rebuild: `_rebuild_tensor_v2(storage, offset, shape, stride, ..)`, a quantised one, one
+/// of another class, or a parameter of one.
 fn tensor(pickle: &Pickle, id: Id) -> Option<Described<'_>> {
     let Value::Call { callable, args, .. } = &pickle.values[id] else { return None };
     let Value::Global(module, name) = &pickle.values[*callable] else { return None };
     let args = pickle.list(*args)?;
+    if !module.starts_with("torch") {
+        return None;
+    }
+    if matches!(name.as_str(), "_rebuild_from_type" | "_rebuild_from_type_v2") {
+        // A tensor of another class, or with attributes: the function that makes it, the class, arguments, state.
+        let Value::Global(module, name) = &pickle.values[*args.first()?] else { return None };
+        return described(pickle, module, name, pickle.list(*args.get(2)?)?);
+    }
+    described(pickle, module, name, args)
+}
+
+/// What a function of torch's makes of these arguments.
+fn described<'a>(pickle: &'a Pickle, module: &str, name: &str, args: &[Id]) -> Option<Described<'a>> {
     if !module.starts_with("torch") {
         return None;
     }
@@ -114,7 +138,8 @@ fn tensor(pickle: &Pickle, id: Id) -> Option<Described<'_>> {
         let Value::Global(_, name) = &pickle.values[*callable] else { return None };
         return if name.starts_with("_rebuild_parameter") { None } else { tensor(pickle, inner) };
     }
-    if !matches!(name.as_str(), "_rebuild_tensor" | "_rebuild_tensor_v2" | "_rebuild_tensor_v3") {
+    // All of them begin with the storage, the offset, the shape and the strides.
+    if !matches!(name, "_rebuild_tensor" | "_rebuild_tensor_v2" | "_rebuild_tensor_v3" | "_rebuild_qtensor") {
         return None;
     }
     let Value::Persistent(storage) = &pickle.values[*args.first()?] else { return None };
@@ -200,6 +225,9 @@ fn kind(class: &str) -> Option<(&'static str, u64)> {
         "ByteStorage" | "uint8" | "UntypedStorage" | "QUInt8Storage" => ("U8", 1),
         "BoolStorage" | "bool" => ("BOOL", 1),
         "ComplexFloatStorage" | "complex64" => ("C64", 8),
+        "ComplexDoubleStorage" | "complex128" => ("C128", 16),
+        "ComplexHalfStorage" | "complex32" => ("C32", 4),
+        "QInt32Storage" => ("I32", 4),
         "uint16" => ("U16", 2),
         "uint32" => ("U32", 4),
         "uint64" => ("U64", 8),
@@ -207,6 +235,9 @@ fn kind(class: &str) -> Option<(&'static str, u64)> {
         "float8_e5m2" => ("F8_E5M2", 1),
         "float8_e4m3fnuz" => ("F8_E4M3FNUZ", 1),
         "float8_e5m2fnuz" => ("F8_E5M2FNUZ", 1),
+        "float8_e8m0fnu" => ("F8_E8M0", 1),
+        // Two values in a byte: torch counts bytes.
+        "float4_e2m1fn_x2" => ("F4_X2", 1),
         _ => return None,
     })
 }

@@ -45,7 +45,7 @@ Examples:
   gapless weights info model/ --full      every byte: exact duplicates, entropy
   gapless weights info model/ --format json")]
 pub(crate) struct InfoArgs {
-    /// A .safetensors, .gguf, .pt, .bin, .npz or .onnx file, or a folder with shards
+    /// A .safetensors, .gguf, .pt, .bin, .npz, .npy or .onnx file, or a folder with shards
     pub(crate) input: PathBuf,
 
     /// The output format

@@ -11,6 +11,7 @@ use gapless_trace::Bytes;
 use gapless_weights::pace::Pace;
 use gapless_weights::rows::{self, Rank};
 use gapless_weights::{Checked, Error, folder};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +65,7 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
         let to = output.unwrap_or(input).to_owned();
         return Ok(Work { files: vec![(input.to_owned(), to)], copies: Vec::new(), is_folder: false });
     }
-    let found = folder::read(input).map_err(|error| failed(&error))?;
+    let found = folder::read_tree(input, output).map_err(|error| failed(&error))?;
     if let Some(output) = output {
         if output.exists() && !output.is_dir() {
             let what = format!("cannot write {}: it is a file, and the input is a folder", output.display());
@@ -78,31 +79,58 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
             let what = format!("cannot write {}: it is the input", output.display());
             return Err(Failure::new(what, "name another folder with -o").into());
         }
+        refuse_older_indexes(input, output, &found)?;
         for path in &found.left_out {
-            failure::note(&format!("{} is not copied: it is a folder, or too large", path.display()));
+            failure::note(&format!("{} is not copied: it is a hidden folder, or no file", path.display()));
         }
     }
-    let placed = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default();
-        (path.clone(), output.unwrap_or(input).join(name))
+    let placed = |path: &PathBuf| -> Result<(PathBuf, PathBuf)> {
+        let place = output.unwrap_or(input).join(path.strip_prefix(input).unwrap_or(path));
+        if let (Some(_), Some(folder)) = (output, place.parent()) {
+            fs::create_dir_all(folder)
+                .map_err(|source| failed(&Error::Write { path: folder.to_owned(), source }))?;
+        }
+        Ok((path.clone(), place))
     };
     Ok(Work {
-        files: found.shards.iter().map(placed).collect(),
-        copies: found.others.iter().map(placed).collect(),
+        files: found.shards.iter().map(placed).collect::<Result<_>>()?,
+        copies: found.others.iter().map(placed).collect::<Result<_>>()?,
         is_folder: true,
     })
 }
 
-/// Copies the small files beside the shards, which come last: an index that is there has its shards.
-fn copy_others(work: &Work) -> Result<()> {
-    for (from, to) in &work.copies {
+/// Refuses to write beside an index that the input does not have: readers would follow it to the shards of the model
+/// that was there before.
+fn refuse_older_indexes(input: &Path, output: &Path, found: &folder::Folder) -> Result<()> {
+    let folders: BTreeSet<&Path> = found.shards.iter().filter_map(|shard| shard.parent()).collect();
+    for from in folders {
+        let to = output.join(from.strip_prefix(input).unwrap_or(from));
+        for entry in fs::read_dir(&to).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_string_lossy().ends_with(".safetensors.index.json") && !from.join(&name).exists() {
+                let what = format!("cannot write to {}: it has the index of another model", to.display());
+                let help =
+                    format!("name a new folder with -o, or remove {} and its shards", entry.path().display());
+                return Err(Failure::new(what, &help).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies the files beside the shards, which come last: an index that is there has its shards.
+fn copy_others(copies: &[(PathBuf, PathBuf)]) -> Result<()> {
+    for (from, to) in copies {
         folder::copy(from, to).map_err(|error| failed(&error))?;
     }
     Ok(())
 }
 
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// What a file is called: its path below the folder that was named.
+fn name(input: &Path, path: &Path) -> String {
+    let below = path.strip_prefix(input).ok().filter(|below| !below.as_os_str().is_empty());
+    let shown = below.unwrap_or_else(|| Path::new(path.file_name().unwrap_or_default()));
+    shown.display().to_string()
 }
 
 fn say(line: &str) -> Result<()> {
@@ -128,8 +156,8 @@ fn pack(args: &PackArgs) -> Result<Answer> {
     let work = work(&args.input, Some(&args.output))?;
     let (mut before, mut after, mut failures) = (0, 0, 0);
     for (from, to) in &work.files {
-        if work.is_folder && folder::is_done(from, to) {
-            say(&format!("{}  packed before", name(from)))?;
+        if work.is_folder && folder::is_done(from, to, manner.clone()) {
+            say(&format!("{}  packed before", name(&args.input, from)))?;
             continue;
         }
         match gapless_weights::pack(from, to, manner.clone()) {
@@ -142,7 +170,7 @@ fn pack(args: &PackArgs) -> Result<Answer> {
                 };
                 say(&format!(
                     "{}  {what}  {} of {} tensors compressed{same}",
-                    name(from),
+                    name(&args.input, from),
                     done.streams,
                     done.tensors
                 ))?;
@@ -156,7 +184,7 @@ fn pack(args: &PackArgs) -> Result<Answer> {
             Err(error) => return Err(failed(&error)),
         }
     }
-    copy_others(&work)?;
+    copy_others(&work.copies)?;
     if work.files.len() > 1 && before > 0 {
         say(&format!("in all  {}", shrunk(before, after)))?;
     }
@@ -164,10 +192,10 @@ fn pack(args: &PackArgs) -> Result<Answer> {
 }
 
 /// What is told of one file that was read.
-fn told(path: &Path, checked: &Checked, verb: &str) -> Result<()> {
+fn told(input: &Path, path: &Path, checked: &Checked, verb: &str) -> Result<()> {
     let counts = format!("{} tensors, {} of them compressed", checked.tensors, checked.streams);
     let sizes = format!("{} in {}", Bytes(checked.original), Bytes(checked.packed));
-    say(&format!("{}  {verb}  {counts}  {sizes}", name(path)))
+    say(&format!("{}  {verb}  {counts}  {sizes}", name(input, path)))
 }
 
 /// The rows of one rank: each file's tensors keep their names, and the index its entries.
@@ -178,12 +206,17 @@ fn unpack_rows(args: &UnpackArgs, rank: u64, world: u64) -> Result<Answer> {
     };
     let manner = manner(args.threads, args.limit_rate.as_deref())?;
     let work = work(&args.input, Some(&args.output))?;
-    let mut data = 0;
+    // Each folder of a pipeline has an index of its own.
+    let mut data: HashMap<Option<&Path>, u64> = HashMap::new();
     for (from, to) in &work.files {
         let done = rows::unpack_rows(from, to, cut, manner.clone()).map_err(|error| failed(&error))?;
-        data += done.data;
+        *data.entry(from.parent()).or_default() += done.data;
         let what = format!("{} written, {} read", Bytes(done.written), Bytes(done.read));
-        say(&format!("{}  rank {rank} of {world}  {} tensors  {what}", name(from), done.tensors))?;
+        say(&format!(
+            "{}  rank {rank} of {world}  {} tensors  {what}",
+            name(&args.input, from),
+            done.tensors
+        ))?;
     }
     let (indexes, others): (Vec<_>, Vec<_>) = work
         .copies
@@ -191,9 +224,10 @@ fn unpack_rows(args: &UnpackArgs, rank: u64, world: u64) -> Result<Answer> {
         .cloned()
         .partition(|(from, _)| from.to_string_lossy().ends_with(".safetensors.index.json"));
     for (from, to) in &indexes {
-        rows::write_index(from, to, data).map_err(|error| failed(&error))?;
+        let total = data.get(&from.parent()).copied().unwrap_or(0);
+        rows::write_index(from, to, total).map_err(|error| failed(&error))?;
     }
-    copy_others(&Work { copies: others, ..work })?;
+    copy_others(&others)?;
     Ok(Answer::Yes)
 }
 
@@ -206,13 +240,13 @@ fn unpack(args: &UnpackArgs) -> Result<Answer> {
     let mut failures = 0;
     for (from, to) in &work.files {
         match gapless_weights::unpack(from, to, manner.clone(), args.keep_going) {
-            Ok(checked) if checked.damage.is_empty() => told(from, &checked, "restored")?,
+            Ok(checked) if checked.damage.is_empty() => told(&args.input, from, &checked, "restored")?,
             Ok(checked) => {
                 failures += 1;
                 for error in &checked.damage {
                     failure::print(&failed(error));
                 }
-                told(from, &checked, "restored with zeros for what is damaged")?;
+                told(&args.input, from, &checked, "restored with zeros for what is damaged")?;
             }
             Err(error) if args.keep_going && work.is_folder => {
                 failures += 1;
@@ -221,7 +255,7 @@ fn unpack(args: &UnpackArgs) -> Result<Answer> {
             Err(error) => return Err(failed(&error)),
         }
     }
-    copy_others(&work)?;
+    copy_others(&work.copies)?;
     end(failures, work.files.len())
 }
 
@@ -231,16 +265,23 @@ fn verify(args: &VerifyArgs) -> Result<Answer> {
     let mut failures = 0;
     for (path, _) in &work.files {
         match gapless_weights::verify(path, manner.clone()) {
-            Ok(checked) if checked.damage.is_empty() && checked.is_packed => told(path, &checked, "whole")?,
+            Ok(checked) if checked.damage.is_empty() && checked.is_packed => {
+                told(&args.input, path, &checked, "whole")?;
+            }
             Ok(checked) if checked.damage.is_empty() => {
-                told(path, &checked, "not packed: the header is sound, but there are no checksums")?;
+                told(
+                    &args.input,
+                    path,
+                    &checked,
+                    "not packed: the header is sound, but there are no checksums",
+                )?;
             }
             Ok(checked) => {
                 failures += 1;
                 for error in &checked.damage {
                     failure::print(&failed(error));
                 }
-                told(path, &checked, &format!("damaged in {} places", checked.damage.len()))?;
+                told(&args.input, path, &checked, &format!("damaged in {} places", checked.damage.len()))?;
             }
             Err(error) => {
                 failures += 1;

@@ -41,9 +41,23 @@ fn packed(survey: &Survey) -> u64 {
     survey.types.iter().map(|of| of.packed.map_or(of.bytes, |share| (of.bytes as f64 * share) as u64)).sum()
 }
 
+/// A name as a terminal may show it: files come from strangers, and a name may hold codes that move the cursor.
+fn shown(name: &str) -> String {
+    const LONGEST: usize = 200;
+    let mut text = String::new();
+    for letter in name.chars() {
+        if text.len() >= LONGEST {
+            text.push_str("...");
+            break;
+        }
+        if letter.is_control() { text.extend(letter.escape_default()) } else { text.push(letter) }
+    }
+    text
+}
+
 fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
     let mut text = String::new();
-    let name = |index: &usize| listing.tensors[*index].name.as_str();
+    let name = |index: &usize| shown(&listing.tensors[*index].name);
     let total = total(listing);
     let how = if args.full { "every byte read" } else { "from headers and a sample" };
     // Writing to a string cannot fail.
@@ -74,9 +88,11 @@ fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
         );
     }
     let saved = packed(survey);
+    let whose =
+        if listing.format.ends_with("safetensors") { "" } else { ", of the same tensors as .safetensors," };
     let _ = writeln!(
         text,
-        "\n  `gapless weights pack` would leave about {}, {:.1} %",
+        "\n  `gapless weights pack`{whose} would leave about {}, {:.1} %",
         Bytes(saved),
         100.0 * saved as f64 / total.max(1) as f64
     );
@@ -98,14 +114,14 @@ fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
             share,
             tensor.dtype,
             shape.join(", "),
-            tensor.name
+            shown(&tensor.name)
         );
     }
     for (what, groups) in
         [("tied: one storage", &survey.tied), ("equal bytes, stored apart", &survey.duplicates)]
     {
         for group in groups.iter().take(args.top) {
-            let names: Vec<&str> = group.iter().map(name).collect();
+            let names: Vec<String> = group.iter().map(name).collect();
             let _ = writeln!(text, "\n  {what}: {}", names.join(", "));
         }
         if groups.len() > args.top {
