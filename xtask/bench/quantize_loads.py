@@ -143,7 +143,7 @@ def attempt(case: Case, folder: Path, plain: torch.nn.Module, dequantize: bool) 
         # compressed-tensors rounds the quotient of NVFP4's two scales to bf16 in another order.
         if dequantize and apart > (0.03 if case.scheme == "nvfp4" else 0.005):
             return f"outputs are {apart:.3f} from those of the plain weights"
-    except Exception as error:  # noqa: BLE001 the table tells what happened
+    except Exception as error:  # the table tells what happened
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160]
     return ""
 

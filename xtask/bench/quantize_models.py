@@ -9,10 +9,10 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
-H, I, V = 128, 256, 384  # hidden, intermediate, vocabulary
+H, F, V = 128, 256, 384  # hidden, feed-forward, vocabulary
 TEXT: dict[str, Any] = {
     "hidden_size": H,
-    "intermediate_size": I,
+    "intermediate_size": F,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -111,9 +111,12 @@ def image() -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.randn(1, 3, 32, 32)}
 
 
-MOE = {**TEXT, "moe_intermediate_size": I, "num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4}
+MOE = {**TEXT, "moe_intermediate_size": F, "num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4}
 CLASSES = {"num_labels": 3}
-VISION = {"hidden_size": H, "intermediate_size": I, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 32}
+VISION = {"hidden_size": H, "intermediate_size": F, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 32}
+T5 = {"vocab_size": V, "d_model": H, "d_ff": F, "d_kv": 32, "num_layers": 2, "num_heads": 4}
+T5 |= {"pad_token_id": 0, "decoder_start_token_id": 0}
+MAMBA = {"hidden_size": H, "num_hidden_layers": 2, "vocab_size": V, "state_size": 16}
 BERT = {**TEXT, "hidden_act": "gelu"}
 
 
@@ -124,19 +127,19 @@ def gemma3() -> Any:
 
 
 def llama4() -> Any:
-    text = {**MOE, "intermediate_size_mlp": I, "interleave_moe_layer_step": 1, "moe_layers": [0, 1]}
+    text = {**MOE, "intermediate_size_mlp": F, "interleave_moe_layer_step": 1, "moe_layers": [0, 1]}
     return tf.Llama4TextConfig(**text)
 
 
 def qwen35() -> Any:
     sizes = {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 4}
-    more = {"linear_num_value_heads": 4, "shared_expert_intermediate_size": I}
+    more = {"linear_num_value_heads": 4, "shared_expert_intermediate_size": F}
     layers = {"layer_types": ["linear_attention", "full_attention"]}
     return tf.Qwen3_5MoeTextConfig(**MOE, **sizes, **more, **layers)
 
 
 def qwen3_vl() -> Any:
-    vision = {"depth": 1, "hidden_size": H, "intermediate_size": I, "num_heads": 4, "out_hidden_size": H}
+    vision = {"depth": 1, "hidden_size": H, "intermediate_size": F, "num_heads": 4, "out_hidden_size": H}
     vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}
     text = {**MOE, "rope_parameters": {"rope_type": "default", "mrope_section": [12, 10, 10], "rope_theta": 1e4}}
     return tf.Qwen3VLMoeConfig(text_config=text, vision_config=vision)
@@ -168,7 +171,7 @@ CASES: dict[str, Case] = {
     "gpt-oss": Case(lambda: tf.GptOssConfig(**MOE), CAUSAL, layout="columns pairs"),
     "gemma3": Case(gemma3, tf.AutoModelForImageTextToText, fails=PACKED),
     "phi3": Case(lambda: tf.Phi3Config(**{**TEXT, "num_key_value_heads": 4}), CAUSAL),
-    "opt": Case(lambda: tf.OPTConfig(**TEXT, ffn_dim=I, word_embed_proj_dim=H), CAUSAL),
+    "opt": Case(lambda: tf.OPTConfig(**TEXT, ffn_dim=F, word_embed_proj_dim=H), CAUSAL),
     "gpt2": Case(lambda: tf.GPT2Config(n_embd=H, n_layer=2, n_head=4, vocab_size=V, n_positions=64), CAUSAL),
     "gpt-neox": Case(lambda: tf.GPTNeoXConfig(**TEXT), CAUSAL),
     "falcon": Case(lambda: tf.FalconConfig(**without_head_dim()), CAUSAL, fails=PACKED),
@@ -179,26 +182,47 @@ CASES: dict[str, Case] = {
     "vit": Case(lambda: tf.ViTConfig(**VISION, patch_size=8, **CLASSES), tf.AutoModelForImageClassification, image),
     "whisper": Case(
         lambda: tf.WhisperConfig(
-            vocab_size=V, d_model=H, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
-            decoder_attention_heads=4, encoder_ffn_dim=I, decoder_ffn_dim=I, max_source_positions=32,
-            max_target_positions=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
-            begin_suppress_tokens=None, suppress_tokens=None,
+            vocab_size=V,
+            d_model=H,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=F,
+            decoder_ffn_dim=F,
+            max_source_positions=32,
+            max_target_positions=32,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+            begin_suppress_tokens=None,
+            suppress_tokens=None,
         ),
-        tf.AutoModelForSpeechSeq2Seq, audio,
+        tf.AutoModelForSpeechSeq2Seq,
+        audio,
     ),
     "t5": Case(
-        lambda: tf.T5Config(vocab_size=V, d_model=H, d_ff=I, d_kv=32, num_layers=2, num_heads=4, pad_token_id=0,
-                            decoder_start_token_id=0),
-        SEQ, both, fails=PACKED,
+        lambda: tf.T5Config(**T5),
+        SEQ,
+        both,
+        fails=PACKED,
     ),
     "bart": Case(
-        lambda: tf.BartConfig(vocab_size=V, d_model=H, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
-                              decoder_attention_heads=4, encoder_ffn_dim=I, decoder_ffn_dim=I,
-                              max_position_embeddings=64),
-        SEQ, both,
+        lambda: tf.BartConfig(
+            vocab_size=V,
+            d_model=H,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=F,
+            decoder_ffn_dim=F,
+            max_position_embeddings=64,
+        ),
+        SEQ,
+        both,
     ),
-    "mamba": Case(lambda: tf.MambaConfig(hidden_size=H, num_hidden_layers=2, vocab_size=V, state_size=16,
-                                         time_step_rank=128), CAUSAL, fails=PACKED),
-    "mamba2": Case(lambda: tf.Mamba2Config(hidden_size=H, num_hidden_layers=2, vocab_size=V, num_heads=4, head_dim=64,
-                                           n_groups=1, state_size=16), CAUSAL, fails=PACKED),
+    "mamba": Case(lambda: tf.MambaConfig(**MAMBA, time_step_rank=128), CAUSAL, fails=PACKED),
+    "mamba2": Case(lambda: tf.Mamba2Config(**MAMBA, num_heads=4, head_dim=64, n_groups=1), CAUSAL, fails=PACKED),
 }

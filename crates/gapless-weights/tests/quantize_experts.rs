@@ -21,8 +21,11 @@ fn options(scheme: Scheme, experts: Experts) -> Options {
     Options { scheme, ignore: Vec::new(), experts, work: 2.into() }
 }
 
-/// Type, shape and data of every tensor of a folder.
-fn tensors(folder: &Path) -> BTreeMap<String, (String, Vec<u64>, Vec<u8>)> {
+/// Type, shape and data of tensors, by their names.
+type Found = BTreeMap<String, (String, Vec<u64>, Vec<u8>)>;
+
+/// Every tensor of a folder.
+fn tensors(folder: &Path) -> Found {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -62,11 +65,7 @@ fn linear() -> Tensor<'static> {
 }
 
 /// Quantises a model of these tensors; gives what was done, and the tensors of the result.
-fn quantised(
-    model_type: &str,
-    all: &[Tensor<'_>],
-    options: &Options,
-) -> (Done, BTreeMap<String, (String, Vec<u64>, Vec<u8>)>) {
+fn quantised(model_type: &str, all: &[Tensor<'_>], options: &Options) -> (Done, Found) {
     let room = tempfile::tempdir().unwrap();
     let (from, to) = (room.path().join("model"), room.path().join("out"));
     model(&from, model_type, all);
@@ -240,6 +239,23 @@ fn gate_and_up_of_an_expert_share_a_scale_and_experts_do_not() {
         }
     }
     assert!(scale(2, "gate_proj") == scale(2, "up_proj") && scale(2, "up_proj") > 6.0 * 448.0 / 2.0);
+}
+
+#[test]
+fn what_an_engine_is_known_to_fail_with_is_said() {
+    for (model_type, scheme, expected) in [
+        ("qwen3_5_moe", Scheme::Nvfp4, "outputs are wrong"),
+        ("qwen3_5_moe", Scheme::W8a8, "cannot load experts"),
+        ("qwen3_5_moe", Scheme::Fp8, ""),
+        ("qwen3_vl_moe", Scheme::Fp8, "that are split"),
+        ("llama4", Scheme::Nvfp4, ""),
+    ] {
+        let (done, _) = quantised(model_type, &fused(false), &options(scheme, Experts::Auto));
+        assert_eq!(done.notes.len(), usize::from(!expected.is_empty()), "{model_type} {}", scheme.name());
+        assert!(done.notes.iter().all(|note| note.contains(expected)), "{:?}", done.notes);
+        let (done, _) = quantised(model_type, &[linear()], &options(scheme, Experts::Auto));
+        assert!(done.notes.is_empty(), "{:?}", done.notes);
+    }
 }
 
 #[test]

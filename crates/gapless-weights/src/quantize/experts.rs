@@ -13,6 +13,8 @@
 use super::architecture::{Architecture, Fused};
 use super::matrix::Kind;
 
+/// Columns that are gathered together.
+const TILE: usize = 64;
 /// Layers of more experts stay whole: every expert is a few names in memory before anything is written.
 const MOST: u64 = 1 << 16;
 
@@ -65,20 +67,33 @@ impl View {
 
     /// Rows `first` to `first + count` of `columns` values of `width` bytes, out of the bytes of its expert.
     pub(super) fn gather(self, block: &[u8], first: u64, count: u64, columns: u64, width: usize) -> Vec<u8> {
-        let (count, columns) = (count as usize, columns as usize);
         let begin = (self.begin - self.block_begin() + first * self.row) as usize;
+        let sizes = (count as usize, columns as usize);
+        match width {
+            2 => self.gathered::<2>(block, begin, sizes),
+            _ => self.gathered::<4>(block, begin, sizes),
+        }
+    }
+
+    fn gathered<const W: usize>(
+        self,
+        block: &[u8],
+        begin: usize,
+        (count, columns): (usize, usize),
+    ) -> Vec<u8> {
         let (row, column) = (self.row as usize, self.column as usize);
-        let mut out = vec![0; count * columns * width];
-        // The inner loop goes along what lies side by side in the source.
-        let mut put = |r: usize, c: usize| {
-            let from = (begin + r * row + c * column) * width;
-            let to = (r * columns + c) * width;
-            out[to..to + width].copy_from_slice(&block[from..from + width]);
-        };
-        if row < column {
-            (0..columns).for_each(|c| (0..count).for_each(|r| put(r, c)));
-        } else {
-            (0..count).for_each(|r| (0..columns).for_each(|c| put(r, c)));
+        let mut out = vec![0; count * columns * W];
+        // Some columns at a time: their places in the source stay in the cache from one row to the next.
+        for left in (0..columns).step_by(TILE) {
+            let wide = TILE.min(columns - left);
+            for r in 0..count {
+                let to = (r * columns + left) * W;
+                let mut from = (begin + r * row + left * column) * W;
+                for value in out[to..to + wide * W].as_chunks_mut::<W>().0 {
+                    value.copy_from_slice(&block[from..from + W]);
+                    from += column * W;
+                }
+            }
         }
         out
     }
@@ -303,10 +318,12 @@ mod tests {
     #[test]
     fn a_view_gives_the_rows_of_a_transposed_part() {
         // Two experts of [2, 4]: inputs by outputs.
-        let bytes: Vec<u8> = (0..16).collect();
+        let bytes: Vec<u8> = (0..16u16).flat_map(u16::to_le_bytes).collect();
         let view = View { begin: 8 + 1, row: 2, column: 4, block: 8 };
-        assert_eq!(view.gather(&bytes[8..], 0, 2, 2, 1), [9, 13, 11, 15]);
-        assert_eq!(view.gather(&bytes[8..], 1, 1, 2, 1), [11, 15]);
+        assert_eq!(view.gather(&bytes[16..], 0, 2, 2, 2), [9, 0, 13, 0, 11, 0, 15, 0]);
+        assert_eq!(view.gather(&bytes[16..], 1, 1, 2, 2), [11, 0, 15, 0]);
+        let bytes: Vec<u8> = (0..16u32).flat_map(u32::to_le_bytes).collect();
+        assert_eq!(view.gather(&bytes[32..], 1, 1, 2, 4), [11, 0, 0, 0, 15, 0, 0, 0]);
     }
 
     #[test]
