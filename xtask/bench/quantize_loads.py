@@ -169,6 +169,7 @@ def main() -> int:
                 case.scheme = scheme
                 case.save(source)
                 command = [asked.gapless, "weights", "quantize", source, "-o", quantised, "--scheme", scheme]
+                command += ["--ignore", case.ignore] if case.ignore else []
                 made = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False)
                 if made.returncode != 0:
                     is_right = refused(name)

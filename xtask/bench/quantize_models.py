@@ -48,6 +48,8 @@ class Case:
     #: (scheme, way) or a way alone, 0 as it is and 1 dequantised: why transformers does not load it
     fails: dict[Any, str] = field(default_factory=dict)
     scheme: str = ""
+    #: a module that the user leaves out
+    ignore: str = ""
 
     def save(self, to: Path) -> None:
         model = self.model.from_config(self.config()) if hasattr(self.model, "from_config") else None
@@ -170,6 +172,7 @@ CASES: dict[str, Case] = {
     "llama4": Case(llama4, CAUSAL, layout="columns"),
     "gpt-oss": Case(lambda: tf.GptOssConfig(**MOE), CAUSAL, layout="columns pairs"),
     "gemma3": Case(gemma3, tf.AutoModelForImageTextToText, fails=PACKED),
+    "gemma3-ignore": Case(gemma3, tf.AutoModelForImageTextToText, fails=PACKED, ignore="language_model.model.layers.0.mlp.down_proj"),
     "phi3": Case(lambda: tf.Phi3Config(**{**TEXT, "num_key_value_heads": 4}), CAUSAL),
     "opt": Case(lambda: tf.OPTConfig(**TEXT, ffn_dim=F, word_embed_proj_dim=H), CAUSAL),
     "gpt2": Case(lambda: tf.GPT2Config(n_embd=H, n_layer=2, n_head=4, vocab_size=V, n_positions=64), CAUSAL),

@@ -344,6 +344,37 @@ fn output_layers_that_no_file_has_are_told_to_engines() {
 }
 
 #[test]
+fn models_of_several_parts_are_told_under_any_prefix_where_that_is_clear() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("model");
+    fs::create_dir(&from).unwrap();
+    let weight = |name, columns: u64| -> Tensor<'static> {
+        (name, "BF16", vec![8, columns], matrix(columns, 8 * columns, 0.1))
+    };
+    file(
+        &from.join("a.safetensors"),
+        &[
+            weight("text.model.layers.0.mlp.up.weight", 128),
+            weight("text.model.layers.0.mlp.down.weight", 100),
+            weight("vision.layers.0.mlp.up.weight", 100),
+        ],
+    );
+    for (config, expected) in [
+        (json!({"model_type": "a", "text_config": {"model_type": "b"}}), true),
+        (json!({"model_type": "a"}), false),
+    ] {
+        fs::write(from.join("config.json"), config.to_string()).unwrap();
+        let to = room.path().join(format!("out-{expected}"));
+        let done = quantize(&from, &to, &options(Scheme::W4a16)).unwrap();
+        let ignore = done.config["ignore"].as_array().unwrap();
+        assert_eq!(ignore.contains(&json!(r"re:(.*\.)?layers\.0\.mlp\.down$")), expected, "{ignore:?}");
+        // The text's `up` is quantised, and would fit the pattern too.
+        assert!(!ignore.contains(&json!(r"re:(.*\.)?layers\.0\.mlp\.up$")), "{ignore:?}");
+        assert!(ignore.contains(&json!("vision.layers.0.mlp.up")));
+    }
+}
+
+#[test]
 fn a_rate_bounds_what_is_read_of_every_shard() {
     let room = tempfile::tempdir().unwrap();
     let from = room.path().join("model");

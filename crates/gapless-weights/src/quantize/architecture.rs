@@ -3,7 +3,7 @@
 //! The tables are facts of transformers 5.23 (`xtask/bench/quantize_modules.py` lists them anew) and of vLLM 0.33. A
 //! model type that they do not have gets no guess: fused experts stay as they are.
 
-use super::experts::Halves;
+use super::layout::Halves;
 use super::scheme::Scheme;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
@@ -181,6 +181,11 @@ impl Architecture {
         types.iter().any(|name| self.types.contains(*name))
     }
 
+    /// Whether it is made of other models, whose prefixes transformers renames when it loads them.
+    pub(super) fn has_parts(&self) -> bool {
+        self.types.len() > 1
+    }
+
     /// For a person.
     pub(super) fn name(&self) -> String {
         match self.types.len() {
@@ -241,7 +246,7 @@ pub(super) fn is_conv1d(name: &str, rows: u64, columns: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Architecture, CONV1D, Fused};
-    use crate::quantize::experts::Halves;
+    use crate::quantize::layout::Halves;
     use serde_json::json;
 
     #[test]

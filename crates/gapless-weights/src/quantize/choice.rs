@@ -167,6 +167,24 @@ pub(super) fn module(tensor: &str) -> &str {
     tensor.rsplit_once('.').map_or(tensor, |(module, _)| module)
 }
 
+/// The module of a tensor from its first number on, and the word before that: `layers.0.mlp.down_proj`.
+pub(super) fn tail(tensor: &str) -> Option<&str> {
+    let module = module(tensor);
+    let (mut before, mut at) = (0, 0);
+    for part in module.split('.') {
+        if at > 0 && part.parse::<u32>().is_ok() {
+            return Some(&module[before..]);
+        }
+        (before, at) = (at, at + part.len() + 1);
+    }
+    None
+}
+
+/// A pattern for engines that load a part of a model under another prefix.
+pub(super) fn under_any_prefix(tail: &str) -> String {
+    format!("re:(.*\\.)?{}$", tail.replace('.', "\\."))
+}
+
 /// The name of what is stored for `tensor`.
 pub(super) fn part_name(tensor: &str, part: &str) -> String {
     format!("{}.{part}", module(tensor))
@@ -185,8 +203,9 @@ const KEPT: [&str; 9] = [
     "relative_attention_bias",
     "shared_transf",
 ];
-/// The last part of the names of modules that are left: embeddings of other names, codebooks, learned queries and tokens,
-/// heads that classify. Most are no Linear layers; the heads are small, and errors there are errors of the answer.
+/// The last part of the names of modules that are left: embeddings of other names, codebooks, learned queries and
+/// tokens, heads that classify. Most are no Linear layers; the heads are small, and errors there are errors of the
+/// answer.
 const KEPT_MODULES: [&str; 13] = [
     "classifier",
     "codebook",
@@ -212,7 +231,8 @@ fn kept(name: &str) -> Option<&'static str> {
     by_part.or_else(|| KEPT_MODULES.into_iter().find(|word| ends(word)))
 }
 
-/// What becomes of a tensor of this name, type and shape, which a pattern of the user names. Fused experts are left here.
+/// What becomes of a tensor of this name, type and shape, which a pattern of the user names. Fused experts are left
+/// here.
 pub(super) fn decide(
     tensor: (&str, &str, &[u64]),
     scheme: Scheme,
@@ -309,7 +329,7 @@ pub(super) fn fused(tensor: &str) -> Option<(String, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Architecture, Choice, decide, fits};
+    use super::{Architecture, Choice, decide, fits, tail, under_any_prefix};
     use crate::quantize::scheme::Scheme;
     use serde_json::json;
 
@@ -375,6 +395,15 @@ mod tests {
             }
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn a_tail_begins_before_the_first_number() {
+        assert_eq!(tail("model.language.layers.3.mlp.2.up.weight"), Some("layers.3.mlp.2.up"));
+        assert_eq!(tail("h.0.weight"), Some("h.0"));
+        assert_eq!(tail("0.a.weight"), None);
+        assert_eq!(tail("lm_head.weight"), None);
+        assert_eq!(under_any_prefix("h.0.fc"), r"re:(.*\.)?h\.0\.fc$");
     }
 
     #[test]

@@ -6,38 +6,18 @@
 //! experts.down_proj    [E, H, I]  or [E, I, H]    experts.N.down_proj.weight [H, I]
 //! ```
 //!
-//! Which of the two it is follows from both shapes: no pair of shapes fits both, as long as no size is zero. Whether gate
-//! and up are halves or take turns does not follow from shapes; the architecture or the user says it. All tensors of one
-//! layer are split or none, because engines load the experts of a layer in one way.
+//! Which of the two it is follows from both shapes: no pair of shapes fits both, as long as no size is zero. Whether
+//! gate and up are halves or take turns does not follow from shapes; the architecture or the user says it. All tensors
+//! of one layer are split or none, because engines load the experts of a layer in one way.
 
 use super::architecture::{Architecture, Fused};
+pub use super::layout::{Experts, Halves};
 use super::matrix::Kind;
 
 /// Columns that are gathered together.
 const TILE: usize = 64;
 /// Layers of more experts stay whole: every expert is a few names in memory before anything is written.
 const MOST: u64 = 1 << 16;
-
-/// How gate and up share their tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halves {
-    /// All of gate, then all of up.
-    Halves,
-    /// The first of gate, the first of up, the second of gate, and so on.
-    Pairs,
-}
-
-/// What the user says of fused experts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Experts {
-    /// Split them where the layout of the architecture is known.
-    #[default]
-    Auto,
-    /// Leave them as they are.
-    Leave,
-    /// Split them, with this layout.
-    Split(Halves),
-}
 
 /// Where the values of a matrix are within its tensor, in elements: (r, c) is at begin + r * row + c * column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@
 mod architecture;
 mod choice;
 pub mod experts;
+mod layout;
 pub mod matrix;
 mod number;
 pub mod scheme;
@@ -283,6 +284,12 @@ pub fn quantize(from: &Path, to: &Path, options: &Options) -> Result<Done> {
                 }
             }
         }
+    }
+    if architecture.has_parts() {
+        let taken: HashSet<&str> =
+            files.iter().flat_map(File::matrices).filter_map(|found| choice::tail(&found.2.name)).collect();
+        let tails = done.left.iter().filter_map(|left| choice::tail(&left.name));
+        ignore.extend(tails.filter(|tail| !taken.contains(tail)).map(choice::under_any_prefix));
     }
     if ignore.iter().any(|name| name.contains("shared_transf")) {
         ignore.insert("re:.*shared_transf.*".to_owned());
