@@ -1,5 +1,6 @@
 //! A limit on how many bytes a second are read, shared by the threads that read.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,22 +12,29 @@ const NAP: Duration = Duration::from_millis(50);
 pub struct Pace {
     rate: u64,
     next: Mutex<Instant>,
+    booked: AtomicU64,
 }
 
 impl Pace {
     /// `rate` bytes a second, at least 1.
     pub fn new(rate: u64) -> Pace {
-        Pace { rate: rate.max(1), next: Mutex::new(Instant::now()) }
+        Pace { rate: rate.max(1), next: Mutex::new(Instant::now()), booked: AtomicU64::new(0) }
     }
 
     /// How long a read of `bytes` that wants to begin at `now` must wait.
     fn book(&self, bytes: u64, now: Instant) -> Duration {
+        self.booked.fetch_add(bytes, Ordering::Relaxed);
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = (*next).max(now);
         // At most a day, or the sum could overflow.
         let takes = Duration::from_secs_f64((bytes as f64 / self.rate as f64).min(86_400.0));
         *next = begin + takes;
         begin - now
+    }
+
+    /// Bytes of all reads that asked.
+    pub fn booked(&self) -> u64 {
+        self.booked.load(Ordering::Relaxed)
     }
 
     /// Waits until `bytes` may be read. Returns early if `is_over` becomes true.

@@ -259,10 +259,11 @@ fn equal(files: &Files, a: &Listed, b: &Listed) -> Result<bool> {
 /// What the schemes of `quantize` that every engine knows take of a model, scales included.
 fn quantised(listing: &Listing) -> Vec<Quantised> {
     let schemes = Scheme::ALL.into_iter().filter(|scheme| !scheme.is_sparse());
+    let tensors: Vec<(&str, &str, &[u64])> =
+        listing.tensors.iter().map(|tensor| (&*tensor.name, &*tensor.dtype, &*tensor.shape)).collect();
     let rows = schemes.map(|scheme| {
         let mut row = Quantised { scheme: scheme.name(), tensors: 0, bytes: 0 };
-        for tensor in &listing.tensors {
-            let size = quantize::size((&tensor.name, &tensor.dtype, &tensor.shape), scheme);
+        for (tensor, size) in listing.tensors.iter().zip(quantize::sizes(&tensors, scheme)) {
             row.tensors += usize::from(size.is_some());
             row.bytes += size.unwrap_or(tensor.bytes);
         }

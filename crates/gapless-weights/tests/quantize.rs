@@ -1,10 +1,12 @@
 //! Quantised bytes are those of compressed-tensors, whose checksums `testdata/weights/quantize.py` wrote, and for the
 //! sparse schemes `testdata/weights/sparse.py`.
 
+mod made;
+
 use gapless_weights::quantize::matrix::{Kind, largest, rows, stored, whole_scale};
 use gapless_weights::quantize::scheme::Scheme;
+use made::{made, print};
 use serde_json::Value as Json;
-use xxhash_rust::xxh3::xxh3_64;
 
 fn golden() -> Json {
     let mut all: Json =
@@ -16,51 +18,6 @@ fn golden() -> Json {
         }
     }
     all
-}
-
-fn mixed(seed: u64, at: u64) -> u64 {
-    let mut z = (at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-/// The weights that the script makes from the same numbers.
-fn made(dtype: &str, family: u64, seed: u64, count: u64) -> Vec<u8> {
-    let (exponent_bits, mantissa_bits, centre) = match dtype {
-        "BF16" => (8, 7, 121),
-        "F16" => (5, 10, 9),
-        _ => (8, 23, 121),
-    };
-    let centre = match family {
-        3 => 3,
-        4 => (1 << exponent_bits) - 8,
-        _ => centre,
-    };
-    let mut bytes = Vec::new();
-    for at in 0..count {
-        let z = mixed(seed, at);
-        let mut exponent = centre - i64::from((z >> 32 & 0xfff | 0x1000).trailing_zeros());
-        if family == 1 && (z >> 44).is_multiple_of(97) {
-            exponent += 5;
-        }
-        let exponent = exponent.clamp(0, (1 << exponent_bits) - 2) as u64;
-        let mut mantissa = z >> 1 & ((1 << mantissa_bits) - 1);
-        if family == 5 {
-            mantissa &= 3 << (mantissa_bits - 2);
-        }
-        let mut bits = exponent << mantissa_bits | mantissa;
-        if family == 2 && (at / 64) % 3 == 0 {
-            bits = 0;
-        }
-        bits |= (z & 1) << (exponent_bits + mantissa_bits);
-        bytes.extend_from_slice(&bits.to_le_bytes()[..if dtype == "F32" { 4 } else { 2 }]);
-    }
-    bytes
-}
-
-fn print(bytes: &[u8]) -> String {
-    format!("{:016x}", xxh3_64(bytes))
 }
 
 #[test]

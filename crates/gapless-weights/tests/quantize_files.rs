@@ -1,38 +1,22 @@
 //! Whole models: which tensors change, what the files beside them say, and that nothing half-written is left.
 
+mod made;
+
 use gapless_weights::error::Error;
 use gapless_weights::input::Input;
 use gapless_weights::listing::list;
+use gapless_weights::pace::Pace;
+use gapless_weights::quantize::experts::Experts;
 use gapless_weights::quantize::matrix::{Kind, largest, rows, whole_scale};
 use gapless_weights::quantize::scheme::Scheme;
 use gapless_weights::quantize::{Done, Options};
 use gapless_weights::survey::survey;
-use gapless_weights::{pack, quantize};
+use gapless_weights::{Work, pack, quantize};
+use made::{Tensor, file};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-
-/// Name, type, shape and data.
-type Tensor = (&'static str, &'static str, Vec<u64>, Vec<u8>);
-
-fn file(path: &Path, tensors: &[Tensor]) {
-    let mut entries = vec!["\"__metadata__\":{\"format\":\"pt\"}".to_owned()];
-    let (mut at, mut data) = (0, vec![]);
-    for (name, dtype, shape, bytes) in tensors {
-        entries.push(format!(
-            "{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":[{at},{}]}}",
-            at + bytes.len()
-        ));
-        at += bytes.len();
-        data.extend_from_slice(bytes);
-    }
-    let header = format!("{{{}}}", entries.join(","));
-    let mut whole = (header.len() as u64).to_le_bytes().to_vec();
-    whole.extend_from_slice(header.as_bytes());
-    whole.extend_from_slice(&data);
-    fs::write(path, &whole).unwrap();
-}
 
 /// bf16 values between -`size` and `size`.
 fn matrix(seed: u64, count: u64, size: f32) -> Vec<u8> {
@@ -50,7 +34,7 @@ fn matrix(seed: u64, count: u64, size: f32) -> Vec<u8> {
 /// A model of two shards; queries and keys are in different ones.
 fn model(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
-    let weights = |name, seed, rows: u64, columns: u64, size| -> Tensor {
+    let weights = |name, seed, rows: u64, columns: u64, size| -> Tensor<'static> {
         (name, "BF16", vec![rows, columns], matrix(seed, rows * columns, size))
     };
     file(
@@ -85,7 +69,7 @@ fn model(folder: &Path) {
 }
 
 fn options(scheme: Scheme) -> Options {
-    Options { scheme, ignore: Vec::new(), threads: 2 }
+    Options { scheme, ignore: Vec::new(), experts: Experts::Auto, work: 2.into() }
 }
 
 /// All tensors of a folder: type, shape, data and file.
@@ -212,13 +196,13 @@ fn every_scheme_writes_a_model_whose_index_and_configuration_hold() {
 fn one_thread_and_five_write_the_same_bytes() {
     let room = tempfile::tempdir().unwrap();
     let from = room.path().join("big.safetensors");
-    let tensor: Tensor = ("a.weight", "BF16", vec![1300, 1024], matrix(9, 1300 * 1024, 0.1));
+    let tensor: Tensor<'_> = ("a.weight", "BF16", vec![1300, 1024], matrix(9, 1300 * 1024, 0.1));
     file(&from, &[tensor]);
     for scheme in Scheme::ALL {
         let mut results = Vec::new();
         for threads in [1, 5] {
             let to = room.path().join(format!("{}-{threads}", scheme.name()));
-            let done = quantize(&from, &to, &Options { threads, ..options(scheme) }).unwrap();
+            let done = quantize(&from, &to, &Options { work: threads.into(), ..options(scheme) }).unwrap();
             results.push((fs::read(&to).unwrap(), done.layers));
         }
         assert!(results[0] == results[1], "{}", scheme.name());
@@ -283,7 +267,7 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
     refused(quantize(&at("again"), &at("out"), &fp8), "not a JSON object");
 
     let shape = vec![2, 4];
-    let weight: Tensor = ("a.weight", "BF16", shape.clone(), matrix(1, 8, 1.0));
+    let weight: Tensor<'_> = ("a.weight", "BF16", shape.clone(), matrix(1, 8, 1.0));
     file(&at("scaled.safetensors"), &[weight.clone(), ("a.weight_scale", "F32", vec![1], vec![0; 4])]);
     refused(quantize(&at("scaled.safetensors"), &at("out"), &fp8), "quantised already");
     refused(quantize(&at("scaled.safetensors"), &at("scaled.safetensors"), &fp8), "this is the input");
@@ -315,11 +299,105 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn matrices_of_conv1d_are_refused_with_and_without_a_configuration() {
+    let room = tempfile::tempdir().unwrap();
+    let at = |name: &str| room.path().join(name);
+    let weight = |name, rows: u64, columns: u64| -> Tensor<'static> {
+        (name, "BF16", vec![rows, columns], matrix(rows, rows * columns, 0.1))
+    };
+    let all = [
+        weight("h.0.attn.c_attn.weight", 16, 48),
+        weight("h.0.attn.c_proj.weight", 16, 16),
+        weight("h.0.mlp.c_fc.weight", 16, 64),
+        weight("h.0.mlp.c_proj.weight", 64, 16),
+        weight("wte.weight", 50, 16),
+    ];
+    file(&at("alone.safetensors"), &all);
+    refused(quantize(&at("alone.safetensors"), &at("out"), &options(Scheme::Fp8)), "Conv1D");
+    // Of a part of another model, some of whose matrices are in Linear layers.
+    fs::create_dir(at("model")).unwrap();
+    file(&at("model/a.safetensors"), &[&all[1..], &[weight("encoder.q_proj.weight", 8, 16)]].concat());
+    fs::write(at("model/config.json"), json!({"decoder": {"model_type": "gpt2"}}).to_string()).unwrap();
+    let done = quantize(&at("model"), &at("out"), &options(Scheme::Fp8)).unwrap();
+    assert_eq!(done.layers.iter().map(|layer| &*layer.name).collect::<Vec<_>>(), ["encoder.q_proj.weight"]);
+    assert_eq!(done.left.iter().filter(|left| left.why.contains("Conv1D")).count(), 3);
+    // StarCoder has the same names on Linear layers: three times as many outputs as inputs.
+    file(&at("linear.safetensors"), &[weight("h.0.attn.c_attn.weight", 48, 16)]);
+    assert_eq!(quantize(&at("linear.safetensors"), &at("b"), &options(Scheme::Fp8)).unwrap().layers.len(), 1);
+}
+
+#[test]
+fn output_layers_that_no_file_has_are_told_to_engines() {
+    let room = tempfile::tempdir().unwrap();
+    for (model_type, name) in [("bert", "cls.predictions.decoder"), ("whisper", "proj_out"), ("llama", "")] {
+        let from = room.path().join(model_type);
+        model(&from);
+        let config = json!({"model_type": model_type, "vocab_size": 33});
+        fs::write(from.join("config.json"), config.to_string()).unwrap();
+        let done =
+            quantize(&from, &room.path().join(format!("{model_type}-fp8")), &options(Scheme::Fp8)).unwrap();
+        let ignore = done.config["ignore"].as_array().unwrap();
+        assert_eq!(ignore.contains(&json!(name)), !name.is_empty(), "{ignore:?}");
+        // 33 rows within a layer are no vocabulary.
+        assert!(done.layers.iter().any(|layer| layer.name == "model.layers.0.mlp.down_proj.weight"));
+    }
+}
+
+#[test]
+fn models_of_several_parts_are_told_under_any_prefix_where_that_is_clear() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("model");
+    fs::create_dir(&from).unwrap();
+    let weight = |name, columns: u64| -> Tensor<'static> {
+        (name, "BF16", vec![8, columns], matrix(columns, 8 * columns, 0.1))
+    };
+    file(
+        &from.join("a.safetensors"),
+        &[
+            weight("text.model.layers.0.mlp.up.weight", 128),
+            weight("text.model.layers.0.mlp.down.weight", 100),
+            weight("vision.layers.0.mlp.up.weight", 100),
+        ],
+    );
+    for (config, expected) in [
+        (json!({"model_type": "a", "text_config": {"model_type": "b"}}), true),
+        (json!({"model_type": "a"}), false),
+    ] {
+        fs::write(from.join("config.json"), config.to_string()).unwrap();
+        let to = room.path().join(format!("out-{expected}"));
+        let done = quantize(&from, &to, &options(Scheme::W4a16)).unwrap();
+        let ignore = done.config["ignore"].as_array().unwrap();
+        assert_eq!(ignore.contains(&json!(r"re:(.*\.)?layers\.0\.mlp\.down$")), expected, "{ignore:?}");
+        // The text's `up` is quantised, and would fit the pattern too.
+        assert!(!ignore.contains(&json!(r"re:(.*\.)?layers\.0\.mlp\.up$")), "{ignore:?}");
+        assert!(ignore.contains(&json!("vision.layers.0.mlp.up")));
+    }
+}
+
+#[test]
+fn a_rate_bounds_what_is_read_of_every_shard() {
+    let room = tempfile::tempdir().unwrap();
+    let from = room.path().join("model");
+    model(&from);
+    let pace = std::sync::Arc::new(Pace::new(1 << 40));
+    for scheme in [Scheme::Fp8, Scheme::Nvfp4] {
+        let before = std::sync::Arc::strong_count(&pace);
+        let booked = pace.booked();
+        let work = Work { threads: 2, pace: Some(pace.clone()) };
+        let to = room.path().join(scheme.name());
+        let done = quantize(&from, &to, &Options { work, ..options(scheme) }).unwrap();
+        let read = pace.booked() - booked;
+        assert!(read >= done.before, "{read} of {} bytes were booked", done.before);
+        assert_eq!(std::sync::Arc::strong_count(&pace), before);
+    }
+}
+
+#[test]
 fn mutated_files_are_errors_or_results_but_never_panics() {
     let room = tempfile::tempdir().unwrap();
     let from = room.path().join("a.safetensors");
     let to = room.path().join("b.safetensors");
-    let weight: Tensor = ("a.weight", "BF16", vec![4, 128], matrix(1, 512, 1.0));
+    let weight: Tensor<'_> = ("a.weight", "BF16", vec![4, 128], matrix(1, 512, 1.0));
     file(&from, &[weight, ("b.weight", "F16", vec![4, 32], matrix(2, 128, 1.0))]);
     let whole = fs::read(&from).unwrap();
     let mut state = 99u64;
@@ -340,7 +418,7 @@ fn mutated_files_are_errors_or_results_but_never_panics() {
         }
         fs::write(&from, &bytes).unwrap();
         let scheme = Scheme::ALL[round % 6];
-        match quantize(&from, &to, &Options { threads: 1, ..options(scheme) }) {
+        match quantize(&from, &to, &Options { work: 1.into(), ..options(scheme) }) {
             Ok(_) => {
                 results += 1;
                 Input::open(&to).unwrap().header().unwrap();

@@ -268,6 +268,10 @@ fn bad_input_is_told_in_words() {
         (&["pack", "a.safetensors", "-o", "x", "--threads", "0"], "--threads"),
         (&["pack", "a.safetensors", "-o", "x", "--limit-rate", "fast"], "--limit-rate: invalid size"),
         (&["unpack", "a.safetensors", "-o", "x", "--limit-rate", "0"], "invalid --limit-rate 0"),
+        (
+            &["quantize", "a.safetensors", "-o", "x", "--scheme", "fp8", "--limit-rate", "0"],
+            "invalid --limit-rate 0",
+        ),
         (&["unpack", "a.safetensors", "-o", "x", "--rank", "2", "--world", "2"], "invalid --rank 2"),
         (&["unpack", "a.safetensors", "-o", "x", "--rank", "2"], "--world"),
         (&["unpack", "cut.safetensors", "-o", "x", "--rank", "0", "--world", "2"], "promises"),
@@ -344,4 +348,38 @@ fn a_model_is_quantised_with_a_table_of_errors() {
         "{}",
         text.err
     );
+}
+
+#[test]
+fn fused_experts_are_split_as_the_user_says_or_left_with_a_reason() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let header = json!({
+        "layers.0.mlp.experts.gate_up_proj": {"dtype": "BF16", "shape": [2, 32, 8], "data_offsets": [0, 1024]},
+        "layers.0.mlp.experts.down_proj": {"dtype": "BF16", "shape": [2, 8, 16], "data_offsets": [1024, 1536]},
+        "layers.0.o_proj.weight": {"dtype": "BF16", "shape": [8, 8], "data_offsets": [1536, 1664]},
+    })
+    .to_string();
+    let values: Vec<u8> = (0..832u32).flat_map(|at| [(at % 251) as u8, 0x3d]).collect();
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &values].concat();
+    fs::write(at("a.safetensors"), whole).expect("written");
+    for (experts, layers, left) in [("auto", 1, 2), ("leave", 1, 2), ("halves", 7, 0), ("pairs", 7, 0)] {
+        let args =
+            ["weights", "quantize", "a.safetensors", "-o", experts, "--scheme", "fp8", "--experts", experts];
+        let done = run_in(folder.path(), &[&args[..], &["--format", "json", "--limit-rate", "1GB"]].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+        let json: Value = serde_json::from_str(&done.out).expect("JSON");
+        assert_eq!(support::schema::against("weights-quantize", &json), [] as [String; 0]);
+        let count = |key: &str| json[key].as_array().expect("a list").len();
+        assert_eq!((count("layers"), count("left")), (layers, left), "{experts}");
+        if experts == "auto" {
+            let why = json["left"][0]["reason"].as_str().expect("a reason");
+            assert!(
+                why.contains("a model without config.json") && why.contains("--experts halves or pairs"),
+                "{why}"
+            );
+        }
+    }
+    let halves = fs::read(at("halves")).expect("there");
+    assert_ne!(halves, fs::read(at("pairs")).expect("there"), "the layouts differ");
 }

@@ -29,8 +29,21 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         return host::run(parts);
     }
     let known = [
-        "report", "page", "plan", "pool", "check", "replay", "fit", "ranks", "estimate", "fleet", "weights",
-        "host", "serving", "quantize",
+        "report",
+        "page",
+        "plan",
+        "pool",
+        "check",
+        "replay",
+        "fit",
+        "ranks",
+        "estimate",
+        "fleet",
+        "weights",
+        "host",
+        "serving",
+        "quantize",
+        "quantize-loads",
     ];
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no benchmark is called {unknown:?}: there are {known:?}");
@@ -75,6 +88,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     // Its peer needs torch, which is large.
     if names.contains(&"quantize") {
         quantize::run()?;
+    }
+    if names.contains(&"quantize-loads") {
+        quantize::loads()?;
     }
     if wanted("plan") {
         plan::run()?;

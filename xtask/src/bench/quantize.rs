@@ -13,6 +13,20 @@ const SCRIPT: &str = "xtask/bench/quantize.py";
 /// Of a layer of a model of seven billion parameters.
 const SHAPE: [&str; 2] = ["4096", "4096"];
 
+/// What loads quantised models.
+const ENGINE: [&str; 6] =
+    ["torch", "transformers==5.23.0", "compressed-tensors==0.20.0", "accelerate", "safetensors", "numpy"];
+const LOADS: &str = "xtask/bench/quantize_loads.py";
+
+/// Whether transformers loads what `gapless weights quantize` writes of small made models.
+pub(crate) fn loads() -> Result<()> {
+    let folder = shell::target().join("bench/quantize-loads");
+    let python = tools::environment(&folder.join("venv"), &ENGINE, &ENGINE.join(" "))?;
+    shell::run(command(".", "cargo", &["build", "--release", "--locked", "--package", "gapless"]))?;
+    let gapless = shell::target().join("release/gapless").display().to_string();
+    shell::run(command(".", &python, &[LOADS, &gapless]))
+}
+
 pub(crate) fn run() -> Result<()> {
     let folder = shell::target().join("bench/quantize");
     let python = tools::environment(&folder.join("venv"), &PACKAGES, &PACKAGES.join(" "))?;

@@ -1,9 +1,10 @@
-//! Which tensors are quantised: weights of Linear layers, as far as names, types and shapes tell.
+//! Which tensors are quantised: weights of Linear layers, as far as names, types, shapes and the architecture tell.
 
+use super::architecture::{self, Architecture};
+use super::experts::{Split, View};
 use super::matrix::{Fault, Kind};
 use super::scheme::Scheme;
 use crate::error::{Error, Result};
-use gapless_formats::safetensors::Tensor;
 use std::cell::Cell;
 use std::path::Path;
 
@@ -19,10 +20,58 @@ pub(super) struct Matrix {
     pub(super) kept: u64,
 }
 
+impl Matrix {
+    fn new(kind: Kind, rows: u64, columns: u64) -> Matrix {
+        Matrix { kind, rows, columns, whole: 1.0, kept: 0 }
+    }
+}
+
+/// A part of a tensor that becomes a tensor of its own, quantised or as it is. Most tensors are one piece.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Piece {
+    pub(super) name: String,
+    pub(super) shape: Vec<u64>,
+    pub(super) view: View,
+    pub(super) fate: Fate,
+}
+
+/// What becomes of a piece.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Fate {
+    Quantised(Matrix),
+    /// A matrix that is left, and why; engines are told to leave it alone.
+    Left(String),
+    /// What no scheme is for.
+    Copied,
+}
+
+impl Piece {
+    pub(super) fn matrix(&self) -> Option<&Matrix> {
+        match &self.fate {
+            Fate::Quantised(matrix) => Some(matrix),
+            _ => None,
+        }
+    }
+
+    /// A part of fused experts, which the user may have left by its own name. A bias may be of any type.
+    pub(super) fn split(of: Split, kind: Option<Kind>, patterns: &Patterns) -> Piece {
+        let Split { name, rows, columns, is_bias, view } = of;
+        let fate = match (patterns.find(&name), kind) {
+            (_, None) => Fate::Copied,
+            _ if is_bias => Fate::Copied,
+            (Some(pattern), _) => Fate::Left(format!("--ignore {pattern}")),
+            (None, Some(kind)) => Fate::Quantised(Matrix::new(kind, rows, columns)),
+        };
+        let shape = if is_bias { vec![rows] } else { vec![rows, columns] };
+        Piece { name, shape, view, fate }
+    }
+}
+
 /// What becomes of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Choice {
-    Taken(Matrix),
+    /// Its pieces take its place, in this order.
+    Taken(Vec<Piece>),
     /// A matrix that is left as it is, and why; engines are told to leave it alone.
     Left(String),
     /// What no scheme is for.
@@ -30,14 +79,30 @@ pub(super) enum Choice {
 }
 
 impl Choice {
-    pub(super) fn is_taken(&self) -> bool {
-        matches!(self, Choice::Taken(_))
+    pub(super) fn pieces(&self) -> &[Piece] {
+        match self {
+            Choice::Taken(pieces) => pieces,
+            _ => &[],
+        }
     }
 
-    pub(super) fn kind(&self) -> Option<Kind> {
-        match self {
-            Choice::Taken(matrix) => Some(matrix.kind),
+    pub(super) fn piece(&self, at: usize) -> Option<&Piece> {
+        self.pieces().get(at)
+    }
+
+    pub(super) fn matrix_mut(&mut self, at: usize) -> Option<&mut Matrix> {
+        let Choice::Taken(pieces) = self else { return None };
+        match &mut pieces.get_mut(at)?.fate {
+            Fate::Quantised(matrix) => Some(matrix),
             _ => None,
+        }
+    }
+
+    /// Leaves a piece as it is; a tensor that is one piece stays whole.
+    pub(super) fn leave(&mut self, at: usize, why: String) {
+        match self {
+            Choice::Taken(pieces) if pieces.len() > 1 => pieces[at].fate = Fate::Left(why),
+            _ => *self = Choice::Left(why),
         }
     }
 }
@@ -63,7 +128,7 @@ impl Patterns {
     }
 
     /// The first pattern that a tensor's or its module's name fits.
-    fn find(&self, tensor: &str) -> Option<&str> {
+    pub(super) fn find(&self, tensor: &str) -> Option<&str> {
         let mut found = None;
         for (pattern, is_used) in &self.patterns {
             if fits(pattern, module(tensor)) || fits(pattern, tensor) {
@@ -102,26 +167,83 @@ pub(super) fn module(tensor: &str) -> &str {
     tensor.rsplit_once('.').map_or(tensor, |(module, _)| module)
 }
 
+/// The module of a tensor from its first number on, and the word before that: `layers.0.mlp.down_proj`.
+pub(super) fn tail(tensor: &str) -> Option<&str> {
+    let module = module(tensor);
+    let (mut before, mut at) = (0, 0);
+    for part in module.split('.') {
+        if at > 0 && part.parse::<u32>().is_ok() {
+            return Some(&module[before..]);
+        }
+        (before, at) = (at, at + part.len() + 1);
+    }
+    None
+}
+
+/// A pattern for engines that load a part of a model under another prefix.
+pub(super) fn under_any_prefix(tail: &str) -> String {
+    format!("re:(.*\\.)?{}$", tail.replace('.', "\\."))
+}
+
 /// The name of what is stored for `tensor`.
 pub(super) fn part_name(tensor: &str, part: &str) -> String {
     format!("{}.{part}", module(tensor))
 }
 
-/// Parts of the names of matrices that are left: embeddings, the output layer, norms, routers of experts.
-const KEPT: [&str; 7] = ["embed", "lm_head", "wte", "wpe", "norm", "router", "gate.weight"];
+/// Parts of the names of matrices that are left: embeddings, the output layer, norms, routers of experts, blocks that
+/// several layers share (Zamba stores them once, under one of their names).
+const KEPT: [&str; 9] = [
+    "embed",
+    "lm_head",
+    "wte",
+    "wpe",
+    "norm",
+    "router",
+    "gate.weight",
+    "relative_attention_bias",
+    "shared_transf",
+];
+/// The last part of the names of modules that are left: embeddings of other names, codebooks, learned queries and
+/// tokens, heads that classify. Most are no Linear layers; the heads are small, and errors there are errors of the
+/// answer.
+const KEPT_MODULES: [&str; 13] = [
+    "classifier",
+    "codebook",
+    "emb",
+    "qa_outputs",
+    "queries_features",
+    "query_feat",
+    "reference_points",
+    "score",
+    "seq_relationship",
+    "shared",
+    "token",
+    "tokens",
+    "w",
+];
 
-/// What becomes of a tensor.
-pub(super) fn of(tensor: &Tensor, scheme: Scheme, patterns: &Patterns) -> Choice {
-    decide((&tensor.name, &tensor.dtype, &tensor.shape), scheme, patterns.find(&tensor.name))
+/// The word by which a tensor of this name is left, where there is one.
+fn kept(name: &str) -> Option<&'static str> {
+    let module = module(name);
+    let last = module.rsplit('.').next().unwrap_or(module);
+    let ends = |word: &str| last == word || last.strip_suffix(word).is_some_and(|rest| rest.ends_with('_'));
+    let by_part = KEPT.into_iter().find(|word| name.contains(word));
+    by_part.or_else(|| KEPT_MODULES.into_iter().find(|word| ends(word)))
 }
 
-/// What becomes of a tensor of this name, type and shape, which a pattern of the user names.
-pub(super) fn decide(tensor: (&str, &str, &[u64]), scheme: Scheme, ignored: Option<&str>) -> Choice {
+/// What becomes of a tensor of this name, type and shape, which a pattern of the user names. Fused experts are left
+/// here.
+pub(super) fn decide(
+    tensor: (&str, &str, &[u64]),
+    scheme: Scheme,
+    architecture: &Architecture,
+    ignored: Option<&str>,
+) -> Choice {
     let (name, dtype, shape) = tensor;
     let is_float = Kind::of(dtype).is_some() || dtype == "F64";
     let is_weight = name.ends_with(".weight");
     if is_float && shape.len() == 3 && (is_weight || name.contains("experts.")) {
-        return Choice::Left("it has 3 dimensions: fused experts and convolutions are not split".to_owned());
+        return Choice::Left("it has 3 dimensions: Linear layers have 2".to_owned());
     }
     let (&[rows, columns], true, true) = (shape, is_float, is_weight) else {
         return Choice::Other;
@@ -129,8 +251,16 @@ pub(super) fn decide(tensor: (&str, &str, &[u64]), scheme: Scheme, ignored: Opti
     if let Some(pattern) = ignored {
         return Choice::Left(format!("--ignore {pattern}"));
     }
-    if let Some(word) = KEPT.iter().find(|word| name.contains(**word)) {
+    if let Some(word) = kept(name) {
         return Choice::Left(format!("left by default: its name has {word:?}"));
+    }
+    // Layers have numbers, embeddings and output layers have none.
+    let is_in_layer = name.split('.').any(|part| part.parse::<u32>().is_ok());
+    if !is_in_layer && architecture.is_vocabulary(rows) {
+        return Choice::Left("left by default: it has a row for each word of the vocabulary".to_owned());
+    }
+    if let Some(why) = architecture.not_linear(module(name)) {
+        return Choice::Left(why.to_owned());
     }
     let Some(kind) = Kind::of(dtype) else {
         return Choice::Left(format!("its type is {dtype}: BF16, F16 and F32 are quantised"));
@@ -138,11 +268,39 @@ pub(super) fn decide(tensor: (&str, &str, &[u64]), scheme: Scheme, ignored: Opti
     if rows == 0 || columns == 0 {
         return Choice::Left("it is empty".to_owned());
     }
-    if !columns.is_multiple_of(scheme.multiple()) {
-        let (name, multiple) = (scheme.name(), scheme.multiple());
-        return Choice::Left(format!("it has {columns} columns: {name} takes multiples of {multiple}"));
+    if let Some(why) = too_narrow(columns, scheme) {
+        return Choice::Left(why);
     }
-    Choice::Taken(Matrix { kind, rows, columns, whole: 1.0, kept: 0 })
+    Choice::Taken(vec![Piece {
+        name: name.to_owned(),
+        shape: shape.to_vec(),
+        view: View::whole(rows, columns),
+        fate: Fate::Quantised(Matrix::new(kind, rows, columns)),
+    }])
+}
+
+/// Why a scheme does not take a matrix of so many columns.
+pub(super) fn too_narrow(columns: u64, scheme: Scheme) -> Option<String> {
+    let (name, multiple) = (scheme.name(), scheme.multiple());
+    (!columns.is_multiple_of(multiple))
+        .then(|| format!("it has {columns} columns: {name} takes multiples of {multiple}"))
+}
+
+/// Leaves the matrices of a file without config.json if one of them shows that it is of GPT-2's kind.
+pub(super) fn leave_conv1d(tensors: &[(&str, &[u64])], choices: &mut [Choice]) {
+    let shows = |(name, shape): &(&str, &[u64])| match shape {
+        &[rows, columns] => architecture::is_conv1d(name, *rows, *columns),
+        _ => false,
+    };
+    if !tensors.iter().any(shows) {
+        return;
+    }
+    let gpt2 = Architecture::read(&serde_json::json!({"model_type": "gpt2"}));
+    for ((name, _), choice) in tensors.iter().zip(choices) {
+        if let (Choice::Taken(_), Some(why)) = (&*choice, gpt2.not_linear(module(name))) {
+            *choice = Choice::Left(why.to_owned());
+        }
+    }
 }
 
 /// Why a matrix is left whose values cannot be quantised.
@@ -171,7 +329,82 @@ pub(super) fn fused(tensor: &str) -> Option<(String, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::fits;
+    use super::{Architecture, Choice, decide, fits, tail, under_any_prefix};
+    use crate::quantize::scheme::Scheme;
+    use serde_json::json;
+
+    /// Lines of `testdata/weights/modules.tsv`: kind, model type, name, rows, columns, whether rows are a vocabulary's.
+    fn modules() -> Vec<(&'static str, &'static str, &'static str, [u64; 2], bool)> {
+        let text = include_str!("../../../../testdata/weights/modules.tsv");
+        text.lines()
+            .map(|line| {
+                let parts: Vec<&str> = line.split('\t').collect();
+                let number = |at: usize| parts[at].parse().unwrap();
+                (parts[0], parts[1], parts[2], [number(3), number(4)], number(5) == 1)
+            })
+            .collect()
+    }
+
+    fn chosen(model_type: &str, name: &str, shape: [u64; 2], is_vocabulary: bool) -> Choice {
+        let size = if is_vocabulary { shape[0] } else { 7_777_777 };
+        let config = json!({"model_type": model_type, "vocab_size": size});
+        decide((name, "BF16", &shape), Scheme::Fp8, &Architecture::read(&config), None)
+    }
+
+    #[test]
+    fn no_architecture_of_transformers_has_another_layer_quantised() {
+        let wrong: Vec<_> = modules()
+            .into_iter()
+            .filter(|(kind, model_type, name, shape, is_vocabulary)| {
+                *kind == "other"
+                    && matches!(chosen(model_type, name, *shape, *is_vocabulary), Choice::Taken(_))
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{} are not Linear layers: {wrong:#?}", wrong.len());
+    }
+
+    #[test]
+    fn most_linear_layers_of_transformers_are_quantised() {
+        let all: Vec<_> = modules().into_iter().filter(|line| line.0 == "linear").collect();
+        let left: Vec<_> = all
+            .iter()
+            .filter(|(_, model_type, name, shape, is_vocabulary)| {
+                !matches!(chosen(model_type, name, *shape, *is_vocabulary), Choice::Taken(_))
+            })
+            .map(|line| line.2)
+            .collect();
+        assert!(all.len() > 100 && left.len() * 5 < all.len(), "{} of {}: {left:#?}", left.len(), all.len());
+    }
+
+    #[test]
+    fn engines_are_told_of_every_output_layer_that_shares_an_embedding() {
+        let mut wrong = Vec::new();
+        for (kind, model_type, name, ..) in modules() {
+            let module = name.strip_suffix(".weight").unwrap();
+            // One is told of every model; blocks that layers share are told by a pattern.
+            if kind != "tied" || module == "lm_head" || module.contains("shared_transf") {
+                continue;
+            }
+            let found = Architecture::read(&json!({"model_type": model_type}));
+            let names = |output: &str| match output.strip_prefix("re:") {
+                Some(pattern) => module.starts_with(&pattern.replace('\\', "").replace(".*", "")),
+                None => output == module,
+            };
+            if !found.outputs().any(names) {
+                wrong.push((model_type, module));
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn a_tail_begins_before_the_first_number() {
+        assert_eq!(tail("model.language.layers.3.mlp.2.up.weight"), Some("layers.3.mlp.2.up"));
+        assert_eq!(tail("h.0.weight"), Some("h.0"));
+        assert_eq!(tail("0.a.weight"), None);
+        assert_eq!(tail("lm_head.weight"), None);
+        assert_eq!(under_any_prefix("h.0.fc"), r"re:(.*\.)?h\.0\.fc$");
+    }
 
     #[test]
     fn a_star_stands_for_any_characters() {

@@ -1,25 +1,34 @@
 //! Quantises the matrices of a model without data, and writes them as compressed-tensors does.
 //!
 //! [`quantize()`] works on a file or on a folder with shards. [`matrix`] is the arithmetic, `sparse` what drops values,
-//! [`scheme`] what each scheme stores, `choice` which tensors are taken, `shard` one file. A model is read once (for
-//! `nvfp4` and `sparse-bitmask` twice: they need the largest value of a matrix first, or how many are not zero), some
-//! rows at a time. A folder is written beside its place and renamed when it is complete.
+//! [`scheme`] what each scheme stores, `choice` which tensors are taken, `architecture` what config.json tells of them,
+//! [`experts`] how fused experts are split, `shard` one file, `view` reads what a matrix is made of. A model is read
+//! once (for `nvfp4` and `sparse-bitmask` twice: they need the largest value of a matrix first, or how many are not
+//! zero), some rows at a time, or one expert where experts are stored transposed. A folder is written beside its place
+//! and renamed when it is complete.
 
+mod architecture;
 mod choice;
+pub mod experts;
+mod layout;
 pub mod matrix;
 mod number;
 pub mod scheme;
 mod settings;
 mod shard;
 mod sparse;
+mod view;
 
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::input::Input;
 use crate::output::{PartFolder, is_same};
 use crate::packed;
-use choice::{Choice, Matrix, Patterns};
-use gapless_formats::safetensors::Header;
+use crate::work::Work;
+use architecture::Architecture;
+use choice::{Choice, Fate, Patterns, Piece};
+use experts::{Described, Experts, Role};
+use gapless_formats::safetensors::{Header, Tensor};
 use matrix::Kind;
 use scheme::Scheme;
 use serde_json::Value as Json;
@@ -33,7 +42,8 @@ pub struct Options {
     pub scheme: Scheme,
     /// Modules to leave as they are: names, in which `*` stands for any characters.
     pub ignore: Vec<String>,
-    pub threads: usize,
+    pub experts: Experts,
+    pub work: Work,
 }
 
 /// A matrix that was quantised.
@@ -72,6 +82,8 @@ pub struct Done {
     pub unmatched: Vec<String>,
     /// Folders and large files that were not copied.
     pub not_copied: Vec<PathBuf>,
+    /// What is known to go wrong in an engine.
+    pub notes: Vec<String>,
 }
 
 impl Done {
@@ -88,15 +100,109 @@ struct File {
     choices: Vec<Choice>,
 }
 
-/// What a tensor of this name, type and shape takes as `scheme` without patterns of the user; `None`: it stays as it
-/// is. `sparse-bitmask` stores what is not zero, so this is the most that it takes.
-pub fn size(tensor: (&str, &str, &[u64]), scheme: Scheme) -> Option<u64> {
-    match choice::decide(tensor, scheme, None) {
-        Choice::Taken(Matrix { kind, rows, columns, .. }) => {
-            Some(scheme.bytes(kind.name(), rows, columns, rows * columns.div_ceil(2)))
-        }
-        Choice::Left(_) | Choice::Other => None,
+impl File {
+    /// Every piece of the result that is quantised: its tensor, its place among the tensor's pieces, and itself.
+    fn matrices(&self) -> impl Iterator<Item = (usize, usize, &Piece, &choice::Matrix)> {
+        self.choices.iter().enumerate().flat_map(|(source, choice)| {
+            let pieces = choice.pieces().iter().enumerate();
+            pieces.filter_map(move |(at, piece)| piece.matrix().map(|matrix| (source, at, piece, matrix)))
+        })
     }
+}
+
+/// What tensors take as `scheme` without patterns of the user, of a model whose config.json is not known; `None`: the
+/// tensor stays as it is. `sparse-bitmask` stores what is not zero, so this is the most that it takes. Fused experts
+/// count as split: how they hold gate and up does not change their size.
+pub fn sizes(tensors: &[(&str, &str, &[u64])], scheme: Scheme) -> Vec<Option<u64>> {
+    let nothing = Architecture::default();
+    let mut choices: Vec<Choice> =
+        tensors.iter().map(|tensor| choice::decide(*tensor, scheme, &nothing, None)).collect();
+    choice::leave_conv1d(
+        &tensors.iter().map(|(name, _, shape)| (*name, *shape)).collect::<Vec<_>>(),
+        &mut choices,
+    );
+    let described: Vec<Described<'_>> =
+        tensors.iter().map(|(name, dtype, shape)| Described { name, dtype, shape }).collect();
+    let Ok(patterns) = Patterns::new(&[], Path::new("")) else { return vec![None; tensors.len()] };
+    let said = Experts::Split(experts::Halves::Halves);
+    for (at, choice) in split(&described, scheme, said, &nothing, &patterns) {
+        choices[at] = choice;
+    }
+    let size = |piece: &Piece, dtype: &str| match piece.matrix() {
+        Some(matrix) => {
+            let (rows, columns) = (matrix.rows, matrix.columns);
+            scheme.bytes(matrix.kind.name(), rows, columns, rows * columns.div_ceil(2))
+        }
+        None => {
+            piece.shape.iter().product::<u64>() * gapless_formats::safetensors::bits(dtype).unwrap_or(8) / 8
+        }
+    };
+    choices
+        .iter()
+        .zip(tensors)
+        .map(|(choice, (_, dtype, _))| match choice {
+            Choice::Taken(pieces) if pieces.iter().any(|piece| piece.matrix().is_some()) => {
+                Some(pieces.iter().map(|piece| size(piece, dtype)).sum())
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+/// What becomes of fused experts, by the places of their tensors: each layer's are split, or left with a reason.
+fn split(
+    tensors: &[Described<'_>],
+    scheme: Scheme,
+    experts: Experts,
+    architecture: &Architecture,
+    patterns: &Patterns,
+) -> Vec<(usize, Choice)> {
+    let mut layers: BTreeMap<&str, BTreeMap<Role, usize>> = BTreeMap::new();
+    for (at, tensor) in tensors.iter().enumerate() {
+        if let Some((parent, role)) = experts::role(*tensor) {
+            layers.entry(parent).or_default().insert(role, at);
+        }
+    }
+    let mut choices = Vec::new();
+    for (parent, members) in layers {
+        let member = |role| members.get(&role).map(|at| tensors[*at]);
+        let ignored = members.values().find_map(|at| patterns.find(tensors[*at].name));
+        let pair = (member(Role::GateUp), member(Role::Down));
+        if pair.0.is_none() && pair.1.is_none() {
+            continue;
+        }
+        let found = match ignored {
+            Some(pattern) => Err(format!("--ignore {pattern}")),
+            None => experts::layer(pair, experts, architecture),
+        };
+        let found = found.and_then(|layer| {
+            let narrow =
+                [layer.hidden, layer.inner].into_iter().find_map(|size| choice::too_narrow(size, scheme));
+            if let Some(why) = narrow {
+                return Err(format!("fused experts: a matrix of theirs stays, so all do: {why}"));
+            }
+            for role in [Role::GateUpBias, Role::DownBias] {
+                let (Some(gate_up), Some(bias)) = (pair.0, member(role)) else { continue };
+                if !layer.takes_bias(role, bias.shape) || gate_up.dtype != bias.dtype {
+                    let why = "fused experts: the shape or type of their bias is not that of the matrices";
+                    return Err(why.to_owned());
+                }
+            }
+            Ok(layer)
+        });
+        for (role, at) in members {
+            choices.push(match (&found, role) {
+                (Ok(layer), _) => {
+                    let kind = Kind::of(tensors[at].dtype);
+                    let pieces = layer.split(parent, role).into_iter();
+                    (at, Choice::Taken(pieces.map(|of| Piece::split(of, kind, patterns)).collect()))
+                }
+                (Err(_), Role::GateUpBias | Role::DownBias) => (at, Choice::Other),
+                (Err(why), _) => (at, Choice::Left(why.clone())),
+            });
+        }
+    }
+    choices
 }
 
 /// Quantises `from`, a file or a folder with shards, as `to`, which appears whole or not at all.
@@ -113,15 +219,17 @@ pub fn quantize(from: &Path, to: &Path, options: &Options) -> Result<Done> {
     }
     let settings = Settings::read(&found)?;
     let patterns = Patterns::new(&options.ignore, from)?;
-    let mut files = open(&found.shards, options.scheme, &patterns)?;
+    let architecture = settings.architecture();
+    let mut files = open(&found.shards, options, &architecture, &patterns)?;
     let unmatched = patterns.unmatched();
     match options.scheme {
         Scheme::Nvfp4 => whole_scales(&mut files)?,
         Scheme::SparseBitmask => stored_values(&mut files)?,
         _ => {}
     }
-    if !files.iter().flat_map(|file| &file.choices).any(Choice::is_taken) {
-        let what = format!("no tensor can be quantised as {}", options.scheme.name());
+    if files.iter().all(|file| file.matrices().next().is_none()) {
+        let why = most_common(&files).map(|why| format!("; most often: {why}")).unwrap_or_default();
+        let what = format!("no tensor can be quantised as {}{why}", options.scheme.name());
         let help = "weights of Linear layers are 2-D floats named *.weight; `gapless weights info` lists the tensors";
         return Error::refused(from, what, help);
     }
@@ -141,6 +249,7 @@ pub fn quantize(from: &Path, to: &Path, options: &Options) -> Result<Done> {
         has_config: settings.has_config(),
         unmatched,
         not_copied: found.left_out.clone(),
+        notes: notes(&files, options.scheme, &architecture),
     };
     let mut written: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
     for file in &mut files {
@@ -151,15 +260,39 @@ pub fn quantize(from: &Path, to: &Path, options: &Options) -> Result<Done> {
         written.insert(name, tensors);
     }
     let mut ignore: BTreeSet<String> = BTreeSet::from(["lm_head".to_owned()]);
+    ignore.extend(architecture.outputs().map(str::to_owned));
     for (tensor, choice) in files.iter().flat_map(|file| file.header.tensors.iter().zip(&file.choices)) {
         match choice {
             Choice::Left(why) => {
                 ignore.insert(choice::module(&tensor.name).to_owned());
+                if let Some((parent, _)) = experts::role(described(tensor)) {
+                    ignore.insert(experts::ignored(parent));
+                }
                 done.left.push(Left { name: tensor.name.clone(), why: why.clone() });
             }
             Choice::Other => done.others += 1,
-            Choice::Taken(_) => {}
+            Choice::Taken(pieces) => {
+                for piece in pieces {
+                    match &piece.fate {
+                        Fate::Left(why) => {
+                            ignore.insert(choice::module(&piece.name).to_owned());
+                            done.left.push(Left { name: piece.name.clone(), why: why.clone() });
+                        }
+                        Fate::Copied => done.others += 1,
+                        Fate::Quantised(_) => {}
+                    }
+                }
+            }
         }
+    }
+    if architecture.has_parts() {
+        let taken: HashSet<&str> =
+            files.iter().flat_map(File::matrices).filter_map(|found| choice::tail(&found.2.name)).collect();
+        let tails = done.left.iter().filter_map(|left| choice::tail(&left.name));
+        ignore.extend(tails.filter(|tail| !taken.contains(tail)).map(choice::under_any_prefix));
+    }
+    if ignore.iter().any(|name| name.contains("shared_transf")) {
+        ignore.insert("re:.*shared_transf.*".to_owned());
     }
     let ignore: Vec<String> = ignore.into_iter().collect();
     done.config = options.scheme.config(&ignore, sparsity(&files, options.scheme));
@@ -170,13 +303,49 @@ pub fn quantize(from: &Path, to: &Path, options: &Options) -> Result<Done> {
     Ok(done)
 }
 
+fn described(tensor: &Tensor) -> Described<'_> {
+    Described { name: &tensor.name, dtype: &tensor.dtype, shape: &tensor.shape }
+}
+
+/// What is known to go wrong in an engine with this model.
+fn notes(files: &[File], scheme: Scheme, architecture: &Architecture) -> Vec<String> {
+    let all = || files.iter().flat_map(File::matrices);
+    let is_of_expert = |name: &str| {
+        name.split_once(".experts.")
+            .is_some_and(|(_, rest)| rest.starts_with(|next: char| next.is_ascii_digit()))
+    };
+    if !all().any(|(_, _, piece, _)| is_of_expert(&piece.name)) {
+        return Vec::new();
+    }
+    let was_split = all().any(|(_, at, ..)| at > 0);
+    architecture.notes(scheme, was_split).map(str::to_owned).into_iter().collect()
+}
+
+/// The reason that most matrices are left for.
+fn most_common(files: &[File]) -> Option<String> {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for choice in files.iter().flat_map(|file| &file.choices) {
+        if let Choice::Left(why) = choice {
+            *reasons.entry(why).or_default() += 1;
+        }
+    }
+    reasons.into_iter().max_by_key(|(_, count)| *count).map(|(why, _)| why.to_owned())
+}
+
 /// The headers of all files, and a choice for each tensor.
-fn open(shards: &[PathBuf], scheme: Scheme, patterns: &Patterns) -> Result<Vec<File>> {
+fn open(
+    shards: &[PathBuf],
+    options: &Options,
+    architecture: &Architecture,
+    patterns: &Patterns,
+) -> Result<Vec<File>> {
+    let scheme = options.scheme;
     let mut files = Vec::new();
     let mut names: HashSet<String> = HashSet::new();
     for path in shards {
-        let input = Input::open(path)?;
+        let mut input = Input::open(path)?;
         let header = input.header()?;
+        input.pace = options.work.pace.clone();
         if packed::is_packed(&header) {
             return Error::refused(
                 path,
@@ -190,17 +359,41 @@ fn open(shards: &[PathBuf], scheme: Scheme, patterns: &Patterns) -> Result<Vec<F
                 return Error::refused(path, what, "leave one set of weights in the folder");
             }
         }
-        let choices = header.tensors.iter().map(|tensor| choice::of(tensor, scheme, patterns)).collect();
+        let choose = |tensor: &Tensor| {
+            let parts = (&*tensor.name, &*tensor.dtype, &*tensor.shape);
+            choice::decide(parts, scheme, architecture, patterns.find(&tensor.name))
+        };
+        let mut choices: Vec<Choice> = header.tensors.iter().map(choose).collect();
+        let shapes: Vec<(&str, &[u64])> =
+            header.tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        choice::leave_conv1d(&shapes, &mut choices);
         files.push(File { input, header, choices });
+    }
+    // Experts of a layer may be in several files.
+    let places: Vec<(usize, usize)> = files
+        .iter()
+        .enumerate()
+        .flat_map(|(at, file)| (0..file.choices.len()).map(move |source| (at, source)))
+        .collect();
+    let all: Vec<Described<'_>> =
+        files.iter().flat_map(|file| file.header.tensors.iter().map(described)).collect();
+    for (at, choice) in split(&all, scheme, options.experts, architecture, patterns) {
+        let (file, source) = places[at];
+        files[file].choices[source] = choice;
     }
     for file in &files {
         for (tensor, choice) in file.header.tensors.iter().zip(&file.choices) {
-            let Choice::Taken(matrix) = choice else { continue };
-            for part in scheme.parts(matrix.kind.name(), matrix.rows, matrix.columns, matrix.kept) {
-                let name = choice::part_name(&tensor.name, part.name);
-                if name != tensor.name && names.contains(&name) {
-                    let what = format!("tensor {name:?} is there already, so the model is quantised already");
-                    return Error::refused(&file.input.path, what, "give the model before it was quantised");
+            for piece in choice.pieces() {
+                for name in stored_names(piece, scheme) {
+                    if name != tensor.name && names.contains(&name) {
+                        let what =
+                            format!("tensor {name:?} is there already, so the model is quantised already");
+                        return Error::refused(
+                            &file.input.path,
+                            what,
+                            "give the model before it was quantised",
+                        );
+                    }
                 }
             }
         }
@@ -208,12 +401,24 @@ fn open(shards: &[PathBuf], scheme: Scheme, patterns: &Patterns) -> Result<Vec<F
     Ok(files)
 }
 
+/// The names of what is stored for a piece.
+fn stored_names(piece: &Piece, scheme: Scheme) -> Vec<String> {
+    match piece.matrix() {
+        Some(matrix) => scheme
+            .parts(matrix.kind.name(), matrix.rows, matrix.columns, matrix.kept)
+            .iter()
+            .map(|part| choice::part_name(&piece.name, part.name))
+            .collect(),
+        None => vec![piece.name.clone()],
+    }
+}
+
 /// The share of all values that a sparse scheme drops.
 fn sparsity(files: &[File], scheme: Scheme) -> f64 {
     let (mut dropped, mut all) = (0, 0);
     for (tensor, choice) in files.iter().flat_map(|file| file.header.tensors.iter().zip(&file.choices)) {
         all += tensor.shape.iter().product::<u64>();
-        if let Choice::Taken(matrix) = choice {
+        for matrix in choice.pieces().iter().filter_map(Piece::matrix) {
             let values = matrix.rows * matrix.columns;
             dropped += if scheme == Scheme::SparseBitmask { values - matrix.kept } else { values / 2 };
         }
@@ -224,11 +429,19 @@ fn sparsity(files: &[File], scheme: Scheme) -> f64 {
 /// Reads all matrices for the number of values that are stored of each.
 fn stored_values(files: &mut [File]) -> Result<()> {
     for file in files {
-        for index in 0..file.choices.len() {
-            let Choice::Taken(matrix) = &mut file.choices[index] else { continue };
-            match shard::stored(&file.input, &file.header, index, matrix)? {
-                Ok(kept) => matrix.kept = kept,
-                Err(fault) => file.choices[index] = Choice::Left(choice::why(fault)),
+        let mut found = Vec::new();
+        let mut reader = view::Reader::new(&file.input, &file.header);
+        for (source, at, piece, matrix) in file.matrices() {
+            let stored = reader.fold(source, piece, matrix, 0, |sum, bytes| {
+                Ok(sum + matrix::stored(matrix.kind, bytes, matrix.columns as usize)?)
+            })?;
+            found.push((source, at, stored));
+        }
+        for (source, at, stored) in found {
+            match (stored, file.choices[source].matrix_mut(at)) {
+                (Ok(kept), Some(matrix)) => matrix.kept = kept,
+                (Err(fault), _) => file.choices[source].leave(at, choice::why(fault)),
+                (Ok(_), None) => {}
             }
         }
     }
@@ -237,29 +450,39 @@ fn stored_values(files: &mut [File]) -> Result<()> {
 
 /// Reads all matrices for the scale of each. Those that engines fuse into one matrix share a scale.
 fn whole_scales(files: &mut [File]) -> Result<()> {
-    let mut groups: BTreeMap<(String, usize), Vec<(usize, usize)>> = BTreeMap::new();
-    let mut most: BTreeMap<(usize, usize), f32> = BTreeMap::new();
-    for (at, file) in files.iter_mut().enumerate() {
-        for index in 0..file.choices.len() {
-            let Choice::Taken(matrix) = &file.choices[index] else { continue };
-            match shard::largest(&file.input, &file.header, index, matrix.kind)? {
+    type Place = (usize, usize, usize);
+    let mut groups: BTreeMap<(String, usize), Vec<Place>> = BTreeMap::new();
+    let mut most: BTreeMap<Place, f32> = BTreeMap::new();
+    for (of, file) in files.iter_mut().enumerate() {
+        let mut faults = Vec::new();
+        let mut reader = view::Reader::new(&file.input, &file.header);
+        for (source, at, piece, matrix) in file.matrices() {
+            let largest = reader.fold(source, piece, matrix, 0f32, |most, bytes| {
+                Ok(most.max(matrix::largest(matrix.kind, bytes)?))
+            })?;
+            match largest {
                 Ok(largest) => {
-                    most.insert((at, index), largest);
-                    if let Some(group) = choice::fused(&file.header.tensors[index].name) {
-                        groups.entry(group).or_default().push((at, index));
+                    most.insert((of, source, at), largest);
+                    if let Some(group) = choice::fused(&piece.name) {
+                        groups.entry(group).or_default().push((of, source, at));
                     }
                 }
-                Err(fault) => file.choices[index] = Choice::Left(choice::why(fault)),
+                Err(fault) => faults.push((source, at, fault)),
             }
+        }
+        for (source, at, fault) in faults {
+            file.choices[source].leave(at, choice::why(fault));
         }
     }
     for members in groups.values() {
-        let kinds: Vec<Kind> =
-            members.iter().filter_map(|(at, index)| files[*at].choices[*index].kind()).collect();
+        let kind = |place: &Place| {
+            files[place.0].choices[place.1].piece(place.2)?.matrix().map(|matrix| matrix.kind)
+        };
+        let kinds: Vec<Kind> = members.iter().filter_map(kind).collect();
         if kinds.windows(2).any(|pair| pair[0] != pair[1]) {
-            for (at, index) in members {
+            for (of, source, at) in members {
                 let why = "it is fused with matrices of another type, and they must share a scale";
-                files[*at].choices[*index] = Choice::Left(why.to_owned());
+                files[*of].choices[*source].leave(*at, why.to_owned());
             }
             continue;
         }
@@ -268,8 +491,8 @@ fn whole_scales(files: &mut [File]) -> Result<()> {
             most.insert(*member, shared);
         }
     }
-    for ((at, index), largest) in most {
-        if let Choice::Taken(matrix) = &mut files[at].choices[index] {
+    for ((of, source, at), largest) in most {
+        if let Some(matrix) = files[of].choices[source].matrix_mut(at) {
             matrix.whole = matrix::whole_scale(matrix.kind, largest);
         }
     }

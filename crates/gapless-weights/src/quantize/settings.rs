@@ -1,5 +1,6 @@
 //! The small files of a model: config.json gets a `quantization_config`, an index is written anew, all else is copied.
 
+use super::architecture::Architecture;
 use crate::error::{Error, Result};
 use crate::folder::{self, Folder};
 use crate::input::Input;
@@ -47,6 +48,11 @@ impl Settings {
 
     pub(super) fn has_config(&self) -> bool {
         self.config.is_some()
+    }
+
+    /// What config.json tells of the model.
+    pub(super) fn architecture(&self) -> Architecture {
+        self.config.as_ref().map(Architecture::read).unwrap_or_default()
     }
 
     /// Writes all of them; `shards` has each shard's tensors and their bytes.

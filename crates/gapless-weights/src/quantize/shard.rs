@@ -5,18 +5,17 @@
 //! left, and the file is begun again.
 
 use super::choice::{self, Choice, Matrix};
-use super::matrix::{self, Fault, Kind};
+use super::matrix::{self, Fault};
 use super::scheme::{BLOCK, Scheme};
+use super::view::{JOB, Reader, Rows};
 use super::{File, Layer, Options};
 use crate::error::{Error, Result};
-use crate::input::Input;
 use crate::output::Output;
 use crate::pipeline;
 use gapless_formats::safetensors::{Header, bits};
+use std::collections::HashMap;
 use std::path::Path;
 
-/// Bytes of a matrix that one job reads, about.
-const JOB: u64 = 1 << 20;
 /// The longest header that readers of the format take.
 const LONGEST: usize = 100_000_000;
 
@@ -25,8 +24,9 @@ struct Placed {
     name: String,
     dtype: String,
     shape: Vec<u64>,
-    /// The tensor that it comes from, and which of its parts it is.
+    /// The tensor that it comes from, which of its pieces, and which part of what is stored for that.
     source: usize,
+    piece: usize,
     part: usize,
     bytes: u64,
     /// Where its data begins, counted from the beginning of the data.
@@ -35,17 +35,18 @@ struct Placed {
 
 /// Some rows of a matrix.
 struct Job<'a> {
-    source: usize,
+    /// Its place among the file's matrices.
+    at: usize,
     matrix: &'a Matrix,
     first: u64,
-    bytes: Vec<u8>,
+    rows: Rows,
 }
 
 /// What writing a matrix found.
 enum End {
     Whole(Vec<Layer>),
-    /// The tensor that must be left.
-    Fault(usize, Fault),
+    /// The tensor and the piece of it that must be left.
+    Fault(usize, usize, Fault),
 }
 
 /// Writes the file `to`. Gives the name and the bytes of each tensor that it holds.
@@ -68,8 +69,8 @@ pub(super) fn write(
         output.write(8, &header)?;
         let writer = Writer { file, output: &output, placed: &placed, data: 8 + header.len() as u64 };
         match writer.matrices(options)? {
-            End::Fault(source, fault) => {
-                file.choices[source] = Choice::Left(choice::why(fault));
+            End::Fault(source, piece, fault) => {
+                file.choices[source].leave(piece, choice::why(fault));
                 continue;
             }
             End::Whole(found) => layers.extend(found),
@@ -83,78 +84,46 @@ pub(super) fn write(
     }
 }
 
-/// The largest magnitude of a tensor.
-pub(super) fn largest(
-    input: &Input,
-    header: &Header,
-    index: usize,
-    kind: Kind,
-) -> Result<std::result::Result<f32, Fault>> {
-    let tensor = &header.tensors[index];
-    let (mut at, mut most) = (0, 0f32);
-    while at < tensor.bytes() {
-        let length = JOB.min(tensor.bytes() - at);
-        let bytes = input.bytes(header.data() + tensor.begin + at, length as usize)?;
-        match matrix::largest(kind, &bytes) {
-            Ok(found) => most = most.max(found),
-            Err(fault) => return Ok(Err(fault)),
-        }
-        at += length;
-    }
-    Ok(Ok(most))
-}
-
-/// How many values of a matrix `sparse-bitmask` stores.
-pub(super) fn stored(
-    input: &Input,
-    header: &Header,
-    index: usize,
-    matrix: &Matrix,
-) -> Result<std::result::Result<u64, Fault>> {
-    let tensor = &header.tensors[index];
-    let row = matrix.columns * matrix.kind.width() as u64;
-    let step = (JOB / row).max(1) * row;
-    let (mut at, mut sum) = (0, 0);
-    while at < tensor.bytes() {
-        let length = step.min(tensor.bytes() - at);
-        let bytes = input.bytes(header.data() + tensor.begin + at, length as usize)?;
-        match matrix::stored(matrix.kind, &bytes, matrix.columns as usize) {
-            Ok(found) => sum += found,
-            Err(fault) => return Ok(Err(fault)),
-        }
-        at += length;
-    }
-    Ok(Ok(sum))
-}
-
 fn place(header: &Header, choices: &[Choice], scheme: Scheme) -> Vec<Placed> {
     let mut all = Vec::new();
     for (source, (tensor, choice)) in header.tensors.iter().zip(choices).enumerate() {
-        match choice {
-            Choice::Taken(matrix) => {
-                let parts = scheme.parts(matrix.kind.name(), matrix.rows, matrix.columns, matrix.kept);
-                for (part, of) in parts.into_iter().enumerate() {
-                    all.push(Placed {
-                        name: choice::part_name(&tensor.name, of.name),
-                        dtype: of.dtype.to_owned(),
-                        // About as large as the tensor that it comes from, whose bytes were counted, at most.
-                        bytes: of.bytes(),
-                        shape: of.shape,
-                        source,
-                        part,
-                        begin: 0,
-                    });
+        for (at, piece) in choice.pieces().iter().enumerate() {
+            let mut add = |name: String, dtype: &str, shape: Vec<u64>, part| {
+                let values: u64 = shape.iter().product();
+                // About as large as the tensor that it comes from, whose bytes were counted, at most.
+                let bytes = values * bits(dtype).unwrap_or(8) / 8;
+                all.push(Placed {
+                    name,
+                    dtype: dtype.to_owned(),
+                    shape,
+                    source,
+                    piece: at,
+                    part,
+                    bytes,
+                    begin: 0,
+                });
+            };
+            match piece.matrix() {
+                Some(matrix) => {
+                    let parts = scheme.parts(matrix.kind.name(), matrix.rows, matrix.columns, matrix.kept);
+                    for (part, of) in parts.into_iter().enumerate() {
+                        add(choice::part_name(&piece.name, of.name), of.dtype, of.shape, part);
+                    }
                 }
+                None => add(piece.name.clone(), &tensor.dtype, piece.shape.clone(), 0),
             }
-            Choice::Left(_) | Choice::Other => all.push(Placed {
+        }
+        if choice.pieces().is_empty() {
+            all.push(Placed {
                 name: tensor.name.clone(),
                 dtype: tensor.dtype.clone(),
                 shape: tensor.shape.clone(),
                 source,
+                piece: 0,
                 part: 0,
                 bytes: tensor.bytes(),
                 begin: 0,
-            }),
+            });
         }
     }
     all.sort_by(|a, b| bits(&b.dtype).cmp(&bits(&a.dtype)).then_with(|| a.name.cmp(&b.name)));
@@ -202,83 +171,79 @@ impl Writer<'_> {
     /// All matrices, by jobs of some rows; the jobs do not depend on the number of threads, nor do sums of errors.
     fn matrices(&self, options: &Options) -> Result<End> {
         let scheme = options.scheme;
-        let (input, header) = (&self.file.input, &self.file.header);
-        let taken: Vec<(usize, &Matrix)> = self
-            .file
-            .choices
-            .iter()
-            .enumerate()
-            .filter_map(|(source, choice)| match choice {
-                Choice::Taken(matrix) => Some((source, matrix)),
-                _ => None,
-            })
-            .collect();
-        let jobs = taken.iter().flat_map(|&(source, matrix)| {
+        let header = &self.file.header;
+        let taken: Vec<_> = self.file.matrices().collect();
+        let mut reader = Reader::new(&self.file.input, header);
+        // The place among `taken`, the first row, and how many.
+        let ranges = taken.iter().enumerate().flat_map(|(at, (_, _, _, matrix))| {
             let row = matrix.columns * matrix.kind.width() as u64;
             let mut step = (JOB / row).max(1);
             if scheme == Scheme::Fp8Block {
                 step = step.next_multiple_of(BLOCK);
             }
-            (0..matrix.rows.div_ceil(step)).map(move |at| {
-                let (first, count) = (at * step, step.min(matrix.rows - at * step));
-                let begin = header.data() + header.tensors[source].begin + first * row;
-                Ok(Job { source, matrix, first, bytes: input.bytes(begin, (count * row) as usize)? })
-            })
+            let range = move |k: u64| (at, k * step, step.min(matrix.rows - k * step));
+            (0..matrix.rows.div_ceil(step)).map(range)
         });
-        let mut sums = vec![(0.0f64, 0.0f64); self.file.choices.len()];
+        let jobs = ranges.map(|(at, first, count)| {
+            let (source, _, piece, matrix) = taken[at];
+            Ok(Job { at, matrix, first, rows: reader.rows(source, piece, first, count)? })
+        });
+        let mut sums = vec![(0.0f64, 0.0f64); taken.len()];
         // Values that were stored of each matrix so far: rows come in order.
-        let mut stored = vec![0u64; self.file.choices.len()];
+        let mut stored = vec![0u64; taken.len()];
         let mut fault = None;
         let work = |_: &mut (), job: Job<'_>| {
             let matrix = job.matrix;
-            let rows = matrix::rows(scheme, matrix.kind, &job.bytes, matrix.columns as usize, matrix.whole);
-            (job.source, job.first, rows)
+            let bytes = job.rows.bytes();
+            let rows = matrix::rows(scheme, matrix.kind, &bytes, matrix.columns as usize, matrix.whole);
+            (job.at, job.first, rows)
         };
-        let places = self.places();
+        let places = self.places(taken.iter().map(|&(source, at, _, _)| (source, at)));
         pipeline::ordered(
-            options.threads,
+            options.work.threads,
             jobs,
             || (),
             work,
-            |(source, first, rows)| {
+            |(at, first, rows)| {
                 if fault.is_some() {
                     return Ok(());
                 }
                 let rows = match rows {
                     Ok(rows) => rows,
                     Err(found) => {
-                        fault = Some((source, found));
+                        fault = Some((at, found));
                         return Ok(());
                     }
                 };
-                let [weights, scales] = [0, 1].map(|part| &self.placed[places[source][part]]);
+                let [weights, scales] = [0, 1].map(|part| &self.placed[places[at][part]]);
                 if scheme == Scheme::SparseBitmask {
                     let width = bits(&weights.dtype).unwrap_or(8) / 8;
                     // A file that changes meanwhile may keep more: nothing is written beside its place.
-                    let room = weights.bytes.saturating_sub(stored[source] * width);
+                    let room = weights.bytes.saturating_sub(stored[at] * width);
                     let length = rows.weights.len().min(room as usize);
-                    self.put(weights, stored[source] * width, &rows.weights[..length])?;
+                    self.put(weights, stored[at] * width, &rows.weights[..length])?;
                     let mut offsets = Vec::with_capacity(8 * rows.kept.len());
                     for kept in &rows.kept {
-                        offsets.extend_from_slice(&stored[source].to_le_bytes());
-                        stored[source] += kept;
+                        offsets.extend_from_slice(&stored[at].to_le_bytes());
+                        stored[at] += kept;
                     }
-                    self.put(&self.placed[places[source][3]], first * 8, &offsets)?;
+                    self.put(&self.placed[places[at][3]], first * 8, &offsets)?;
                 } else {
                     self.put(weights, first * row_bytes(weights), &rows.weights)?;
                 }
                 let first = if scheme == Scheme::Fp8Block { first / BLOCK } else { first };
                 self.put(scales, first * row_bytes(scales), &rows.scales)?;
-                sums[source].0 += rows.error;
-                sums[source].1 += rows.values;
+                sums[at].0 += rows.error;
+                sums[at].1 += rows.values;
                 Ok(())
             },
         )?;
-        if let Some((source, fault)) = fault {
-            return Ok(End::Fault(source, fault));
+        if let Some((at, fault)) = fault {
+            let (source, piece, _, _) = taken[at];
+            return Ok(End::Fault(source, piece, fault));
         }
         let mut layers = Vec::new();
-        for (source, matrix) in taken {
+        for (at, (_, _, piece, matrix)) in taken.into_iter().enumerate() {
             let whole = match scheme {
                 Scheme::W4a16 | Scheme::Sparse24 | Scheme::SparseBitmask => {
                     [matrix.rows.to_le_bytes(), matrix.columns.to_le_bytes()].concat()
@@ -286,12 +251,12 @@ impl Writer<'_> {
                 Scheme::Nvfp4 => matrix.whole.to_le_bytes().to_vec(),
                 _ => Vec::new(),
             };
-            if let Some(part) = places[source].get(2) {
+            if let Some(part) = places[at].get(2) {
                 self.put(&self.placed[*part], 0, &whole)?;
             }
-            let (error, values) = sums[source];
+            let (error, values) = sums[at];
             layers.push(Layer {
-                name: header.tensors[source].name.clone(),
+                name: piece.name.clone(),
                 dtype: matrix.kind.name(),
                 rows: matrix.rows,
                 columns: matrix.columns,
@@ -301,11 +266,15 @@ impl Writer<'_> {
         Ok(End::Whole(layers))
     }
 
-    /// For each tensor of the input, the numbers of its parts in the result, in their order.
-    fn places(&self) -> Vec<Vec<usize>> {
-        let mut places = vec![Vec::new(); self.file.choices.len()];
+    /// For each matrix, the numbers of its parts in the result, in their order.
+    fn places(&self, matrices: impl Iterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
+        let numbers: HashMap<(usize, usize), usize> =
+            matrices.enumerate().map(|(number, place)| (place, number)).collect();
+        let mut places = vec![Vec::new(); numbers.len()];
         for (at, placed) in self.placed.iter().enumerate() {
-            places[placed.source].push((placed.part, at));
+            if let Some(number) = numbers.get(&(placed.source, placed.piece)) {
+                places[*number].push((placed.part, at));
+            }
         }
         places
             .into_iter()
@@ -320,16 +289,36 @@ impl Writer<'_> {
         self.output.write(self.data + placed.begin + at, bytes)
     }
 
-    /// What is copied.
+    /// What is copied: whole tensors, and pieces that are not quantised.
     fn others(&self) -> Result<()> {
-        let header = &self.file.header;
-        for placed in self.placed.iter().filter(|placed| !self.file.choices[placed.source].is_taken()) {
-            let from = header.data() + header.tensors[placed.source].begin;
-            let mut at = 0;
-            while at < placed.bytes {
-                let length = JOB.min(placed.bytes - at);
-                self.put(placed, at, &self.file.input.bytes(from + at, length as usize)?)?;
-                at += length;
+        let (input, header) = (&self.file.input, &self.file.header);
+        let mut reader = Reader::new(input, header);
+        // By their places in the input, so that an expert is read once.
+        let mut copied: Vec<&Placed> = self.placed.iter().collect();
+        copied.sort_by_key(|placed| (placed.source, placed.piece, placed.part));
+        for placed in copied {
+            match self.file.choices[placed.source].piece(placed.piece) {
+                Some(piece) if piece.matrix().is_some() => {}
+                Some(piece) => {
+                    let rows = piece.shape[0];
+                    let row = (placed.bytes / rows.max(1)).max(1);
+                    let (step, mut first) = ((JOB / row).max(1), 0);
+                    while first < rows {
+                        let count = step.min(rows - first);
+                        let bytes = reader.rows(placed.source, piece, first, count)?.bytes();
+                        self.put(placed, first * row, &bytes)?;
+                        first += count;
+                    }
+                }
+                None => {
+                    let from = header.data() + header.tensors[placed.source].begin;
+                    let mut at = 0;
+                    while at < placed.bytes {
+                        let length = JOB.min(placed.bytes - at);
+                        self.put(placed, at, &input.bytes(from + at, length as usize)?)?;
+                        at += length;
+                    }
+                }
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::PlainFormat;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
+use gapless_weights::quantize::experts::{Experts, Halves};
 use gapless_weights::quantize::scheme::Scheme;
 use std::path::PathBuf;
 
@@ -166,6 +167,10 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, value_name = "PATTERN")]
     pub(crate) ignore: Vec<String>,
 
+    /// What to do with fused experts, which one tensor holds for all experts of a layer
+    #[arg(long, value_enum, default_value_t = ExpertsArg::Auto)]
+    pub(crate) experts: ExpertsArg,
+
     /// The format of what is printed
     #[arg(long, value_enum, default_value_t = PlainFormat::Text)]
     pub(crate) format: PlainFormat,
@@ -173,6 +178,33 @@ pub(crate) struct QuantizeArgs {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+
+    /// Read at most so many bytes a second, such as 500MB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) limit_rate: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum ExpertsArg {
+    /// Split them if config.json names a model whose layout is known
+    Auto,
+    /// Leave them as they are
+    Leave,
+    /// Split them: gate_up_proj has all of gate, then all of up
+    Halves,
+    /// Split them: gate_up_proj has gate and up in turns
+    Pairs,
+}
+
+impl From<ExpertsArg> for Experts {
+    fn from(asked: ExpertsArg) -> Experts {
+        match asked {
+            ExpertsArg::Auto => Experts::Auto,
+            ExpertsArg::Leave => Experts::Leave,
+            ExpertsArg::Halves => Experts::Split(Halves::Halves),
+            ExpertsArg::Pairs => Experts::Split(Halves::Pairs),
+        }
+    }
 }
 
 /// The schemes by their names, each with a line of help.

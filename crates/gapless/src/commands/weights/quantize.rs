@@ -1,6 +1,6 @@
 //! `gapless weights quantize`: the error of each layer, what was left and why, as a table or as JSON.
 
-use super::{failed, shrunk, threads};
+use super::{failed, manner, shrunk};
 use crate::Answer;
 use crate::cli::PlainFormat;
 use crate::cli::weights::QuantizeArgs;
@@ -14,7 +14,8 @@ use std::fmt::Write;
 
 pub(crate) fn run(args: &QuantizeArgs) -> Result<Answer> {
     let scheme = args.scheme;
-    let options = Options { scheme, ignore: args.ignore.clone(), threads: threads(args.threads) };
+    let work = manner(args.threads, args.limit_rate.as_deref())?;
+    let options = Options { scheme, ignore: args.ignore.clone(), experts: args.experts.into(), work };
     let done =
         gapless_weights::quantize(&args.input, &args.output, &options).map_err(|error| failed(&error))?;
     match args.format {
@@ -29,6 +30,9 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<Answer> {
     }
     for path in &done.not_copied {
         failure::note(&format!("{} is not copied: it is a folder, or too large", path.display()));
+    }
+    for note in &done.notes {
+        failure::note(note);
     }
     if scheme.is_sparse() {
         failure::note(
@@ -100,6 +104,7 @@ fn as_json(done: &Done, scheme: Scheme) -> Value {
         "left": left,
         "other_tensors": done.others,
         "unmatched_patterns": done.unmatched,
+        "notes": done.notes,
         "quantization_config": done.config,
         "config_written": done.has_config,
     })
