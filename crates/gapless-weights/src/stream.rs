@@ -14,7 +14,7 @@
 //! ```
 
 use crate::checksum::checksum;
-use crate::codec::{Damage, Decoder, Encoder, Kind, MOST_VALUES, Path};
+use crate::codec::{Damage, Decoder, Encoder, Kind, MOST_VALUES, Path, settle};
 use std::ops::Range;
 
 const MAGIC: &[u8; 4] = b"GWS1";
@@ -200,7 +200,9 @@ impl Directory {
         decoder: &mut Decoder,
         out: &mut [u8],
     ) -> Result<(), StreamError> {
-        self.decode_before(chunk, bytes, decoder, out, &[])
+        let result = self.decode_before(chunk, bytes, decoder, out, &[]);
+        decoder.settle();
+        result
     }
 
     /// As `decode`, where `next` is what is decoded after it.
@@ -275,6 +277,9 @@ pub fn encode_with(encoder: &mut Encoder, values: &[u8], out: &mut [u8], past_ca
         directory.entries.push(Entry { start: at as u64, length, checksum });
         at += length;
     }
+    if past_caches {
+        settle();
+    }
     let head = directory.to_bytes();
     out[..head.len()].copy_from_slice(&head);
     at
@@ -330,11 +335,12 @@ fn decode_all(
     // `parse` saw that all ranges lie in the stream.
     let bytes_of = |entry: &Entry| &stream[entry.start as usize..entry.start as usize + entry.length];
     let parts = out.chunks_mut(directory.chunk * directory.kind.width());
-    for (chunk, (part, entry)) in parts.zip(&directory.entries).enumerate() {
+    let result = parts.zip(&directory.entries).enumerate().try_for_each(|(chunk, (part, entry))| {
         let next = directory.entries.get(chunk + 1).map(bytes_of).unwrap_or_default();
-        directory.decode_before(chunk, bytes_of(entry), decoder, part, next)?;
-    }
-    Ok(())
+        directory.decode_before(chunk, bytes_of(entry), decoder, part, next)
+    });
+    decoder.settle();
+    result
 }
 
 #[cfg(test)]

@@ -191,9 +191,6 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
             }
         }
     }
-    if STREAM {
-        _mm_sfence();
-    }
     position
 }
 
@@ -218,9 +215,6 @@ pub(super) fn join<const STREAM: bool>(
                 put::<STREAM>(to, turned);
             }
         }
-    }
-    if STREAM {
-        _mm_sfence();
     }
     blocks
 }

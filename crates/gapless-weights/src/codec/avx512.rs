@@ -143,9 +143,6 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
             put::<STREAM>(to_b, _mm512_shrdi_epi16::<1>(b, b));
         }
     }
-    if STREAM {
-        _mm_sfence();
-    }
     position
 }
 
@@ -167,9 +164,6 @@ pub(super) fn join<const STREAM: bool>(
         let [to_a, to_b] = out.as_chunks_mut::<64>().0 else { continue };
         put::<STREAM>(to_a, _mm512_shrdi_epi16::<1>(a, a));
         put::<STREAM>(to_b, _mm512_shrdi_epi16::<1>(b, b));
-    }
-    if STREAM {
-        _mm_sfence();
     }
     blocks
 }

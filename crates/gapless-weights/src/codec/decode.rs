@@ -1,7 +1,7 @@
 //! Bytes to a chunk of values. Nothing in the bytes is believed: every length is compared with what is there, every
 //! count with what was decoded.
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, settle};
 use super::cascade::{self, Cascade, LEVELS, SYMBOLS};
 use super::path::Path;
 use super::{HEADER, Kind, MOST_VALUES, aligned, mask, rans, three_bits};
@@ -59,12 +59,21 @@ impl Decoder {
     /// Decodes the chunk at the head of `bytes` into `out`, whose length must be the chunk's. After an error `out`
     /// holds anything.
     pub fn chunk(&mut self, bytes: &[u8], out: &mut [u8]) -> Result<()> {
-        self.any(bytes, out, true, &mut Ahead::new(&[]))
+        let result = self.any(bytes, out, true, &mut Ahead::new(&[]));
+        self.settle();
+        result
+    }
+
+    /// Waits until what went past the caches can be seen by all.
+    pub(crate) fn settle(&self) {
+        if self.stream {
+            settle();
+        }
     }
 
     /// As `chunk`, of exactly one chunk; gives its checksum too, decoded or not. Asks for the lines of `next`
-    /// meanwhile: of what is decoded after it.
-    pub fn chunk_and_sum(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> (Result<()>, u64) {
+    /// meanwhile: of what is decoded after it. The caller calls `settle` behind the last chunk.
+    pub(crate) fn chunk_and_sum(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> (Result<()>, u64) {
         let mut ahead = Ahead::summing(bytes, next);
         let result = self.any(bytes, out, true, &mut ahead);
         (result, ahead.finish())

@@ -104,11 +104,11 @@ impl Encoder {
 
     /// As `chunk_before`, into `out`, which has `most` bytes or more; gives the length and the checksum. The chunk is
     /// made in memory that stays in a core's cache, and moved to `out` in one pass: with `past_caches` to memory at
-    /// once, where `out` is aligned.
+    /// once, where `out` is aligned. The caller calls `settle` then, behind the last chunk.
     ///
     /// # Panics
     /// As `chunk`.
-    pub fn chunk_to(
+    pub(crate) fn chunk_to(
         &mut self,
         values: &[u8],
         out: &mut [u8],

@@ -42,6 +42,7 @@ mod path;
 mod portable;
 mod rans;
 
+pub(crate) use ahead::settle;
 pub use decode::{Damage, Decoder};
 pub use encode::Encoder;
 pub use entropy::{Entropy, entropy};
