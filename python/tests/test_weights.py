@@ -154,6 +154,26 @@ def test_types_are_converted_as_torch_does(tmp_path, tensors):
     assert same(part["wide"], tensors["wide"].chunk(4)[1].float())
 
 
+def test_an_interrupt_while_a_load_begins_ends_it(tmp_path):
+    weights.save({"a": torch.randn(1000)}, tmp_path / "m.safetensors", pack=False)
+    target, ended = torch.empty(1000), []
+    with _native.Catalogue(tmp_path / "m.safetensors") as catalogue:
+        real = catalogue._functions
+
+        def start(*arguments):
+            assert real["start"](*arguments) == 0
+            raise KeyboardInterrupt
+
+        def end(handle):
+            ended.append(handle.value)
+            real["end"](handle)
+
+        catalogue._functions = {**real, "start": start, "end": end}
+        with pytest.raises(KeyboardInterrupt):
+            catalogue.load([(0, 0, 4000, target.data_ptr())], _native.Settings(device=-1, threads=1))
+    assert len(ended) == 1 and ended[0]
+
+
 @pytest.mark.parametrize("room", [256, 1000, 70_001, 1 << 20])
 def test_conversions_go_through_a_buffer_of_any_size(tmp_path, monkeypatch, room):
     from gapless.weights import _load

@@ -86,11 +86,12 @@ pub unsafe extern "C" fn gapless_loader_close(catalogue: *const Catalogue) {
     }
 }
 
-/// Begins to load; null where that fails. `driver` names another library than the machine's driver, or is null.
+/// Begins to load, and writes the loading to `out` before it returns, so that no interrupt can lose it. `driver` names
+/// another library than the machine's driver, or is null. 0 for success.
 ///
 /// # Safety
-/// `catalogue` must come from `gapless_loader_open`, `pieces` have `count` entries, and `settings` be there; for
-/// targets and staging memory the promise is that of `Load::start`.
+/// `catalogue` must come from `gapless_loader_open`, `pieces` have `count` entries, and `settings` and `out` be there;
+/// for targets and staging memory the promise is that of `Load::start`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_start(
     catalogue: *const Catalogue,
@@ -98,18 +99,20 @@ pub unsafe extern "C" fn gapless_loader_start(
     count: usize,
     settings: *const Settings,
     driver: *const c_char,
-) -> *mut Load {
-    guarded(|| {
+    out: *mut *mut Load,
+) -> c_int {
+    let started = guarded(|| {
         // SAFETY: the caller's promise. The count goes up for the loading, which gives it back when it ends.
         unsafe {
             Arc::increment_strong_count(catalogue);
             let catalogue = Arc::from_raw(catalogue);
             let pieces = if count == 0 { &[] } else { std::slice::from_raw_parts(pieces, count) };
             let load = Load::start(&catalogue, pieces, *settings, text(driver))?;
-            Ok(Box::into_raw(Box::new(load)))
+            *out = Box::into_raw(Box::new(load));
+            Ok(())
         }
-    })
-    .unwrap_or(std::ptr::null_mut())
+    });
+    c_int::from(started.is_none())
 }
 
 /// Waits at most `milliseconds`: 0 still running, 1 done, 2 failed.

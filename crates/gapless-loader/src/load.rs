@@ -62,7 +62,8 @@ impl Load {
             }
             given => given,
         };
-        let threads = threads.min(jobs.len().max(1));
+        let staged = if settings.staged == 0 { usize::MAX } else { settings.staged as usize };
+        let threads = threads.min(jobs.len().max(1)).min(staged);
         let card = match u32::try_from(settings.device) {
             Ok(device) => Some(Arc::new(Card::open(device, settings, threads, driver)?)),
             Err(_) => None,

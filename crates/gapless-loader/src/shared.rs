@@ -33,6 +33,8 @@ pub struct Settings {
     pub timeout: u32,
     /// How bytes are read and copied: bits of `ways`.
     pub ways: u32,
+    /// Threads that the staging memory is for; 0 where `threads` says it.
+    pub staged: u32,
 }
 
 /// How bytes are read and copied.

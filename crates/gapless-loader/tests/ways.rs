@@ -80,10 +80,38 @@ fn a_card_that_fails_ends_every_thread_with_its_error_and_keeps_nothing_pinned()
             assert_eq!(common::ask(c"test_toggle_broken"), 1);
             let result = read_with(&catalogue, &all(&catalogue), on_card(ways), true);
             assert_eq!(common::ask(c"test_toggle_broken"), 0);
+            assert_eq!(common::ask(c"test_pending"), 0);
             assert!(matches!(result, Err(LoadError::Cuda { .. })), "ways {ways}: {result:?}");
             assert_eq!((registered().0, common::pinned().0), (0, 0), "ways {ways}");
         }
     }
+}
+
+#[test]
+fn calls_that_the_driver_refuses_end_the_loading_when_the_card_has_done_what_it_took() {
+    let _turn = turn();
+    let model = Model::new();
+    for path in [model.plain(), model.packed()] {
+        let catalogue = Arc::new(Catalogue::open(&path).unwrap());
+        let mut refused = 0;
+        for _ in 0..12 {
+            for ways in [ways::KEPT, ways::MAPPED | ways::KEPT] {
+                common::ask(c"test_refuse_next");
+                let result = read_with(&catalogue, &all(&catalogue), on_card(ways), true);
+                common::ask(c"test_refuse_none");
+                assert_eq!(common::ask(c"test_pending"), 0, "the card works for a loading that has ended");
+                refused += usize::from(matches!(result, Err(LoadError::Cuda { .. })));
+                // What is kept of it serves the next one.
+                let (found, _) = read_with(&catalogue, &all(&catalogue), on_card(ways), true).unwrap();
+                for (place, found) in catalogue.tensors.iter().zip(&found) {
+                    assert!(*found == model.bytes(&catalogue.tensor(*place).name));
+                }
+            }
+        }
+        assert!(refused >= 4, "{refused} of 24");
+    }
+    gapless_loader::cuda::release();
+    assert_eq!((registered().0, common::pinned().0), (0, 0));
 }
 
 #[test]

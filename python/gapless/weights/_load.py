@@ -162,7 +162,8 @@ class Filler:
                 self._settings.device = torch.cuda.current_device()
                 self._settings.stream = torch.cuda.current_stream().cuda_stream
                 if kernel and any(tensor["packed"] for tensor in catalogue.tensors):
-                    self._staging = torch.empty(catalogue.staging(count), dtype=torch.uint8, device=device)
+                    self._settings.staged = count or catalogue.threads()
+                    self._staging = torch.empty(self._settings.staged * catalogue.staging(), dtype=torch.uint8, device=device)
                     self._settings.staging = self._staging.data_ptr()
         elif device.type != "cpu":
             raise OptionError(f"invalid device {str(device)!r}: use 'cuda', 'cuda:N' or 'cpu'")

@@ -31,6 +31,7 @@ class Settings(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("stream", "staging", "limit_rate", "piece", "window")),
         ("timeout", ctypes.c_uint32),
         ("ways", ctypes.c_uint32),
+        ("staged", ctypes.c_uint32),
     ]
 
 
@@ -63,7 +64,17 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "describe": (ctypes.c_void_p, [ctypes.c_void_p]),
     "end_text": (None, [ctypes.c_void_p]),
     "close": (None, [ctypes.c_void_p]),
-    "start": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.POINTER(Piece), ctypes.c_size_t, ctypes.POINTER(Settings), ctypes.c_char_p]),
+    "start": (
+        ctypes.c_int,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(Piece),
+            ctypes.c_size_t,
+            ctypes.POINTER(Settings),
+            ctypes.c_char_p,
+            ctypes.POINTER(ctypes.c_void_p),
+        ],
+    ),
     "wait": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(Progress)]),
     "cancel": (None, [ctypes.c_void_p]),
     "end": (None, [ctypes.c_void_p]),
@@ -189,18 +200,22 @@ class Catalogue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def staging(self, threads: int) -> int:
-        """Bytes of staging memory on a card for so many threads; 0: as many as the library may choose."""
-        return int(self._functions["staging"]()) * (threads or int(self._functions["threads"]()))
+    def threads(self) -> int:
+        """Threads that a load to a card has at most where the library chooses."""
+        return int(self._functions["threads"]())
+
+    def staging(self) -> int:
+        """Bytes of staging memory on a card for each thread."""
+        return int(self._functions["staging"]())
 
     def load(self, pieces: Sequence[tuple[int, int, int, int]], settings: Settings, told: Optional[Callable[[Progress], None]] = None) -> Progress:
         """Fills the targets; returns when all of it is there. An interrupt cancels."""
         entries = (Piece * max(len(pieces), 1))(*(Piece(*piece) for piece in pieces))
-        handle = self._functions["start"](self._open(), entries, len(pieces), ctypes.byref(settings), None)
-        if not handle:
-            raise _failed(self._functions)
-        progress = Progress()
+        handle, progress = ctypes.c_void_p(), Progress()
         try:
+            # The library writes the handle: an interrupt comes when the call is over, and must find it.
+            if self._functions["start"](self._open(), entries, len(pieces), ctypes.byref(settings), None, ctypes.byref(handle)):
+                raise _failed(self._functions)
             while True:
                 state = self._functions["wait"](handle, 100, ctypes.byref(progress))
                 if told is not None:

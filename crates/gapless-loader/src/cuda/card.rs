@@ -4,7 +4,7 @@ use super::driver::{self, Driver, Handle};
 use super::kept::{Base, Current, Kernel, STREAMS};
 use super::pinned::SLOTS;
 use super::queue::{Decode, Engine, Queue};
-use crate::error::Result;
+use crate::error::{LoadError, Result};
 use crate::shared::{Settings, locked, ways};
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
@@ -40,6 +40,12 @@ impl Card {
         let (is_kept, is_huge) = (settings.has(ways::KEPT), settings.has(ways::HUGE));
         let base = Base::open(device, library, is_kept)?;
         let driver = base.driver;
+        let _relaxed = driver.relaxed();
+        if driver.is_captured(settings.stream as Handle) {
+            let what =
+                "the current stream is being captured into a CUDA graph: load before or after the capture";
+            return Err(LoadError::Argument(what.into()));
+        }
         let (mut event, queue) = {
             let _current = base.current()?;
             (null_mut(), Queue::new(&driver, threads * SLOTS)?)
@@ -90,12 +96,10 @@ impl Card {
 
     /// Waits for all copies and kernels.
     pub(super) fn sync(&self) -> Result<()> {
-        for stream in self.streams {
-            // SAFETY: the stream is this card's.
-            let status = unsafe { (self.driver.stream_sync)(stream) };
-            self.driver.check("cuStreamSynchronize", status)?;
-        }
-        Ok(())
+        // All of them, also where one has failed.
+        // SAFETY: the streams are this card's.
+        let statuses = self.streams.map(|stream| unsafe { (self.driver.stream_sync)(stream) });
+        statuses.into_iter().try_for_each(|status| self.driver.check("cuStreamSynchronize", status))
     }
 
     /// Makes the card's context current for this thread.
@@ -144,7 +148,7 @@ impl Engine for Card {
     fn decode(&self, decode: &Decode, stream: Handle) -> Result<()> {
         let Decode { mut chunks, count, room, mut error } = *decode;
         let Some(kernel) = self.kernel() else {
-            return Err(crate::error::LoadError::NoDriver("the kernel cannot be loaded"));
+            return Err(LoadError::NoDriver("the kernel cannot be loaded"));
         };
         let mut table = room.a as u32;
         let mut arguments: [*mut c_void; 3] =

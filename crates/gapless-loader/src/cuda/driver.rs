@@ -55,6 +55,13 @@ pub type Batch = unsafe extern "C" fn(
     Handle,
 ) -> c_int;
 
+/// `cuThreadExchangeStreamCaptureMode`: takes this thread's mode, and gives the one before it.
+pub type ExchangeMode = unsafe extern "C" fn(*mut c_int) -> c_int;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of this thread are no part of a capture of another one, and do not end it.
+pub const RELAXED: c_int = 2;
+/// `cuStreamIsCapturing`.
+pub type IsCapturing = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+
 macro_rules! functions {
     ($($field:ident $name:literal ($($argument:ty),*);)*) => {
         /// The functions by name. Each returns 0 for success.
@@ -64,6 +71,8 @@ macro_rules! functions {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
             /// Older drivers have none.
             pub batch: Option<Batch>,
+            exchange_mode: Option<ExchangeMode>,
+            is_capturing: Option<IsCapturing>,
         }
 
         impl Driver {
@@ -86,6 +95,12 @@ macro_rules! functions {
                         batch: library
                             .find(c"cuMemcpyBatchAsync")
                             .map(|found| std::mem::transmute::<*mut c_void, Batch>(found)),
+                        exchange_mode: library
+                            .find(c"cuThreadExchangeStreamCaptureMode")
+                            .map(|found| std::mem::transmute::<*mut c_void, ExchangeMode>(found)),
+                        is_capturing: library
+                            .find(c"cuStreamIsCapturing")
+                            .map(|found| std::mem::transmute::<*mut c_void, IsCapturing>(found)),
                     })
                 }
             }
@@ -125,7 +140,37 @@ functions! {
     );
 }
 
+/// This thread's mode of captures before it was relaxed; dropping it brings that back.
+#[derive(Debug)]
+pub struct Relaxed(Driver, c_int);
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if let Some(exchange) = self.0.exchange_mode {
+            // SAFETY: a pointer to a value that lives through the call.
+            unsafe { exchange(&raw mut self.1) };
+        }
+    }
+}
+
 impl Driver {
+    /// Lets this thread call the driver while other threads capture graphs, whose captures go on.
+    pub fn relaxed(&self) -> Relaxed {
+        let mut mode = RELAXED;
+        if let Some(exchange) = self.exchange_mode {
+            // SAFETY: as above.
+            unsafe { exchange(&raw mut mode) };
+        }
+        Relaxed(*self, mode)
+    }
+
+    /// Whether a stream is being captured into a graph.
+    pub fn is_captured(&self, stream: Handle) -> bool {
+        let mut status = 0;
+        // SAFETY: as above; the stream is the caller's.
+        self.is_capturing.is_some_and(|ask| unsafe { ask(stream, &raw mut status) } == 0 && status != 0)
+    }
+
     /// An error where a call did not succeed.
     pub fn check(&self, call: &'static str, status: c_int) -> Result<()> {
         if status == 0 {

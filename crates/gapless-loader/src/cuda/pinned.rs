@@ -45,6 +45,8 @@ impl Pinned {
             let at = (map as usize).next_multiple_of(HUGE_PAGE) as *mut c_void;
             // Where the kernel has no huge pages, these are small ones.
             libc::madvise(at, length, libc::MADV_HUGEPAGE);
+            // A child has no use for it, and its pages must stay the parent's, which the card reads.
+            libc::madvise(at, length, libc::MADV_DONTFORK);
             if (driver.host_register)(at, length, PORTABLE) != 0 {
                 libc::munmap(map, whole);
                 return None;
@@ -67,9 +69,12 @@ impl Pinned {
                     (driver.host_free)(self.at);
                 }
                 Some((map, whole)) => {
-                    (driver.host_unregister)(self.at);
+                    // A range that the driver takes for pinned must not become other memory: then it stays.
+                    let _is_over = (driver.host_unregister)(self.at) == 0;
                     #[cfg(target_os = "linux")]
-                    libc::munmap(map, whole);
+                    if _is_over {
+                        libc::munmap(map, whole);
+                    }
                     #[cfg(not(target_os = "linux"))]
                     let _ = (map, whole);
                 }

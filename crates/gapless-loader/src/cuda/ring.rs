@@ -110,6 +110,8 @@ impl<'a> Ring<'a> {
     /// Hands over what was ordered; gives the ticket of all of it.
     pub(super) fn hand_over(&mut self) -> Result<u64> {
         if !self.orders.is_empty() {
+            // After an error the driver may have a part of it: no ticket is done then, and `finish` waits for the card.
+            self.ticket = u64::MAX;
             self.ticket = self.card.queue.hand_over(self.card, &mut self.orders)?;
         }
         Ok(self.ticket)

@@ -100,9 +100,12 @@ impl Windows {
         let Some(window) = self.0.pop_front() else { return };
         // SAFETY: the window is this thread's own, and the caller has waited for its copies.
         unsafe {
-            (ring.card.driver.host_unregister)(window.at);
+            // A range that the driver takes for pinned must not become other memory: then it stays.
+            let _is_over = (ring.card.driver.host_unregister)(window.at) == 0;
             #[cfg(target_os = "linux")]
-            libc::munmap(window.at, window.length);
+            if _is_over {
+                libc::munmap(window.at, window.length);
+            }
         }
     }
 }

@@ -37,6 +37,7 @@ impl Drop for Worker<'_> {
 /// Takes jobs until there are none. Returns after the last copy and kernel.
 pub fn work(shared: &Shared, card: &Card, thread: usize) -> Result<()> {
     let _current = card.current()?;
+    let _relaxed = card.driver.relaxed();
     let mut worker = Worker {
         shared,
         windows: Windows::default(),

@@ -135,8 +135,11 @@ static unsigned char shared_memory[256 << 10] __attribute__((aligned(64)));
 
 static std::recursive_mutex lock;
 using Held = std::lock_guard<std::recursive_mutex>;
-static unsigned long copies, batches, launches;
+static unsigned long copies, batches, launches, pending;
 static bool has_batches = true, is_broken = false;
+// Calls that are refused when they are made, after so many that are not; -1: none.
+static int until_refused = -1;
+static bool is_refused() { return until_refused >= 0 && until_refused-- == 0; }
 
 struct Stream {
     std::vector<std::function<int()>> work;
@@ -157,11 +160,16 @@ struct Event {
     Stream *stream = nullptr;
     size_t at = 0;
     unsigned asked = 0;
+    bool is_over = false;
 };
 static int later(void *stream, std::function<int()> work) {
     Held held(lock);
     if (!stream) return work();
-    ((Stream *)stream)->work.push_back(std::move(work));
+    pending++;
+    ((Stream *)stream)->work.push_back([work] {
+        pending--;
+        return work();
+    });
     return 0;
 }
 static size_t pinned, most_pinned, registered, most_registered;
@@ -247,20 +255,29 @@ int cuStreamSynchronize(void *stream) {
     return stream ? ((Stream *)stream)->run_to(((Stream *)stream)->work.size()) : 0;
 }
 int cuEventCreate(void **out, unsigned) { *out = new Event; return 0; }
-int cuEventDestroy_v2(void *event) { *(Event *)event = Event(); return 0; }
+int cuEventDestroy_v2(void *event) {
+    Held held(lock);
+    ((Event *)event)->is_over = true;
+    return 0;
+}
 int cuEventRecord(void *event, void *stream) {
     Held held(lock);
-    *(Event *)event = {(Stream *)stream, stream ? ((Stream *)stream)->work.size() : 0, 0};
+    if (((Event *)event)->is_over) return 400;
+    if (stream && is_refused()) return 2;
+    *(Event *)event = {(Stream *)stream, stream ? ((Stream *)stream)->work.size() : 0, 0, false};
     return 0;
 }
 int cuStreamWaitEvent(void *stream, void *event, unsigned) {
     Held held(lock);
     Event now = *(Event *)event;
-    return later(stream, [now] { return now.stream ? now.stream->run_to(now.at) : 0; });
+    if (now.is_over) return 400;
+    ((Stream *)stream)->work.push_back([now] { return now.stream ? now.stream->run_to(now.at) : 0; });
+    return 0;
 }
 int cuEventQuery(void *event) {
     Held held(lock);
     Event &at = *(Event *)event;
+    if (at.is_over) return 400;
     if (!at.stream) return 0;
     // Every third question the card has done a little more.
     if (at.stream->done < at.at && ++at.asked % 3 == 0) at.stream->run_to(at.stream->done + 1);
@@ -306,6 +323,10 @@ int cuFuncSetAttribute(void *, int, int) { return 0; }
 int cuLaunchKernel(void *, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned room,
                    void *stream, void **arguments, void **) {
     if (block != LANES || room > sizeof shared_memory) return 1;
+    {
+        Held held(lock);
+        if (is_refused()) return 2;
+    }
     auto chunks = *(const Chunk **)arguments[0];
     auto table = *(u32 *)arguments[1];
     auto error = *(u32 **)arguments[2];
@@ -319,5 +340,17 @@ unsigned long test_launches(void) { return launches; }
 size_t test_batches(void) { return batches; }
 // Whether the driver takes batches, and whether copies fail: each call changes it.
 size_t test_toggle_batches(void) { return has_batches = !has_batches; }
+// Refuses one record of an event or launch of a kernel: the first, the second and so on up to the sixth.
+size_t test_refuse_next(void) {
+    static int next = 0;
+    until_refused = next++ % 6;
+    return 0;
+}
+size_t test_refuse_none(void) { until_refused = -1; return 0; }
+// Copies and kernels that are not done.
+size_t test_pending(void) {
+    Held held(lock);
+    return pending;
+}
 size_t test_toggle_broken(void) { return is_broken = !is_broken; }
 }

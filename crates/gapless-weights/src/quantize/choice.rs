@@ -191,8 +191,8 @@ pub(super) fn part_name(tensor: &str, part: &str) -> String {
 }
 
 /// Parts of the names of matrices that are left: embeddings, the output layer, norms, routers of experts, blocks that
-/// several layers share (Zamba stores them once, under one of their names).
-const KEPT: [&str; 9] = [
+/// several layers share (Zamba stores them once, under one of their names), low-rank adapters.
+const KEPT: [&str; 10] = [
     "embed",
     "lm_head",
     "wte",
@@ -202,6 +202,7 @@ const KEPT: [&str; 9] = [
     "gate.weight",
     "relative_attention_bias",
     "shared_transf",
+    "lora_",
 ];
 /// The last part of the names of modules that are left: embeddings of other names, codebooks, learned queries and
 /// tokens, heads that classify. Most are no Linear layers; the heads are small, and errors there are errors of the
@@ -349,6 +350,18 @@ mod tests {
         let size = if is_vocabulary { shape[0] } else { 7_777_777 };
         let config = json!({"model_type": model_type, "vocab_size": size});
         decide((name, "BF16", &shape), Scheme::Fp8, &Architecture::read(&config), None)
+    }
+
+    #[test]
+    fn adapters_are_left() {
+        let name = "base_model.model.model.layers.0.self_attn.q_proj";
+        for part in ["lora_A.weight", "lora_B.default.weight"] {
+            assert!(matches!(chosen("llama", &format!("{name}.{part}"), [64, 128], false), Choice::Left(_)));
+        }
+        assert!(matches!(
+            chosen("llama", &format!("{name}.base_layer.weight"), [64, 128], false),
+            Choice::Taken(_)
+        ));
     }
 
     #[test]
