@@ -41,7 +41,8 @@ impl Card {
         let base = Base::open(device, library, is_kept)?;
         let driver = base.driver;
         let _relaxed = driver.relaxed();
-        if driver.is_captured(settings.stream as Handle) {
+        // SAFETY: the stream is the caller's, as `Load::start` was promised.
+        if unsafe { driver.is_captured(settings.stream as Handle) } {
             let what =
                 "the current stream is being captured into a CUDA graph: load before or after the capture";
             return Err(LoadError::Argument(what.into()));

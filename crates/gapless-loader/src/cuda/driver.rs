@@ -165,9 +165,12 @@ impl Driver {
     }
 
     /// Whether a stream is being captured into a graph.
-    pub fn is_captured(&self, stream: Handle) -> bool {
+    ///
+    /// # Safety
+    /// The stream must be there.
+    pub unsafe fn is_captured(&self, stream: Handle) -> bool {
         let mut status = 0;
-        // SAFETY: as above; the stream is the caller's.
+        // SAFETY: as above; the stream is the caller's promise.
         self.is_capturing.is_some_and(|ask| unsafe { ask(stream, &raw mut status) } == 0 && status != 0)
     }
 
