@@ -2,21 +2,23 @@
 
 usage: GAPLESS_LOADER=FILE python torch-bench/live/weights.py [--gigabytes 32] [--folder /dev/shm] [--bench FILE]
                                                              [--alternatives ROUNDS] [--only-alternatives]
-                                                             [--cold FOLDER] [--json FILE]
+                                                             [--cold FOLDER] [--peers ROUNDS] [--json FILE]
 
 Makes a model of bf16 weights with normal distributions in a folder of the host's memory, packs it, loads both several
 times, and prints each figure beside what is wanted. Needs torch and numpy, and room for 1.7 times the model in the
 folder. `--alternatives 3` compares the ways in which cached files are brought to a card (GAPLESS_WEIGHTS): GB/s, CPU
 seconds a GB, and the share of a pinned copy in the same rounds. `--cold` names a folder on a disk, from which 4 GB are
-loaded that the page cache does not have, beside direct reads of the same file and safetensors. `--bench` names the
-program `weights_bench` (an example of the crate gapless-weights), for the codec on the CPU. Exit 1 if the loaded
-tensors differ from those that were made; figures that miss their goal are printed as missed.
+loaded that the page cache does not have, beside direct reads of the same file and safetensors. `--peers 3` loads the
+plain file with every loader that is installed, by turns. `--bench` names the program `weights_bench` (an example of
+the crate gapless-weights), for the codec on the CPU. Exit 1 if the loaded tensors differ from those that were made;
+figures that miss their goal are printed as missed.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
 import ctypes
+import gc
 import json
 import mmap
 import os
@@ -244,6 +246,77 @@ def cold(folder, rounds=5):
         path.unlink(missing_ok=True)
 
 
+def by_instanttensor(path):
+    import instanttensor
+
+    with instanttensor.safe_open(str(path), framework="pt", device=0) as file:
+        return dict(file.tensors())
+
+
+def by_fastsafetensors(path):
+    import fastsafetensors
+
+    loader = fastsafetensors.SafeTensorsFileLoader(fastsafetensors.SingleGroup(), torch.device("cuda:0"), nogds=True)
+    loader.add_filenames({0: [str(path)]})
+    buffer = loader.copy_files_to_device()
+    # Tensors are a part of the buffer, which holds the file.
+    return {name: buffer.get_tensor(name) for name in loader.get_keys()} | {"": buffer, " ": loader}
+
+
+def by_runai(path):
+    from runai_model_streamer import SafetensorsStreamer
+
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_file(str(path))
+        return {name: tensor.to("cuda") for name, tensor in streamer.get_tensors()}
+
+
+def by_safetensors(path):
+    import safetensors.torch
+
+    return safetensors.torch.load_file(path, device="cuda")
+
+
+PEERS = {
+    "gapless": lambda path: weights.load(path, device="cuda", progress=False),
+    "instanttensor": by_instanttensor,
+    "fastsafetensors": by_fastsafetensors,
+    "runai streamer": by_runai,
+    "safetensors": by_safetensors,
+}
+
+
+def peers(path, size, rounds):
+    """The loaders by turns; the first round does not count. One tensor of each is compared with what was made."""
+    times = {name: [] for name in PEERS}
+    for number in range(rounds + 1):
+        for name, load in PEERS.items():
+            if times[name] is None:
+                continue
+            torch.cuda.synchronize()
+            began, before = time.perf_counter(), cpu()
+            try:
+                tensors = load(path)
+                torch.cuda.synchronize()
+            except Exception as error:
+                print(f"peers: {name} left out: {type(error).__name__}: {str(error)[:200]}", flush=True)
+                times[name] = None
+                continue
+            took, spent = time.perf_counter() - began, cpu() - before
+            if number:
+                times[name].append((took, spent))
+            else:
+                same = torch.equal(tensors["layer.3.weight"].view(torch.int16), make_tensor(3).view(torch.int16))
+                print(f"peers: {name}: {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
+            del tensors
+            gc.collect()
+            torch.cuda.empty_cache()
+    for name, rows in times.items():
+        if rows:
+            spent = statistics.median(row[1] for row in rows) / (size / 1e9)
+            say(f"peers: {name}, with allocation", size / statistics.median(row[0] for row in rows) / 1e9, f"GB/s, CPU {spent:.3f} s a GB")
+
+
 def conversion(path, size):
     """The same file as fp16: twice, since the first one allocates."""
     for _ in range(2):
@@ -353,6 +426,7 @@ def main():
     parser.add_argument("--alternatives", type=int, default=0, metavar="ROUNDS", help="compare the ways of GAPLESS_WEIGHTS in so many rounds")
     parser.add_argument("--only-alternatives", action="store_true", help="nothing else but the plain file's exactness")
     parser.add_argument("--cold", metavar="FOLDER", help="load a cold file from a folder on a disk too")
+    parser.add_argument("--peers", type=int, default=0, metavar="ROUNDS", help="load the plain file with other loaders too, in so many rounds")
     parser.add_argument("--json")
     args = parser.parse_args()
     folder = pathlib.Path(args.folder) / f"gapless-weights-{os.getpid()}"
@@ -390,6 +464,8 @@ def measure(args, folder):
     attempt(conversion, plain, size)
     if args.cold:
         attempt(cold, args.cold)
+    if args.peers:
+        attempt(peers, plain, size, args.peers)
     if args.alternatives:
         _native.pack(plain, packed, os.cpu_count())
         wrong = []
