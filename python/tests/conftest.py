@@ -91,6 +91,7 @@ IMPORT_TORCH = {
     "test_offload_values.py",
     "test_real_trainers.py",
     "test_weights.py",
+    "test_weights_models.py",
     "test_weights_pretrained.py",
     "test_weights_save.py",
 }

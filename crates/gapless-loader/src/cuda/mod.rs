@@ -35,8 +35,8 @@ pub use worker::work;
 use crate::plan::JOB;
 use crate::shared::Settings;
 
-/// Threads of a loading whose caller leaves it open: more do not fill the wire better.
-pub const THREADS: usize = 12;
+/// Threads of a loading whose caller leaves it open: fewer do not fill the wire on hosts with slow memory.
+pub const THREADS: usize = 14;
 /// The same of cold files: as many as pin 64 MiB at most. What they have under way is more than a disk wants.
 const COLD_THREADS: usize = 6;
 const _: () = assert!(COLD_THREADS * SLOTS * ring::ON_HOST <= 64 << 20);
