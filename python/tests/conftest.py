@@ -187,3 +187,18 @@ def script(bench, tmp_path):
         return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
 
     return run
+
+
+@pytest.fixture
+def two_ranks():
+    """Runs a program in two processes at once, each with its rank and a folder as arguments; both must succeed."""
+
+    def run(program, folder):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+        words = [sys.executable, "-c", textwrap.dedent(program)]
+        ranks = [subprocess.Popen([*words, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+        for rank in ranks:
+            _, told = rank.communicate(timeout=300)
+            assert rank.returncode == 0, told
+
+    return run

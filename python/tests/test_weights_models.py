@@ -4,9 +4,6 @@ import copy
 import gc
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -248,7 +245,7 @@ def test_wrappers_names_are_explained(tmp_path):
     assert "begin with" not in str(caught.value)
 
 
-def test_each_rank_loads_its_part_of_a_dtensor(tmp_path):
+def test_each_rank_loads_its_part_of_a_dtensor(tmp_path, two_ranks):
     program = """
         import sys, torch
         import torch.distributed as dist
@@ -299,12 +296,7 @@ def test_each_rank_loads_its_part_of_a_dtensor(tmp_path):
         dist.barrier()
         dist.destroy_process_group()
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    words = [sys.executable, "-c", textwrap.dedent(program)]
-    ranks = [subprocess.Popen([*words, str(rank), str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    for rank in ranks:
-        _, told = rank.communicate(timeout=300)
-        assert rank.returncode == 0, told
+    two_ranks(program, tmp_path)
 
 
 def test_one_of_several_variants_is_named_by_its_index(tmp_path):

@@ -151,7 +151,7 @@ def test_what_torchs_writer_wrote_is_read_here(tmp_path, tensors):
     assert same(weights.load(tmp_path / "c", device="cpu"), tensors)
 
 
-def test_dtensors_of_two_processes_are_saved_by_their_parts(tmp_path):
+def test_dtensors_of_two_processes_are_saved_by_their_parts(tmp_path, two_ranks):
     pytest.importorskip("safetensors", reason="safetensors is not installed")
     program = """
         import os, sys, torch
@@ -184,12 +184,7 @@ def test_dtensors_of_two_processes_are_saved_by_their_parts(tmp_path):
         dist.barrier()
         dist.destroy_process_group()
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    words = [sys.executable, "-c", textwrap.dedent(program)]
-    ranks = [subprocess.Popen([*words, str(rank), str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    for rank in ranks:
-        _, told = rank.communicate(timeout=300)
-        assert rank.returncode == 0, told
+    two_ranks(program, tmp_path)
 
 
 def test_checkpoints_that_are_not_whole_are_refused(tmp_path, tensors):

@@ -116,6 +116,16 @@ def image() -> dict[str, torch.Tensor]:
 MOE = {**TEXT, "moe_intermediate_size": F, "num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4}
 CLASSES = {"num_labels": 3}
 VISION = {"hidden_size": H, "intermediate_size": F, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 32}
+ENCODER_DECODER = {
+    "vocab_size": V,
+    "d_model": H,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": F,
+    "decoder_ffn_dim": F,
+}
 T5 = {"vocab_size": V, "d_model": H, "d_ff": F, "d_kv": 32, "num_layers": 2, "num_heads": 4}
 T5 |= {"pad_token_id": 0, "decoder_start_token_id": 0}
 MAMBA = {"hidden_size": H, "num_hidden_layers": 2, "vocab_size": V, "state_size": 16}
@@ -185,14 +195,7 @@ CASES: dict[str, Case] = {
     "vit": Case(lambda: tf.ViTConfig(**VISION, patch_size=8, **CLASSES), tf.AutoModelForImageClassification, image),
     "whisper": Case(
         lambda: tf.WhisperConfig(
-            vocab_size=V,
-            d_model=H,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=F,
-            decoder_ffn_dim=F,
+            **ENCODER_DECODER,
             max_source_positions=32,
             max_target_positions=32,
             pad_token_id=0,
@@ -213,14 +216,7 @@ CASES: dict[str, Case] = {
     ),
     "bart": Case(
         lambda: tf.BartConfig(
-            vocab_size=V,
-            d_model=H,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=F,
-            decoder_ffn_dim=F,
+            **ENCODER_DECODER,
             max_position_embeddings=64,
         ),
         SEQ,
