@@ -42,7 +42,6 @@ _OTHER_VARIABLES = (
     "HOST_RECORD",
     "HOST_RECORD_EVERY",
     "HOST_RECORD_PID",
-    "HOST_SMALL",
     "HOST_STATS",
 )
 

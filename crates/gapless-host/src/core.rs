@@ -5,14 +5,13 @@ use crate::bell;
 use crate::budget::Budget;
 use crate::cgroup;
 use crate::decay::{Decay, TICK};
-use crate::gate;
 use crate::helper::{self, Work};
 use crate::huge::Trouble;
 use crate::large::{Large, is_large};
 use crate::lock::{self, Lock};
 use crate::options::Options;
 use crate::pinned::Pinned;
-use crate::small::{Mimalloc, Own, Small};
+use crate::small::Own;
 use crate::sys;
 use crate::text::{Size, say};
 use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
@@ -25,11 +24,8 @@ use std::time::Duration;
 pub static BUDGET: Budget = Budget::new();
 pub static LARGE: Large = Large::new(&BUDGET);
 pub static OWN: Own = Own::new(&BUDGET);
-pub static MIMALLOC: Mimalloc = Mimalloc::new(&BUDGET);
 /// Memory that a driver allocated itself.
 pub static PINNED: Pinned = Pinned::new();
-/// New small objects come from mimalloc.
-static USES_MIMALLOC: AtomicBool = AtomicBool::new(false);
 
 static DECAY: Lock<Decay> = Lock::new(Decay::new());
 static TROUBLE: Lock<Option<Trouble>> = Lock::new(None);
@@ -67,9 +63,7 @@ pub fn begin() {
         keep_part_of(limit);
     }
     BUDGET.relieve_by(relieve);
-    if !OWN.begin(leave) {
-        use_mimalloc();
-    }
+    OWN.begin(leave);
 }
 
 unsafe extern "C" fn leave(cache: *mut c_void) {
@@ -77,29 +71,10 @@ unsafe extern "C" fn leave(cache: *mut c_void) {
     unsafe { OWN.leave(cache) };
 }
 
-/// While the process has one thread.
-fn use_mimalloc() {
-    gate::around(|| MIMALLOC.begin());
-    USES_MIMALLOC.store(true, Ordering::Relaxed);
-}
-
-/// Whether small objects come from mimalloc.
-#[inline]
-#[must_use]
-pub fn uses_mimalloc() -> bool {
-    USES_MIMALLOC.load(Ordering::Relaxed)
-}
-
-/// Who serves new small objects.
-#[inline]
-fn small() -> &'static dyn Small {
-    if uses_mimalloc() { &MIMALLOC } else { &OWN }
-}
-
 /// Bytes that small objects hold from the kernel, in use or not.
 #[must_use]
 pub fn small_held() -> u64 {
-    OWN.held() + if uses_mimalloc() { MIMALLOC.held() } else { 0 }
+    OWN.held()
 }
 
 /// When the environment can be read. Ends the process where the options cannot be kept.
@@ -113,9 +88,6 @@ pub fn configure(options: &Options) {
              made, or be unset\n"
         ));
         sys::exit(2);
-    }
-    if options.mimalloc && !uses_mimalloc() {
-        use_mimalloc();
     }
     if let Some(wanted) = options.huge {
         LARGE.use_huge_pages(wanted);
@@ -135,13 +107,6 @@ fn limit_as_another_user(limit: u64) -> bool {
         ));
     }
     is_limited
-}
-
-/// A new thread, before the program's code runs in it.
-pub fn thread_begins() {
-    if uses_mimalloc() {
-        gate::enter(|| MIMALLOC.enter());
-    }
 }
 
 /// The process ends: relatives get its part of the budget.
@@ -199,15 +164,8 @@ fn relieve() {
 pub fn trim() -> u64 {
     let given = LARGE.trim(u32::MAX);
     let before = small_held();
-    collect_small(true);
+    OWN.collect(true);
     given + before.saturating_sub(small_held())
-}
-
-fn collect_small(all: bool) {
-    OWN.collect(all);
-    if uses_mimalloc() {
-        MIMALLOC.collect(all);
-    }
 }
 
 /// A step of the program begins.
@@ -218,7 +176,7 @@ pub fn step() {
 /// A block; null where there is no memory.
 #[inline]
 pub fn allocate(size: usize, zeroed: bool) -> *mut u8 {
-    if size < FROM { small().allocate(size, zeroed) } else { large(size, MIN_ALIGNMENT, zeroed) }
+    if size < FROM { OWN.allocate(size, zeroed) } else { large(size, MIN_ALIGNMENT, zeroed) }
 }
 
 /// A block at a multiple of `alignment`, a power of two.
@@ -226,9 +184,9 @@ pub fn allocate_aligned(size: usize, alignment: usize, zeroed: bool) -> *mut u8 
     if is_large(size, alignment) {
         large(size, alignment, zeroed)
     } else if alignment <= MIN_ALIGNMENT && size >= alignment {
-        small().allocate(size, zeroed)
+        OWN.allocate(size, zeroed)
     } else {
-        small().allocate_aligned(size, alignment, zeroed)
+        OWN.allocate_aligned(size, alignment, zeroed)
     }
 }
 
@@ -239,12 +197,12 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     let mut block = LARGE.allocate(size, alignment, zeroed);
     if block.is_null() && BUDGET.limit() > 0 {
         // What small objects keep may be enough.
-        collect_small(true);
+        OWN.collect(true);
         block = LARGE.allocate(size, alignment, zeroed);
     }
     if block.is_null() && LARGE.is_absent() && alignment <= GRANULE {
         // No addresses for an arena: what the small core can do is better than nothing.
-        return small().allocate_aligned(size, alignment, zeroed);
+        return OWN.allocate_aligned(size, alignment, zeroed);
     }
     helper::ensure(&WORK);
     block
@@ -266,9 +224,6 @@ pub unsafe fn free(block: *mut u8) {
             helper::ensure_in_free(&WORK);
             bell::ring();
         }
-    } else if uses_mimalloc() {
-        // SAFETY: what is in no arena came from mimalloc; it knows null.
-        unsafe { MIMALLOC.free(block) }
     } else if !block.is_null() {
         wrong_free("free", block);
     }
@@ -297,9 +252,11 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     if LARGE.contains(block) {
         return LARGE.usable(block).unwrap_or_else(|| wrong_free("malloc_usable_size", block));
     }
-    let owner = owner(block).unwrap_or_else(|| wrong_free("malloc_usable_size", block));
-    // SAFETY: as the caller says.
-    unsafe { owner.usable(block) }
+    if !OWN.may_own(block) {
+        wrong_free("malloc_usable_size", block);
+    }
+    // SAFETY: the caller passes a block that came from here and was not freed, and no large buffer contains it.
+    unsafe { OWN.usable(block) }
 }
 
 /// # Safety
@@ -315,9 +272,11 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         return moved;
     }
     if !is_large && size < FROM {
-        let owner = owner(block).unwrap_or_else(|| wrong_free("realloc", block));
-        // SAFETY: as the caller says.
-        return unsafe { owner.reallocate(block, size) };
+        if !OWN.may_own(block) {
+            wrong_free("realloc", block);
+        }
+        // SAFETY: the caller passes a block that came from here and was not freed, and no large buffer contains it.
+        return unsafe { OWN.reallocate(block, size) };
     }
     let moved = allocate(size, false);
     if !moved.is_null() {
@@ -333,18 +292,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
 /// Whether an address can be a block of ours.
 #[must_use]
 pub fn may_own(block: *const u8) -> bool {
-    LARGE.contains(block) || owner(block).is_some()
-}
-
-/// The small core that an address can belong to.
-fn owner(block: *const u8) -> Option<&'static dyn Small> {
-    if OWN.may_own(block) {
-        Some(&OWN)
-    } else if uses_mimalloc() && MIMALLOC.may_own(block) {
-        Some(&MIMALLOC)
-    } else {
-        None
-    }
+    LARGE.contains(block) || OWN.may_own(block)
 }
 
 // ---- the helper ----
@@ -391,7 +339,7 @@ fn round() {
         left -= part;
     }
     if rounds.is_multiple_of(SMALL_ROUNDS) && small_held() > MUCH_SMALL {
-        collect_small(false);
+        OWN.collect(false);
     }
     watch_huge_pages();
     let publish = *PUBLISH.lock();
@@ -431,7 +379,6 @@ pub fn set_around_fork(recorder: AroundFork) {
 
 extern "C" fn before_fork() {
     helper::before_fork();
-    gate::before_fork();
     if let Some(recorder) = RECORDER.get() {
         (recorder.before)();
     }
@@ -457,7 +404,6 @@ extern "C" fn after_fork() {
         if let Some(recorder) = RECORDER.get() {
             (recorder.after)();
         }
-        gate::after_fork();
         helper::after_fork();
     }
 }
@@ -476,7 +422,6 @@ extern "C" fn after_fork_in_child() {
         if let Some(recorder) = RECORDER.get() {
             (recorder.in_child)();
         }
-        gate::after_fork();
         helper::after_fork();
     }
 }

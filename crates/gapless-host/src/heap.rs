@@ -49,7 +49,7 @@ pub fn configure() -> Options {
     helper::know_loader();
     let options = Options::read();
     core::configure(&options);
-    if options.mimalloc || options.check {
+    if options.check {
         OWN.set_quick(false);
     }
     if options.check {

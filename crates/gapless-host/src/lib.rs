@@ -5,7 +5,7 @@
 //!   ├─ record     a sample of all allocations in a file (`GAPLESS_HOST_RECORD=run.gtrace`)
 //!   ├─ check      guards, poison, and stacks for wrong frees (`GAPLESS_HOST_CHECK=1`)
 //!   └─ core       small or large, by size; fork; what the helper does
-//!      ├─ small      objects below 1 MiB: our own core, or mimalloc 3, behind the trait `Small`
+//!      ├─ small      objects below 1 MiB: size classes, caches of threads
 //!      ├─ large      buffers from 1 MiB: memory is kept for the next buffer
 //!      │   ├─ huge       whether huge pages pay on this machine, by measurement
 //!      │   ├─ sparse     buffers that are touched here and there: small pages
@@ -20,11 +20,10 @@
 //!   global    the same for Rust programs, as `#[global_allocator]`
 //!   sampler   which allocations are recorded: every so many bytes, by chance
 //!   local     what a thread knows
-//!   gate      no fork while a thread enters or leaves mimalloc
 //!   sys       every system call
 //! ```
 //!
-//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, gate, recorder, caches,
+//! Nothing here allocates from `malloc`: it would call itself. The lock order is: helper, recorder, caches,
 //! shelves, writable part, space. No system call that can take long is made under the lock of the space.
 #![cfg(target_os = "linux")]
 
@@ -35,7 +34,6 @@ pub mod cgroup;
 pub mod check;
 pub mod core;
 pub mod decay;
-pub mod gate;
 pub mod global;
 pub mod heap;
 pub mod helper;

@@ -23,8 +23,6 @@ pub struct Options {
     /// The page that relatives share.
     pub limit_file: Option<&'static CStr>,
     pub check: bool,
-    /// Small objects come from mimalloc instead of our own core.
-    pub mimalloc: bool,
     /// `None`: by measurement.
     pub huge: Option<bool>,
     pub stats: bool,
@@ -56,11 +54,6 @@ impl Options {
             Some(b"auto") => None,
             _ => switch(c"GAPLESS_HOST_HUGE", "GAPLESS_HOST_HUGE"),
         };
-        let mimalloc = match sys::variable(c"GAPLESS_HOST_SMALL").map(<[u8]>::trim_ascii) {
-            None | Some(b"own") => false,
-            Some(b"mimalloc") => true,
-            Some(text) => refuse("GAPLESS_HOST_SMALL", text, "it is neither own nor mimalloc", "mimalloc"),
-        };
         let interval = sys::variable(c"GAPLESS_HOST_RECORD_EVERY").map(|text| {
             let bytes = budget::parse_limit(text).ok().filter(|bytes| (1..=MOST_INTERVAL).contains(bytes));
             bytes.unwrap_or_else(|| {
@@ -78,7 +71,6 @@ impl Options {
             limit,
             limit_file,
             check,
-            mimalloc,
             huge,
             stats: switch(c"GAPLESS_HOST_STATS", "GAPLESS_HOST_STATS").unwrap_or(false),
             record: path.map(|path| Config { path, interval }),

@@ -2,7 +2,7 @@
 
 /// Large buffers start and end at multiples of this: 64 KiB.
 pub const GRANULE: usize = 64 << 10;
-/// From this size on a block is a large buffer. Below it, mimalloc's own pages serve as well as anything.
+/// From this size on a block is a large buffer. Below it, size classes serve.
 pub const LARGE: usize = 1 << 20;
 /// A huge page, and what the kernel moves as one entry of its tables.
 pub const HUGE: usize = 2 << 20;

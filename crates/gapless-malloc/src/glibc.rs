@@ -90,19 +90,17 @@ pub struct Mallinfo {
     fields: [c_int; 10],
 }
 
-/// `uordblks`: what the program has; `fordblks`: what is kept for reuse; `arena` and `hblkhd`: small and large. Where
-/// mimalloc serves small objects, all that it holds counts as in use.
+/// `uordblks`: what the program has; `fordblks`: what is kept for reuse; `arena` and `hblkhd`: small and large.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Mallinfo2 {
     let s = stats::now();
-    let small = if core::uses_mimalloc() { s.small_held } else { s.small_live };
-    let small_free = s.small_held.saturating_sub(small);
+    let small_free = s.small_held.saturating_sub(s.small_live);
     Mallinfo2 {
         arena: s.small_held as usize,
         hblks: s.allocations.saturating_sub(s.frees) as usize,
         hblkhd: s.large_live as usize,
         fsmblks: s.lists_kept as usize,
-        uordblks: (small + s.large_live) as usize,
+        uordblks: (s.small_live + s.large_live) as usize,
         fordblks: (small_free + s.large_kept) as usize,
         keepcost: s.large_kept as usize,
         ..Mallinfo2::default()

@@ -16,7 +16,6 @@ mod names;
 mod next;
 mod publish;
 mod start;
-mod threads;
 
 use gapless_host::heap;
 use std::ffi::c_int;

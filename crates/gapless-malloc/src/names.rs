@@ -6,12 +6,12 @@
 //! `free`, which crashes on our blocks. So its table of symbols is changed: these names have our addresses there too.
 
 use crate::elf::{DT_SYMTAB, Object};
-use crate::{PAGE, glibc, kernel, loader, threads};
+use crate::{PAGE, glibc, kernel, loader};
 use gapless_host::sys;
 use std::ffi::{CStr, c_int, c_void};
 
 /// Our functions by the names that the C library has for them.
-fn ours() -> [(&'static CStr, *const c_void); 41] {
+fn ours() -> [(&'static CStr, *const c_void); 40] {
     macro_rules! functions {
         ($($path:path as $name:literal),* $(,)?) => { [$(($name, $path as *const c_void)),*] };
     }
@@ -55,7 +55,6 @@ fn ours() -> [(&'static CStr, *const c_void); 41] {
         kernel::prlimit as c"prlimit",
         kernel::prlimit64 as c"prlimit64",
         kernel::mlockall as c"mlockall",
-        threads::pthread_create as c"pthread_create",
         loader::dlclose as c"dlclose",
     ]
 }

@@ -1,10 +1,9 @@
 //! What runs before the program and after it.
 
-use crate::{loader, names, publish, threads};
+use crate::{loader, names, publish};
 use gapless_host::{core, heap};
 
 extern "C" fn begin() {
-    threads::prepare();
     loader::prepare();
     names::lead_here();
     if heap::configure().stats {

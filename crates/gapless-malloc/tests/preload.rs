@@ -24,12 +24,6 @@ fn random_programs_find_their_bytes_while_threads_come_and_go() {
     let program = build("stress.c");
     passes(&program, &["4", "1500"], &[], "ok, 0 bytes of large buffers left");
     passes(&program, &["2", "300"], &[("GAPLESS_HOST_CHECK", "1")], "ok");
-    passes(
-        &program,
-        &["4", "300"],
-        &[("GAPLESS_HOST_SMALL", "mimalloc")],
-        "ok, 0 bytes of large buffers left",
-    );
     // A budget that is tight makes the kept memory go back all the time.
     passes(&program, &["2", "1000"], &[("GAPLESS_HOST_LIMIT", "3GiB")], "ok, 0 bytes of large buffers left");
 }
@@ -38,7 +32,6 @@ fn random_programs_find_their_bytes_while_threads_come_and_go() {
 fn children_that_are_forked_while_threads_allocate_do_not_hang() {
     let program = build("fork.c");
     passes(&program, &["100"], &[], "100 forks, 0 hangs, 0 failures");
-    passes(&program, &["50"], &[("GAPLESS_HOST_SMALL", "mimalloc")], "50 forks, 0 hangs, 0 failures");
 }
 
 #[test]
@@ -111,7 +104,6 @@ fn a_variable_that_cannot_be_understood_ends_the_program_with_2() {
         ("GAPLESS_HOST_LIMIT", "0", "zero bytes are no budget"),
         ("GAPLESS_HOST_CHECK", "maybe", "it is neither 0 nor 1"),
         ("GAPLESS_HOST_HUGE", "2", "it is neither 0 nor 1"),
-        ("GAPLESS_HOST_SMALL", "tiny", "it is neither own nor mimalloc"),
     ] {
         let output = run(Path::new("/bin/true"), &[], &[(name, value)]);
         let (_, error) = words(&output);

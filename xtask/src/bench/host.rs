@@ -190,10 +190,11 @@ fn debian(folder: &Path, package: &str, file: &str) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// mimalloc 3 from the source of the very crate that Gapless uses, as its authors build it for LD_PRELOAD.
+/// mimalloc 3 from the source in the crate libmimalloc-sys, as its authors build it for LD_PRELOAD.
 fn mimalloc(folder: &Path) -> Result<PathBuf> {
     let library = folder.join("libmimalloc.so");
-    let metadata = shell::output(command(".", "cargo", &["metadata", "--format-version", "1", "--locked"]))?;
+    let words = ["metadata", "--format-version", "1", "--locked", "--features", "xtask/peers"];
+    let metadata = shell::output(command(".", "cargo", &words))?;
     let metadata: Value = serde_json::from_str(&metadata)?;
     let packages = metadata["packages"].as_array().context("cargo metadata names packages")?;
     let manifest = packages

@@ -20,7 +20,6 @@ pub mod classes;
 mod shelf;
 mod spans;
 
-use super::Small;
 use crate::arena::Held;
 use crate::budget::Budget;
 use crate::local;
@@ -92,7 +91,7 @@ impl Own {
         }
     }
 
-    /// Before the first object. False: there are no addresses.
+    /// Before the first object. False: there are no addresses, and every request gets null.
     pub fn begin(&self, leave: unsafe extern "C" fn(*mut c_void)) -> bool {
         if !self.spans.begin() {
             return false;
@@ -487,12 +486,14 @@ impl Own {
     }
 }
 
-impl Small for Own {
-    fn allocate(&self, size: usize, zeroed: bool) -> *mut u8 {
+impl Own {
+    /// A block; null where there is no memory.
+    pub fn allocate(&self, size: usize, zeroed: bool) -> *mut u8 {
         self.allocate_aligned(size, 1, zeroed)
     }
 
-    fn allocate_aligned(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
+    /// A block at a multiple of `alignment`, a power of two; null where there is no memory.
+    pub fn allocate_aligned(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
         let block = self.try_allocate(size, alignment, zeroed);
         if !block.is_null() {
             return block;
@@ -502,7 +503,9 @@ impl Small for Own {
         self.try_allocate(size, alignment, zeroed)
     }
 
-    unsafe fn reallocate(&self, block: *mut u8, size: usize) -> *mut u8 {
+    /// # Safety
+    /// `block` came from this core and was not freed; it is invalid afterwards unless null is returned.
+    pub unsafe fn reallocate(&self, block: *mut u8, size: usize) -> *mut u8 {
         // SAFETY: as the caller says.
         let old = unsafe { self.usable(block) };
         if size <= old && (size > old / 2 || old <= 64) {
@@ -522,7 +525,9 @@ impl Small for Own {
         moved
     }
 
-    unsafe fn free(&self, block: *mut u8) {
+    /// # Safety
+    /// `block` came from this core and was not freed.
+    pub unsafe fn free(&self, block: *mut u8) {
         match self.spans.class(block) {
             Some(NONE) | None => crate::wrong::wrong_free("free", block),
             Some(WHOLE) => self.spans.end_whole(block),
@@ -530,7 +535,9 @@ impl Small for Own {
         }
     }
 
-    unsafe fn usable(&self, block: *mut u8) -> usize {
+    /// # Safety
+    /// `block` came from this core and was not freed.
+    pub unsafe fn usable(&self, block: *mut u8) -> usize {
         match self.spans.class(block) {
             Some(NONE) | None => None,
             Some(WHOLE) => self.spans.whole_size(block),
@@ -539,7 +546,8 @@ impl Small for Own {
         .unwrap_or_else(|| crate::wrong::wrong_free("malloc_usable_size", block))
     }
 
-    fn collect(&self, all: bool) {
+    /// Gives back what is idle; `all`: also what was freed just now.
+    pub fn collect(&self, all: bool) {
         if all && let Some(cache) = self.cache() {
             self.empty(cache);
         }
@@ -549,12 +557,16 @@ impl Small for Own {
         self.trim(all);
     }
 
-    fn held(&self) -> u64 {
+    /// Bytes that it holds from the kernel.
+    #[must_use]
+    pub fn held(&self) -> u64 {
         let Held { live, kept } = self.spans.held();
         live + kept
     }
 
-    fn may_own(&self, block: *const u8) -> bool {
+    /// Whether an address can be one of its blocks.
+    #[must_use]
+    pub fn may_own(&self, block: *const u8) -> bool {
         self.spans.contains(block)
     }
 }
