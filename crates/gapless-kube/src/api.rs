@@ -2,13 +2,12 @@
 
 use crate::http::{self, Connection};
 use crate::tls;
-use rustls::ClientConfig;
 use serde_json::Value;
 use std::cell::Cell;
 use std::io::{BufReader, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where the API server is, and how to talk to it.
@@ -17,7 +16,7 @@ pub struct Address {
     pub host: String,
     pub port: u16,
     /// Authorities of its certificate; `None` talks plain HTTP.
-    pub tls: Option<Arc<ClientConfig>>,
+    pub tls: Option<tls::Client>,
     /// A file with a bearer token, read again for every call, because Kubernetes renews it.
     pub token: Option<PathBuf>,
 }

@@ -4,7 +4,6 @@ use crate::api::{self, Api};
 use crate::extender::Extender;
 use crate::http::{self, Connection};
 use crate::{tls, watch};
-use rustls::ServerConfig;
 use serde_json::{Value, json};
 use std::io::{self, BufReader};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -23,7 +22,7 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Serves until `stop` is set.
 pub fn serve(
     listener: &TcpListener,
-    secure: Option<Arc<ServerConfig>>,
+    secure: Option<tls::Server>,
     api: &Arc<Api>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
@@ -35,7 +34,7 @@ pub fn serve(
 pub fn serve_with(
     extender: &Extender,
     listener: &TcpListener,
-    secure: Option<&Arc<ServerConfig>>,
+    secure: Option<&tls::Server>,
     api: &Arc<Api>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
@@ -109,7 +108,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 fn connection(
     extender: &Extender,
     stream: TcpStream,
-    secure: Option<&Arc<ServerConfig>>,
+    secure: Option<&tls::Server>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;

@@ -19,10 +19,11 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
     let api = Arc::new(Api::new(address(&Server::of(args))?));
     let secure = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => Some(
-            tls::server(certificate, key)
-                .map_err(|what| Failure::new(what, "name PEM files with --tls-cert and --tls-key"))?,
-        ),
+        (Some(certificate), Some(key)) => {
+            needs_tls("leave out --tls-cert and --tls-key")?;
+            let wrong = |what| Failure::new(what, "name PEM files with --tls-cert and --tls-key");
+            Some(tls::server(certificate, key).map_err(wrong)?)
+        }
         _ => None,
     };
     let listener = TcpListener::bind(args.listen).map_err(|error| {
@@ -74,8 +75,20 @@ pub(super) fn optional_address(args: &AgentArgs) -> Result<Option<Address>> {
     address(&Server { in_cluster: args.in_cluster, api: args.api.as_deref(), ca, token_file }).map(Some)
 }
 
+/// A first build leaves TLS out: it would take half a minute more.
+fn needs_tls(instead: &str) -> Result<(), Failure> {
+    if tls::IS_BUILT_IN {
+        return Ok(());
+    }
+    let help = format!(
+        "install one that has it: cargo install --locked --path crates/gapless --features tls; or {instead}"
+    );
+    Err(Failure::new("this build of gapless has no TLS", help))
+}
+
 fn address(args: &Server<'_>) -> Result<Address> {
     let trust = |path: &Path| {
+        needs_tls("use --api http://127.0.0.1:8001 behind `kubectl proxy`")?;
         tls::client(path).map_err(|what| Failure::new(what, "name a PEM file with the authorities with --ca"))
     };
     if args.in_cluster {

@@ -1,4 +1,4 @@
-//! TLS for both sides, from PEM files.
+//! TLS by rustls, from PEM files.
 
 use crate::http::Stream;
 use rustls::pki_types::pem::PemObject;
@@ -7,6 +7,11 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The side that serves: its certificates and key.
+pub type Server = Arc<ServerConfig>;
+/// The side that asks: the authorities that it trusts.
+pub type Client = Arc<ClientConfig>;
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |what: String| format!("{}: {what}", path.display());
@@ -20,7 +25,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 /// The side that serves, from its certificates and key.
-pub fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+pub fn server(certificate: &Path, key: &Path) -> Result<Server, String> {
     let chain = certificates(certificate)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -34,7 +39,7 @@ pub fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Strin
 }
 
 /// The side that asks, which trusts the authorities in a file.
-pub fn client(authorities: &Path) -> Result<Arc<ClientConfig>, String> {
+pub fn client(authorities: &Path) -> Result<Client, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(authorities)? {
         roots.add(certificate).map_err(|error| format!("{}: {error}", authorities.display()))?;
@@ -49,13 +54,13 @@ pub fn client(authorities: &Path) -> Result<Arc<ClientConfig>, String> {
 }
 
 /// The serving end of a connection.
-pub fn accept(config: &Arc<ServerConfig>, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
+pub fn accept(config: &Server, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
     let connection = ServerConnection::new(Arc::clone(config)).map_err(|error| error.to_string())?;
     Ok(Box::new(StreamOwned::new(connection, stream)))
 }
 
 /// The asking end of a connection.
-pub fn connect(config: &Arc<ClientConfig>, host: &str, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
+pub fn connect(config: &Client, host: &str, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
     let name = ServerName::try_from(host.to_owned()).map_err(|error| format!("{host:?}: {error}"))?;
     let connection = ClientConnection::new(Arc::clone(config), name).map_err(|error| error.to_string())?;
     Ok(Box::new(StreamOwned::new(connection, stream)))

@@ -1,0 +1,41 @@
+//! A build without TLS: there is no configuration of either side, so no connection can be made with one.
+
+use crate::http::Stream;
+use std::net::TcpStream;
+use std::path::Path;
+
+/// What the side that serves would be configured with.
+#[derive(Clone, Debug)]
+pub enum Server {}
+
+/// What the side that asks would be configured with.
+#[derive(Clone, Debug)]
+pub enum Client {}
+
+fn absent<T>() -> Result<T, String> {
+    Err("this build of gapless has no TLS".to_owned())
+}
+
+/// # Errors
+/// Always.
+pub fn server(_: &Path, _: &Path) -> Result<Server, String> {
+    absent()
+}
+
+/// # Errors
+/// Always.
+pub fn client(_: &Path) -> Result<Client, String> {
+    absent()
+}
+
+/// # Errors
+/// Never: there is no configuration to call it with.
+pub fn accept(config: &Server, _: TcpStream) -> Result<Box<dyn Stream>, String> {
+    match *config {}
+}
+
+/// # Errors
+/// Never: there is no configuration to call it with.
+pub fn connect(config: &Client, _: &str, _: TcpStream) -> Result<Box<dyn Stream>, String> {
+    match *config {}
+}

@@ -1,0 +1,13 @@
+//! TLS for both sides. The feature `tls` brings rustls in; a build without it talks plain HTTP, and refuses the rest.
+
+#[cfg(not(feature = "tls"))]
+#[path = "absent.rs"]
+mod side;
+#[cfg(feature = "tls")]
+#[path = "rustls.rs"]
+mod side;
+
+pub use side::{Client, Server, accept, client, connect, server};
+
+/// Whether this build has TLS.
+pub const IS_BUILT_IN: bool = cfg!(feature = "tls");
