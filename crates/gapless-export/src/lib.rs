@@ -31,8 +31,8 @@ use gapless_trace::{DeviceTrace, History, Tick, Trace};
 pub enum ExportError {
     #[error("writing failed: {0}")]
     Io(#[from] std::io::Error),
-    #[error("writing Parquet failed: {0}")]
-    Parquet(#[from] ::parquet::errors::ParquetError),
+    #[error("{0}: export a shorter recording, or CSV")]
+    TooLarge(&'static str),
     #[error(transparent)]
     Gtrace(#[from] GtraceError),
     #[error("device {device} has {allocations} allocations and {kinds} kinds: there must be one for each")]
