@@ -16,5 +16,6 @@ pub mod protobuf;
 pub mod safetensors;
 pub mod source;
 pub mod zip;
+pub mod zstd;
 
 pub use error::{Error, Result};

@@ -2,6 +2,7 @@
 //!
 //! Decompression runs on a thread of its own, a few pieces ahead of whoever reads.
 
+use crate::zstd::Frames;
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -61,20 +62,9 @@ fn pump(
     full: &SyncSender<io::Result<Vec<u8>>>,
     empty: &Receiver<Vec<u8>>,
 ) {
-    let opened: io::Result<Box<dyn Read + '_>> = match packing {
-        Packing::Gzip => Ok(Box::new(Members::new(input))),
-        Packing::Zstd => zstd::Decoder::new(input).map(|mut decoder| {
-            // 128 MiB, the most that `zstd` itself takes without being told to.
-            let _ = decoder.window_log_max(27);
-            Box::new(decoder) as Box<dyn Read>
-        }),
-    };
-    let mut decoder = match opened {
-        Ok(decoder) => decoder,
-        Err(error) => {
-            let _ = full.send(Err(error));
-            return;
-        }
+    let mut decoder: Box<dyn Read + '_> = match packing {
+        Packing::Gzip => Box::new(Members::new(input)),
+        Packing::Zstd => Box::new(Frames::new(input)),
     };
     loop {
         let mut piece = empty.try_recv().unwrap_or_default();

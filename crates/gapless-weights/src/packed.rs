@@ -13,6 +13,7 @@
 use crate::error::{Error, Result};
 use gapless_formats::fault::Problem;
 use gapless_formats::safetensors::{self, Header, Tensor};
+use gapless_formats::zstd;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::io::Read;
@@ -230,7 +231,7 @@ const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 /// Text compressed with zstd, in base64.
 pub(crate) fn pack_text(text: &[u8]) -> std::io::Result<String> {
-    let bytes = zstd::bulk::compress(text, 9)?;
+    let bytes = zstd::compress(text);
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
         let word =
@@ -239,6 +240,10 @@ pub(crate) fn pack_text(text: &[u8]) -> std::io::Result<String> {
             let digit = DIGITS[(word >> (18 - 6 * k)) as usize & 63];
             out.push(if k <= three.len() { char::from(digit) } else { '=' });
         }
+    }
+    // A header that cannot be read again would lose the original: an error here leaves it untouched.
+    if unpack_text(&out).as_deref() != Some(text) {
+        return Err(std::io::Error::other("the header does not survive its compression"));
     }
     Ok(out)
 }
@@ -256,7 +261,7 @@ fn unpack_text(text: &str) -> Option<Vec<u8>> {
         bytes.extend_from_slice(&word.to_be_bytes()[1..four.len().max(1)]);
     }
     let mut out = Vec::new();
-    zstd::stream::read::Decoder::new(&bytes[..]).ok()?.take(LONGEST + 1).read_to_end(&mut out).ok()?;
+    zstd::Frames::new(&bytes[..]).take(LONGEST + 1).read_to_end(&mut out).ok()?;
     (out.len() as u64 <= LONGEST).then_some(out)
 }
 

@@ -21,7 +21,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn zstd(bytes: &[u8]) -> Vec<u8> {
-    zstd::encode_all(bytes, 1).expect("memory")
+    gapless_formats::zstd::compress(bytes)
 }
 
 /// A plan without its name and its time.
