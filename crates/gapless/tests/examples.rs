@@ -56,13 +56,18 @@ const OTHERS: &[(&str, &str)] = &[
     ("LD_PRELOAD=", "a program of the reader; `crates/gapless-malloc/tests/preload.rs`"),
 ];
 
-/// Files that examples name as the reader's own, and what stands for them: by page and how the command begins.
-const STAND_INS: &[(&str, &str, &str)] = &[
-    ("README.md", "gapless oom oom.pickle", "cases/oom.pickle.gz"),
-    ("README.md", "gapless report snapshot.pickle", "traces/gpt2_train_stacks.pickle.gz"),
-    ("README.md", "gapless replay snapshot.pickle", "traces/llama1b_varlen_ckpt.pickle.gz"),
-    ("docs/oom.md", "gapless oom oom.pickle", "cases/oom.pickle.gz"),
-    ("docs/style.md", "gapless check run.pickle", "traces/gpt2_train.pickle.gz"),
+/// Files that examples name as the reader's own, and what of `testdata` stands for them: the page, how the command
+/// begins, the file, its stand-in.
+const STAND_INS: &[(&str, &str, &str, &str)] = &[
+    ("README.md", "gapless oom ", "oom.pickle", "cases/oom.pickle.gz"),
+    ("README.md", "gapless report ", "snapshot.pickle", "traces/gpt2_train_stacks.pickle.gz"),
+    ("README.md", "gapless replay ", "snapshot.pickle", "traces/llama1b_varlen_ckpt.pickle.gz"),
+    ("docs/oom.md", "gapless oom ", "oom.pickle", "cases/oom.pickle.gz"),
+    ("docs/ranks.md", "gapless report traces", "traces/rank0.pickle", "traces/gpt2_train_stacks.pickle.gz"),
+    ("docs/ranks.md", "gapless report traces", "traces/rank1.pickle", "traces/gpt2_train_stacks.pickle.gz"),
+    ("docs/ranks.md", "gapless report traces", "traces/rank2.pickle", "traces/gpt2_train_stacks.pickle.gz"),
+    ("docs/ranks.md", "gapless report traces", "traces/rank3.pickle", "cases/oom.pickle.gz"),
+    ("docs/style.md", "gapless check ", "run.pickle", "traces/gpt2_train.pickle.gz"),
 ];
 
 /// What a block of Python has if it cannot run without torch, a GPU or a package that the tests do not have.
@@ -109,10 +114,11 @@ fn shell(folder: &Path, line: &str) -> String {
 
 /// Runs the example in `folder`, and gives the first line shown that it does not print.
 fn missing(example: &Command, folder: &Path) -> Option<String> {
-    for (_, start, file) in STAND_INS.iter().filter(|(page, _, _)| *page == example.page) {
-        if example.text.starts_with(start) {
-            let name = start.split(' ').nth(2).expect("a file");
-            std::fs::copy(repo(&format!("testdata/{file}")), folder.join(name)).expect("copied");
+    for (page, start, file, source) in STAND_INS {
+        if *page == example.page && example.text.starts_with(start) {
+            let file = folder.join(file);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+            std::fs::copy(repo(&format!("testdata/{source}")), file).expect("copied");
         }
     }
     let printed = shell(folder, &example.text);
@@ -177,10 +183,10 @@ fn every_command_is_run_or_has_a_reason() {
     let listed = ELSEWHERE.iter().chain(OTHERS).map(|(start, _)| *start);
     let stale: Vec<&str> = listed.filter(|start| !is_used(start)).collect();
     assert!(stale.is_empty(), "no page has these commands: remove them from the lists:\n{}", stale.join("\n"));
-    let is_shown = |(page, start, _): &&(&str, &str, &str)| {
-        all.iter().any(|command| command.page == *page && command.text.starts_with(start))
+    let is_shown = |page: &str, start: &str| {
+        all.iter().any(|command| command.page == page && command.text.starts_with(start))
     };
-    let stale: Vec<_> = STAND_INS.iter().filter(|entry| !is_shown(entry)).collect();
+    let stale: Vec<_> = STAND_INS.iter().filter(|(page, start, ..)| !is_shown(page, start)).collect();
     assert!(stale.is_empty(), "no page has these commands: remove them from STAND_INS:\n{stale:?}");
     // What looks like output must not hide a command.
     for block in blocks().iter().filter(|block| ["text", "conf", "csv"].contains(&block.language.as_str())) {
