@@ -263,7 +263,8 @@ const HISTORY: &[&str] = &[
 /// The guides: the README, and the pages directly in `docs/`.
 fn guides() -> Vec<String> {
     let is_guide = |name: &String| {
-        let in_docs = name.strip_prefix("docs/").is_some_and(|page| page.ends_with(".md") && !page.contains('/'));
+        let in_docs =
+            name.strip_prefix("docs/").is_some_and(|page| page.ends_with(".md") && !page.contains('/'));
         in_docs || name == "README.md"
     };
     files().into_iter().filter(is_guide).collect()
@@ -303,7 +304,11 @@ fn guides_tell_no_history() {
         let text = read(name);
         wrong.extend(history(&text).iter().map(|(line, phrase)| format!("{name}:{line}: \"{phrase}\"")));
     }
-    assert!(wrong.is_empty(), "a guide describes the present; say what is, or move it:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "a guide describes the present; say what is, or move it:\n{}",
+        wrong.join("\n")
+    );
 }
 
 #[test]

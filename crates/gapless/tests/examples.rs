@@ -2,8 +2,7 @@
 //!
 //! | language | what is checked |
 //! |---|---|
-//! | `console` | commands after `$ ` run, and print the lines that the page shows, in their order |
-//! | `sh` | commands without output: each program is known, and flags of `gapless` exist |
+//! | `console`, `sh` | commands after `$ ` run, and print the lines that the page shows, in their order; of commands without `$ `, each program is known, and flags of `gapless` exist |
 //! | `pycon` | Python after `>>> ` runs, and prints what the page shows |
 //! | `python` | it compiles; it needs torch, a GPU or another package, else it would be `pycon` |
 //! | `json`, `toml` | it parses; `yaml` does in `crates/gapless-kube/tests/manifests.rs` |
@@ -35,17 +34,18 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("gapless estimate ", "needs torch"),
     ("gapless keep ", "needs a GPU"),
     ("gapless fleet agent ", "shows the GPUs of a machine"),
+    ("gapless report run.gtrace", "a recording of the reader, unless the page makes one"),
 ];
+
+/// How commands begin that sessions run, beside those of `gapless`.
+const ALSO_RUN: &[&str] = &["cat ", "diff "];
 
 /// Commands of other programs: how they begin, and who runs them.
 const OTHERS: &[(&str, &str)] = &[
     ("cargo run --release -- demo", "the `demo` of crates/gapless/tests/commands.rs"),
     ("cargo install --locked --path crates/gapless", "cargo's own"),
     ("cargo xtask test", "runs this test"),
-    ("cargo xtask ci", "runs this test"),
     ("pip install .", "`cargo xtask dist` builds and tries the wheel"),
-    ("python train.py", "a program of the reader"),
-    ("sbatch ", "`cargo xtask test-fleet slurm`"),
     ("ray start ", "`cargo xtask test-fleet ray`"),
     ("kubectl ", "needs a cluster; `crates/gapless-kube/tests/manifests.rs` reads the manifests"),
     ("gcc ", "`python/tests/test_others.py` compiles the program"),
@@ -72,8 +72,19 @@ const STAND_INS: &[(&str, &str, &str, &str)] = &[
 
 /// What a block of Python has if it cannot run without torch, a GPU or a package that the tests do not have.
 const PYTHON_NEEDS: &[&str] = &[
-    "torch", "model", "gapless.enable", "gapless.host", "gapless.ray", "gapless.weights", "cupy", "numba",
-    "wandb", "pytest", "gapless.attach", "gapless.on_pressure", "gapless.budget",
+    "torch",
+    "model",
+    "gapless.enable",
+    "gapless.host",
+    "gapless.ray",
+    "gapless.weights",
+    "cupy",
+    "numba",
+    "wandb",
+    "pytest",
+    "gapless.attach",
+    "gapless.on_pressure",
+    "gapless.budget",
 ];
 
 /// Whether `line` is what `shown` says, in which `...` stands for any text. Figures are aligned to the right: with more
@@ -133,6 +144,12 @@ fn all_commands() -> Vec<Command> {
     shells.flat_map(|block| commands(&block)).collect()
 }
 
+/// Whether a session runs it, or the program itself checks its flags.
+fn is_run(command: &Command) -> bool {
+    let also = command.is_session && ALSO_RUN.iter().any(|start| command.text.starts_with(start));
+    also || command.text.starts_with("gapless ")
+}
+
 fn is_listed(list: &[(&str, &str)], command: &str) -> bool {
     list.iter().any(|(start, _)| command.starts_with(start))
 }
@@ -151,10 +168,13 @@ fn examples_print_what_the_pages_show() {
             model::write(&folder.path().join("model"));
         }
         for example in sessions {
+            // A file that the page itself made can be read, even if readers usually have their own.
+            let is_made = |word: &str| folder.path().join(word).is_file();
+            let is_own = || example.text.split_whitespace().skip(1).any(is_made);
             if let Some(name) = example.text.strip_prefix("cat ") {
                 let text: String = example.shown.iter().map(|line| format!("{line}\n")).collect();
                 std::fs::write(folder.path().join(name), text).expect("written");
-            } else if example.text.starts_with("gapless ") && !is_listed(ELSEWHERE, &example.text) {
+            } else if is_run(&example) && (!is_listed(ELSEWHERE, &example.text) || is_own()) {
                 run += 1;
                 wrong.extend(missing(&example, folder.path()));
             }
@@ -167,7 +187,8 @@ fn examples_print_what_the_pages_show() {
 #[test]
 fn every_block_names_its_language() {
     let unknown = blocks().into_iter().filter(|block| !LANGUAGES.contains(&block.language.as_str()));
-    let wrong: Vec<String> = unknown.map(|block| format!("{}: ```{}", block.place(), block.language)).collect();
+    let wrong: Vec<String> =
+        unknown.map(|block| format!("{}: ```{}", block.place(), block.language)).collect();
     let known = LANGUAGES.join(", ");
     assert!(wrong.is_empty(), "name the language of these blocks, one of {known}:\n{}", wrong.join("\n"));
 }
@@ -175,14 +196,17 @@ fn every_block_names_its_language() {
 #[test]
 fn every_command_is_run_or_has_a_reason() {
     let all = all_commands();
-    let is_run = |command: &Command| command.text.starts_with("gapless ") || command.text.starts_with("cat ");
     let unknown = all.iter().filter(|command| !is_run(command) && !is_listed(OTHERS, &command.text));
     let wrong: Vec<String> = unknown.map(Command::place).collect();
     assert!(wrong.is_empty(), "nothing runs these: give the reason in OTHERS:\n{}", wrong.join("\n"));
     let is_used = |start: &&str| all.iter().any(|command| command.text.starts_with(start));
     let listed = ELSEWHERE.iter().chain(OTHERS).map(|(start, _)| *start);
     let stale: Vec<&str> = listed.filter(|start| !is_used(start)).collect();
-    assert!(stale.is_empty(), "no page has these commands: remove them from the lists:\n{}", stale.join("\n"));
+    assert!(
+        stale.is_empty(),
+        "no page has these commands: remove them from the lists:\n{}",
+        stale.join("\n")
+    );
     let is_shown = |page: &str, start: &str| {
         all.iter().any(|command| command.page == page && command.text.starts_with(start))
     };
@@ -217,7 +241,8 @@ fn spans(page: &str, text: &str) -> Vec<(String, String)> {
     let mut is_code = false;
     for (number, line) in text.lines().enumerate() {
         is_code ^= line.trim_start().starts_with("```");
-        let spans = line.split('`').skip(1).step_by(2).filter(|span| !is_code && span.starts_with("gapless "));
+        let spans =
+            line.split('`').skip(1).step_by(2).filter(|span| !is_code && span.starts_with("gapless "));
         found.extend(spans.map(|span| (format!("{page}:{}: {span}", number + 1), span.to_owned())));
     }
     found
@@ -238,8 +263,11 @@ fn flags_that_pages_show_exist() {
         let words = own_words(&text);
         let verb = verb(&words);
         let flags = words.iter().filter(|word| word.starts_with("--") && word.len() > 2);
-        let flags: Vec<&str> = flags.map(|flag| flag.split(['=', ',', '[', ']']).next().unwrap_or(flag)).collect();
-        if flags.is_empty() || verb.iter().any(|word| word.starts_with('-') || word.chars().any(char::is_uppercase)) {
+        let flags: Vec<&str> =
+            flags.map(|flag| flag.split(['=', ',', '[', ']']).next().unwrap_or(flag)).collect();
+        if flags.is_empty()
+            || verb.iter().any(|word| word.starts_with('-') || word.chars().any(char::is_uppercase))
+        {
             continue;
         }
         let key: Vec<String> = verb.iter().map(|&word| word.to_owned()).collect();
@@ -250,7 +278,8 @@ fn flags_that_pages_show_exist() {
             words.filter(|word| word.starts_with("--")).map(str::to_owned).collect()
         });
         let lost = flags.iter().filter(|flag| !help.contains(**flag));
-        wrong.extend(lost.map(|flag| format!("{place}\n  `gapless {} --help` has no {flag}", verb.join(" "))));
+        wrong
+            .extend(lost.map(|flag| format!("{place}\n  `gapless {} --help` has no {flag}", verb.join(" "))));
     }
     assert!(asked.len() > 40, "only {} commands were found", asked.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -291,7 +320,8 @@ fn python_compiles_and_needs_what_the_tests_do_not_have() {
     let (ended, told) = python(&["-c", program], &serde_json::to_string(&all).expect("JSON"));
     assert!(ended && told.is_empty(), "{told}");
     let runs = |text: &str| !PYTHON_NEEDS.iter().any(|need| text.contains(need));
-    let wrong: Vec<&str> = all.iter().filter(|[_, text]| runs(text)).map(|[place, _]| place.as_str()).collect();
+    let wrong: Vec<&str> =
+        all.iter().filter(|[_, text]| runs(text)).map(|[place, _]| place.as_str()).collect();
     assert!(wrong.is_empty(), "these need no torch and no GPU: show them as `pycon`:\n{}", wrong.join("\n"));
 }
 
@@ -317,10 +347,14 @@ fn json_and_toml_parse() {
     for block in of_language("json") {
         let text = block.text();
         let values = serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>();
-        wrong.extend(values.filter_map(Result::err).take(1).map(|error| format!("{}: {error}", block.place())));
+        wrong.extend(
+            values.filter_map(Result::err).take(1).map(|error| format!("{}: {error}", block.place())),
+        );
     }
     for block in of_language("toml") {
-        wrong.extend(block.text().parse::<toml::Table>().err().map(|error| format!("{}: {error}", block.place())));
+        wrong.extend(
+            block.text().parse::<toml::Table>().err().map(|error| format!("{}: {error}", block.place())),
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

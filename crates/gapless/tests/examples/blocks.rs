@@ -97,9 +97,10 @@ pub(crate) fn blocks_of(page: &str, text: &str) -> Vec<Block> {
     found
 }
 
-/// The commands of a `console` block, whose lines begin with `$ `, or of a `sh` block, whose lines are all commands.
+/// The commands of a block. In a session they begin with `$ ` and the other lines are output; in a block without `$ `
+/// every line is a command.
 pub(crate) fn commands(block: &Block) -> Vec<Command> {
-    let is_session = block.language == "console";
+    let is_session = block.lines.iter().any(|line| line.starts_with("$ "));
     let mut found: Vec<Command> = Vec::new();
     let mut is_continued = false;
     for (number, line) in block.lines.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! A small model for examples that name a folder `model/`: a Llama of two layers in bf16, in two safetensors shards with
-//! an index and a `config.json`. It is the same in every run.
+//! A small model for examples that name a folder `model/`: a Llama of two layers in bf16, in two safetensors shards
+//! with an index and a `config.json`. It is the same in every run.
 
 use serde_json::{Map, Value, json};
 use std::fs;
