@@ -52,7 +52,6 @@ const OTHERS: &[(&str, &str)] = &[
     ("INCLUDE=", "`python/tests/test_others.py` asks for the folder"),
     ("FOLDER=", "`python/tests/test_others.py` asks for the folder"),
     ("NUMBA_CUDA_MEMORY_MANAGER=", "`python/tests/test_others.py` has Numba's manager"),
-    ("GAPLESS_TENANT=", "two programs of the reader; `python/tests/test_tenants.py`"),
     ("LD_PRELOAD=", "a program of the reader; `crates/gapless-malloc/tests/preload.rs`"),
 ];
 
