@@ -244,7 +244,6 @@ const HISTORY: &[&str] = &[
     "where it was",
     "it was before",
     "than before",
-    "as before",
     "(it was",
     "(before:",
     "has since",
