@@ -1,5 +1,5 @@
-//! What people read stays readable: lines of docs and comments end by column 120, links in the docs lead somewhere, and
-//! the places that CONTRIBUTING.md names exist.
+//! What people read stays readable: lines of docs and comments end by column 120, links in the docs lead somewhere,
+//! guides are short and tell no history, and the places that CONTRIBUTING.md names exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -223,6 +223,98 @@ fn every_page_of_docs_is_in_the_index() {
             assert!(is_listed, "docs/README.md does not list {page}");
         }
     }
+}
+
+/// The most words of a guide, counted as `wc -w` does.
+const GUIDE_WORDS: usize = 1_500;
+
+/// Phrases that tell how something came about. A guide describes the present; `CHANGELOG.md` has the rest.
+const HISTORY: &[&str] = &[
+    "used to",
+    "no longer",
+    "any more",
+    "at first it",
+    "before this",
+    "was found",
+    "were found by",
+    "found by running",
+    "errors found",
+    "earlier version",
+    "earlier versions",
+    "where it was",
+    "it was before",
+    "than before",
+    "(it was",
+    "(before:",
+    "has since",
+    "in the past",
+    "previously",
+    "formerly",
+    "originally",
+    "turned out",
+    "was fixed",
+    "were fixed",
+    "was changed",
+    "were widened",
+    "we noticed",
+];
+
+/// The guides: the README, and the pages directly in `docs/`.
+fn guides() -> Vec<String> {
+    let is_guide = |name: &String| {
+        let in_docs =
+            name.strip_prefix("docs/").is_some_and(|page| page.ends_with(".md") && !page.contains('/'));
+        in_docs || name == "README.md"
+    };
+    files().into_iter().filter(is_guide).collect()
+}
+
+#[test]
+fn no_guide_is_longer_than_1500_words() {
+    let counted = guides().into_iter().map(|name| (read(&name).split_whitespace().count(), name));
+    let long = counted.filter(|(words, _)| *words > GUIDE_WORDS);
+    let wrong: Vec<String> = long.map(|(words, name)| format!("{name}: {words} words")).collect();
+    let help = "move figures to docs/measured/ and workings to docs/internals/, or split the page";
+    assert!(wrong.is_empty(), "a guide has at most {GUIDE_WORDS} words; {help}:\n{}", wrong.join("\n"));
+}
+
+/// The phrases of history in a page, with the lines that they begin on. A phrase may go over the end of a line.
+fn history(text: &str) -> Vec<(usize, &'static str)> {
+    let prose = prose(text);
+    let mut found = Vec::new();
+    let words = |line: &str| line.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+    for (at, (number, line)) in prose.iter().enumerate() {
+        let line = words(line);
+        let next = prose.get(at + 1).map(|(_, next)| words(next)).unwrap_or_default();
+        let joined = format!(" {line} {next} ");
+        let begins = |phrase: &&&str| {
+            let is_word = |at: usize| !joined[at + phrase.len()..].starts_with(|c: char| c.is_alphanumeric());
+            joined.match_indices(**phrase).any(|(at, _)| at <= line.len() && is_word(at))
+        };
+        found.extend(HISTORY.iter().filter(begins).map(|phrase| (*number, *phrase)));
+    }
+    found
+}
+
+#[test]
+fn guides_tell_no_history() {
+    let mut wrong = Vec::new();
+    for name in guides().iter().filter(|name| *name != "docs/style.md") {
+        let text = read(name);
+        wrong.extend(history(&text).iter().map(|(line, phrase)| format!("{name}:{line}: \"{phrase}\"")));
+    }
+    assert!(
+        wrong.is_empty(),
+        "a guide describes the present; say what is, or move it:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn history_is_found_over_the_end_of_a_line_and_not_within_words() {
+    assert_eq!(history("It used\nto wait.\n"), [(1, "used to")]);
+    assert_eq!(history("A page\nno longer waits.\n"), [(2, "no longer")]);
+    assert_eq!(history("Memory is used together.\n```text\nused to\n```\n"), []);
 }
 
 #[test]

@@ -77,3 +77,23 @@ fn a_manifest_with_a_slip_is_found() {
     let wrong = schema::against(&right).join("\n");
     assert!(wrong.contains("hostPid: not in the schema") && wrong.contains("64 MB"), "{wrong}");
 }
+
+/// `crates/gapless/tests/examples.rs` holds the other code blocks of the docs against the program.
+#[test]
+fn yaml_blocks_in_the_docs_parse() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(deploy().join("../docs")).expect("docs/") {
+        let path = entry.expect("an entry").path();
+        let text = match path.extension().is_some_and(|ending| ending == "md") {
+            true => std::fs::read_to_string(&path).expect("a page"),
+            false => continue,
+        };
+        for block in text.split("```yaml\n").skip(1) {
+            let block = block.split("```").next().unwrap_or_default();
+            let parsed: Result<Value, _> = serde_yaml_ng::from_str(block);
+            assert!(parsed.is_ok_and(|value| !value.is_null()), "{}:\n{block}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "only {seen} blocks of YAML were found");
+}

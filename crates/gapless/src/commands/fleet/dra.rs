@@ -72,7 +72,8 @@ fn of_manifest(args: &ClaimsArgs) -> Result<Value> {
     for manifest in manifests {
         let (kind, of) = (text_of(&manifest, "kind"), name_of(&manifest));
         let made = with_claim(manifest, &of, &sizes, !args.whole).map_err(|what| {
-            let help = "`gapless fleet dra claims --help` and docs/fleet.md describe the annotations";
+            let help =
+                "`gapless fleet dra claims --help` and docs/fleet-kubernetes.md describe the annotations";
             Failure::new(format!("{kind} {of}: {what}"), help)
         })?;
         all.extend(made);
