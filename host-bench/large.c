@@ -1,4 +1,4 @@
-// Large buffers, as data loaders and checkpoints use them. Each case prints its figure: see the table in docs/host.md.
+// Large buffers, as data loaders and checkpoints use them. Each case prints its figure, for docs/measured/host.md.
 #include "measure.h"
 #include <sys/mman.h>
 #include <unistd.h>

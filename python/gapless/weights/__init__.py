@@ -4,7 +4,7 @@
     tensors = gapless.weights.load("model.safetensors", device="cuda")
     gapless.weights.save(tensors, "packed.safetensors")
 
-Files are .safetensors, packed by `gapless weights pack` or not, or folders with shards. See docs/weights.md.
+Files are .safetensors, packed by `gapless weights pack` or not, or folders with shards. See docs/weights-load.md.
 """
 
 from ._background import Saving
