@@ -7,7 +7,8 @@ on. Everything else (metadata, the archive, the source distribution, the tag) is
 libraries and the header in the wheel.
 
 The wheel is tagged linux_ARCH. `cargo xtask dist` lets auditwheel read the symbols of all binaries in it, and gives it
-the manylinux tag that they allow.
+the manylinux tag that they allow. It names another profile of cargo in MATURIN_PEP517_ARGS, for maturin and for the
+libraries. `pip install .` uses `release`, so that it finds what `cargo build --release` has built.
 """
 
 import os
@@ -61,9 +62,16 @@ def build_editable(wheel_directory: str, config_settings: Settings = None, metad
     return name
 
 
+def _profile() -> str:
+    """The profile that maturin is told to use."""
+    words = os.environ.get("MATURIN_PEP517_ARGS", "").split()
+    return words[words.index("--profile") + 1] if "--profile" in words[:-1] else "release"
+
+
 def _build_library() -> None:
     packages = ["gapless-torch", "gapless-malloc", "gapless-loader"]
-    command = ["cargo", "build", "--release", "--locked", *(word for package in packages for word in ("--package", package))]
+    profile = _profile()
+    command = ["cargo", "build", "--profile", profile, "--locked", *(word for package in packages for word in ("--package", package))]
     print("$", " ".join(command), file=sys.stderr, flush=True)
     try:
         subprocess.run(command, cwd=ROOT, check=True)
@@ -73,7 +81,7 @@ def _build_library() -> None:
         raise SystemExit(f"`{' '.join(command)}` failed with {error.returncode}: its output is above") from None
     target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
     for library in LIBRARIES:
-        shutil.copy2(target / "release" / library, PACKAGE / library)
+        shutil.copy2(target / profile / library, PACKAGE / library)
     _build_card()
 
 

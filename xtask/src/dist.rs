@@ -20,6 +20,8 @@ const TRACE: &str = "testdata/traces/gpt2_train_stacks.pickle.gz";
 /// The program, the library that torch loads, the ones for the host's memory and for weights, and the card's five
 /// libraries.
 const BINARIES: usize = 9;
+/// How the binaries of a release are built: with LTO, and with TLS for the fleet. `pip install .` leaves out both.
+const RELEASED: [&str; 4] = ["--profile", "dist", "--features", "tls"];
 /// What binaries of a manylinux wheel may link: the system has these everywhere (PEP 600).
 const SYSTEM: [&str; 7] = [
     "libc.so.6",
@@ -106,7 +108,7 @@ fn binary_archive(source: &Path, folder: &Path, work: &Path, version: &str) -> R
     let root = work.join("installed").display().to_string();
     let path = source.join("crates/gapless").display().to_string();
     let words = ["install", "--locked", "--path", &path, "--root", &root, "--no-track"];
-    let mut install = command(".", "cargo", &words);
+    let mut install = command(".", "cargo", &[&words[..], &RELEASED].concat());
     install.env("CARGO_TARGET_DIR", target());
     shell::run(install)?;
     let program = work.join("installed/bin/gapless").display().to_string();
@@ -158,7 +160,7 @@ fn wheel(python: &str, source: &Path, folder: &Path, work: &Path) -> Result<Path
     let out = built.display().to_string();
     let pip = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"];
     let mut build = in_environment(python, &[&pip[..], &["--wheel-dir", &out, &source]].concat());
-    build.env("CARGO_TARGET_DIR", target());
+    build.env("CARGO_TARGET_DIR", target()).env("MATURIN_PEP517_ARGS", RELEASED.join(" "));
     shell::run(build)?;
     let plain = only(&built, ".whl")?.display().to_string();
     let out = folder.display().to_string();

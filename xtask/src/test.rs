@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that must hold and needs no torch, in the order in which it fails fastest.
+//! `cargo xtask test`: what a newcomer runs. It needs a C compiler and Python, and downloads no torch and no browser.
+//! `cargo xtask ci` runs the parts of [`MORE`] too.
 
 use crate::parts::Parts;
 use crate::shell::{self, command};
@@ -9,28 +10,58 @@ use anyhow::{Result, bail};
 /// The trace that the page is tested with: the one with stacks.
 const PAGE_TRACE: &str = "testdata/traces/gpt2_train_stacks.pickle.gz";
 
-/// The parts by name.
-type Part = fn(&mut Skips) -> Result<()>;
-const PARTS: [(&str, Part); 4] = [("lint", lint), ("rust", rust), ("python", python), ("web", web)];
-
-pub(crate) fn run(wanted: &[&str]) -> Result<()> {
-    let mut parts = Parts::default();
-    add(&mut parts, wanted)?;
-    parts.close()
+/// A part: its name, what it tests, and how.
+struct Part {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&mut Skips) -> Result<()>,
 }
 
-/// Runs the parts that are wanted, all where none is named.
-pub(crate) fn add(parts: &mut Parts, wanted: &[&str]) -> Result<()> {
-    let known = PARTS.map(|(name, _)| name);
+const PARTS: [Part; 2] = [
+    Part { name: "rust", what: "the Rust crates, the command and the docs' examples", run: rust },
+    Part { name: "python", what: "what of the Python package needs no torch", run: python },
+];
+const MORE: [Part; 3] = [
+    Part { name: "lint", what: "rustfmt, clippy, ruff, mypy", run: lint },
+    Part { name: "builds", what: "the pool's locks and mutants, and the fleet over TLS", run: builds },
+    Part { name: "web", what: "the HTML pages in Debian's chromium", run: web },
+];
+/// What `cargo xtask ci` has beside [`PARTS`] and [`MORE`], in other files.
+const REST: &str = "torch (stock torch wheels), dist (the release's files)";
+
+/// Runs the parts that are named, or those of a newcomer.
+pub(crate) fn run(wanted: &[&str]) -> Result<()> {
+    let known: Vec<&str> = PARTS.iter().chain(&MORE).map(|part| part.name).collect();
     if let Some(unknown) = wanted.iter().find(|part| !known.contains(part)) {
         bail!("no part of the tests is called {unknown:?}: there are {known:?}");
     }
-    for (name, part) in PARTS {
-        if wanted.is_empty() || wanted.contains(&name) {
-            parts.run(name, part);
-        }
+    if wanted.is_empty() {
+        eprintln!("cargo xtask test runs:");
+        PARTS.iter().for_each(describe);
+        let more: Vec<String> = MORE.iter().map(|part| format!("{} ({})", part.name, part.what)).collect();
+        eprintln!("cargo xtask ci also runs {}, {REST}", more.join(", "));
     }
-    Ok(())
+    let is_wanted = |part: &&Part| match wanted {
+        [] => PARTS.iter().any(|first| first.name == part.name),
+        _ => wanted.contains(&part.name),
+    };
+    let mut parts = Parts::default();
+    PARTS.iter().chain(&MORE).filter(is_wanted).for_each(|part| parts.run(part.name, part.run));
+    parts.close()
+}
+
+/// All parts, for CI.
+pub(crate) fn add(parts: &mut Parts) {
+    eprintln!("cargo xtask ci runs:");
+    MORE.iter().chain(&PARTS).for_each(describe);
+    eprintln!("  and {REST}");
+    let (lint, others) = MORE.split_first().expect("there are parts");
+    // What fails fastest comes first.
+    std::iter::once(lint).chain(&PARTS).chain(others).for_each(|part| parts.run(part.name, part.run));
+}
+
+fn describe(part: &Part) {
+    eprintln!("  {:<8} {}", part.name, part.what);
 }
 
 fn lint(skips: &mut Skips) -> Result<()> {
@@ -58,12 +89,21 @@ fn rust(skips: &mut Skips) -> Result<()> {
     if let Some(folder) = tools::prometheus() {
         tests.env("PROMETHEUS", folder);
     }
-    let mut failed = shell::watch(tests, skips).err();
-    // The pool's locks under a scheduler that tries many interleavings, and the pool with its fixes taken out
-    // one by one: other builds of it.
-    for (feature, test) in [("shuttle", "interleavings"), ("mutants", "mutants")] {
-        let pool = ["test", "--locked", "--package", "gapless-pool", "--features", feature, "--test", test];
-        failed = failed.or(shell::watch(command(".", "cargo", &pool), skips).err());
+    shell::watch(tests, skips)
+}
+
+/// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool with its fixes
+/// taken out one by one, and the fleet's server and client over TLS.
+fn builds(skips: &mut Skips) -> Result<()> {
+    let all = [
+        ("gapless-pool", "shuttle", "interleavings"),
+        ("gapless-pool", "mutants", "mutants"),
+        ("gapless-kube", "tls", "tls"),
+    ];
+    let mut failed = None;
+    for (package, feature, test) in all {
+        let words = ["test", "--locked", "--package", package, "--features", feature, "--test", test];
+        failed = failed.or(shell::watch(command(".", "cargo", &words), skips).err());
     }
     failed.map_or(Ok(()), Err)
 }

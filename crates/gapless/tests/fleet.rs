@@ -220,3 +220,25 @@ fn claims_are_made_of_annotations() {
     let done = run(&["fleet", "agent", "--once", "--dra"]);
     assert!(done.code == 2 && done.err.contains("--dra needs an API server"), "{}", done.err);
 }
+
+/// `cargo xtask test` builds without the feature `tls`: every door to TLS says so, and how to get it.
+#[cfg(not(feature = "tls"))]
+#[test]
+fn a_build_without_tls_says_how_to_get_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ca.pem").display().to_string();
+    std::fs::write(&file, "").expect("written");
+    let https = ["--api", "https://127.0.0.1:1", "--ca", &file];
+    let http = ["--api", "http://127.0.0.1:1"];
+    let serves = ["--tls-cert", &file, "--tls-key", &file];
+    for words in [
+        [&["fleet", "serve"], &https[..]].concat(),
+        [&["fleet", "serve"], &http[..], &serves[..]].concat(),
+        [&["fleet", "agent"], &https[..]].concat(),
+    ] {
+        let done = run(&words);
+        assert_eq!(done.code, 2, "{words:?}: {}", done.err);
+        assert!(done.err.contains("this build of gapless has no TLS"), "{words:?}: {}", done.err);
+        assert!(done.err.contains("--features tls"), "{words:?}: {}", done.err);
+    }
+}

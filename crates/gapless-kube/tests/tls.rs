@@ -1,0 +1,45 @@
+//! The extender over TLS. `cargo xtask ci` runs it, with the feature.
+#![cfg(feature = "tls")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+
+use fake::Fake;
+use gapless_kube::api::{Address, Api};
+use gapless_kube::{serve, tls};
+use serde_json::json;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn the_scheduler_is_served_over_tls() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    let server =
+        tls::server(&folder.join("certificate.pem"), &folder.join("key.pem")).expect("a certificate");
+    let client = tls::client(&folder.join("authority.pem")).expect("an authority");
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let address = Address { host: "127.0.0.1".to_owned(), port: fake.port, tls: None, token: None };
+    let api = Arc::new(Api::new(address));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    std::thread::spawn(move || serve::serve(&listener, Some(server), &api, &flag));
+    // The client of the API server talks to it: the same code over TLS.
+    let address = Address { host: "localhost".to_owned(), port, tls: Some(client), token: None };
+    let secure = Api::new(address);
+    let answer =
+        secure.post("/filter", &json!({"Pod": {}, "NodeNames": ["n0"]})).expect("an answer over TLS");
+    assert!(answer["Error"].is_string());
+    let plain = Api::new(Address { host: "localhost".to_owned(), port, tls: None, token: None });
+    assert!(plain.get("/healthz").is_err(), "plain text is not served");
+    assert!(
+        tls::server(&folder.join("key.pem"), &folder.join("key.pem")).is_err(),
+        "a key is no certificate"
+    );
+    stop.store(true, Ordering::Relaxed);
+    fake.stop();
+}
