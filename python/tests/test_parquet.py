@@ -1,8 +1,4 @@
-"""The Parquet files of `gapless export`, read by pyarrow: every value is the CSV's.
-
-Traces with and without stacks, times, steps and several devices; more rows than a row group holds are made by reading
-one trace many times over in the Rust tests.
-"""
+"""The Parquet files of `gapless export`, read by pyarrow: every value is the CSV's, with and without stacks and times."""
 
 import csv
 import os

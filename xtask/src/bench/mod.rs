@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the figures that the project promises, each as a ratio of two things measured side by side in
 //! one run.
 
+mod build;
 mod check;
 mod estimate;
 mod fit;
@@ -28,7 +29,14 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     {
         return host::run(parts);
     }
+    // It builds everything anew: only by name. A commit may follow, for a ratio.
+    if let ["build", commit @ ..] = names
+        && commit.len() < 2
+    {
+        return build::run(commit.first().copied());
+    }
     let known = [
+        "build",
         "report",
         "page",
         "plan",
