@@ -245,8 +245,18 @@ mod tests {
         let here: fn() = || panic!("{}", "here");
         let there: fn() = || panic!("{}", "there");
         let fine: fn() = || ();
-        assert_eq!(panic_of(|| drop(both("test", here, fine))), "here");
-        assert_eq!(panic_of(|| drop(both("test", fine, there))), "there");
+        assert_eq!(
+            panic_of(|| {
+                both("test", here, fine);
+            }),
+            "here"
+        );
+        assert_eq!(
+            panic_of(|| {
+                both("test", fine, there);
+            }),
+            "there"
+        );
         // A receiver that is gone lets the sender end, and a sender that is gone the receiver.
         let (send, receive) = channel::<u32>();
         let sends = move || while send.send(1).is_ok() {};
@@ -254,13 +264,23 @@ mod tests {
             let _ = receive.recv();
             panic!("{}", "received")
         };
-        assert_eq!(panic_of(|| drop(alongside("test", sends, panics))), "received");
+        assert_eq!(
+            panic_of(|| {
+                alongside("test", sends, panics);
+            }),
+            "received"
+        );
         let (send, receive) = channel::<u32>();
         let panics = move || {
             let _ = send.send(1);
             panic!("{}", "sent")
         };
-        assert_eq!(panic_of(|| drop(alongside("test", || receive.iter().count(), panics))), "sent");
+        assert_eq!(
+            panic_of(|| {
+                alongside("test", || receive.iter().count(), panics);
+            }),
+            "sent"
+        );
     }
 
     #[test]
