@@ -13,18 +13,16 @@ const TARGET: &str = "GAPLESS_TEST_TARGET";
 #[test]
 fn a_panic_of_any_thread_is_the_error_of_its_loading() {
     let program = std::env::current_exe().unwrap();
-    for target in ["host", "card"] {
-        // The first piece of work, those of the other threads, and the one that finds no more jobs.
-        for number in [0, 1, 2, 5] {
-            let done = Command::new(&program)
-                .args(["--exact", "one_loading", "--ignored"])
-                .env(TARGET, target)
-                .env("GAPLESS_TEST_PANIC", format!("load:{number}"))
-                .output()
-                .unwrap();
-            let out = String::from_utf8_lossy(&done.stdout).into_owned();
-            assert!(done.status.success() && out.contains("1 passed"), "{target}, {number}: {out}");
-        }
+    // The first piece of work, and one of another thread.
+    for (target, number) in [("host", 0), ("host", 2), ("card", 1)] {
+        let done = Command::new(&program)
+            .args(["--exact", "one_loading", "--ignored"])
+            .env(TARGET, target)
+            .env("GAPLESS_TEST_PANIC", format!("load:{number}"))
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.success() && out.contains("1 passed"), "{target}, {number}: {out}");
     }
 }
 
