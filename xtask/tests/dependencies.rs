@@ -6,15 +6,16 @@ use std::process::Command;
 
 /// Crate, and the crates of ours that it may use. A new arrow is a decision: it is made here, and in ARCHITECTURE.md.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("gapless-trace", &[]),
-    ("gapless-formats", &[]),
-    ("gapless-weights", &["gapless-formats"]),
-    ("gapless-ingest", &["gapless-formats", "gapless-trace"]),
+    ("gapless-threads", &[]),
+    ("gapless-trace", &["gapless-threads"]),
+    ("gapless-formats", &["gapless-threads"]),
+    ("gapless-weights", &["gapless-formats", "gapless-threads"]),
+    ("gapless-ingest", &["gapless-formats", "gapless-threads", "gapless-trace"]),
     ("gapless-export", &["gapless-trace"]),
-    ("gapless-plan", &["gapless-trace"]),
+    ("gapless-plan", &["gapless-threads", "gapless-trace"]),
     ("gapless-problems", &["gapless-formats", "gapless-plan", "gapless-trace"]),
     ("gapless-fleet", &["gapless-formats", "gapless-trace"]),
-    ("gapless-kube", &["gapless-fleet", "gapless-trace"]),
+    ("gapless-kube", &["gapless-fleet", "gapless-threads", "gapless-trace"]),
     ("gapless-stats", &[]),
     ("gapless-pool", &[]),
     ("gapless-ledger", &[]),
@@ -22,7 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-malloc", &["gapless-host", "gapless-stats"]),
     ("gapless-cuda", &["gapless-pool"]),
     ("gapless-hip", &["gapless-cuda", "gapless-pool"]),
-    ("gapless-loader", &["gapless-cuda", "gapless-formats", "gapless-weights"]),
+    ("gapless-loader", &["gapless-cuda", "gapless-formats", "gapless-threads", "gapless-weights"]),
     (
         "gapless-torch",
         &[
@@ -35,9 +36,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-trace",
         ],
     ),
-    ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool"]),
-    ("gapless-fit", &["gapless-formats", "gapless-trace", "gapless-plan", "gapless-replay"]),
-    ("gapless-report", &["gapless-trace", "gapless-replay", "gapless-fit"]),
+    ("gapless-replay", &["gapless-trace", "gapless-plan", "gapless-pool", "gapless-threads"]),
+    (
+        "gapless-fit",
+        &["gapless-formats", "gapless-trace", "gapless-plan", "gapless-replay", "gapless-threads"],
+    ),
+    ("gapless-report", &["gapless-trace", "gapless-replay", "gapless-fit", "gapless-threads"]),
     (
         "gapless",
         &[
@@ -55,6 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-problems",
             "gapless-replay",
             "gapless-report",
+            "gapless-threads",
             "gapless-weights",
         ],
     ),

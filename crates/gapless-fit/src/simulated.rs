@@ -83,12 +83,11 @@ impl Simulated {
     /// # Errors
     /// As [`crate::eager::simulate`].
     pub fn with_gapless(architecture: &Architecture, run: &Run) -> Result<(Simulated, Bytes), BuildError> {
-        std::thread::scope(|scope| {
-            let (sender, receiver) = std::sync::mpsc::channel::<Vec<Op>>();
-            let ours = scope.spawn(move || gapless_reserved(receiver.into_iter().flatten()));
+        let (sender, receiver) = std::sync::mpsc::channel::<Vec<Op>>();
+        let simulate = move || {
             let mut told = 0;
             let steps = steps(architecture, run, &mut |log| {
-                // Who does not listen any more has failed, and says so when it is joined.
+                // A replay that listens no more has panicked, which ends this call.
                 let _ = sender.send(replay::ops(log, told).collect());
                 told = log.events.len();
             });
@@ -96,10 +95,11 @@ impl Simulated {
             let steps = steps?;
             let figures = steps.figures();
             let account = Account::at_peak(&steps, &figures);
-            let ours = ours.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let error = error_share(architecture);
-            Ok((Simulated { run: run.clone(), steps, figures, account, error }, ours))
-        })
+            Ok(Simulated { run: run.clone(), steps, figures, account, error: error_share(architecture) })
+        };
+        let replay = move || gapless_reserved(receiver.into_iter().flatten());
+        let (simulated, ours) = gapless_threads::alongside("replay of a fit", simulate, replay);
+        Ok((simulated?, ours))
     }
 
     /// With what the driver counts for the process.

@@ -46,14 +46,11 @@ pub fn unpacked<T>(
 ) -> T {
     let (full_sender, full) = sync_channel::<io::Result<Vec<u8>>>(AHEAD);
     let (empty, empty_receiver) = sync_channel::<Vec<u8>>(AHEAD + 2);
-    std::thread::scope(|scope| {
-        scope.spawn(move || pump(packing, input, &full_sender, &empty_receiver));
-        let mut pieces = Pieces { full, empty, piece: Vec::new(), at: 0 };
-        let result = parse(&mut pieces);
-        // The other thread ends when it can hand over no more.
-        drop(pieces);
-        result
-    })
+    // The other thread ends when it can hand over no more.
+    let mut pieces = Pieces { full, empty, piece: Vec::new(), at: 0 };
+    let parse = move || parse(&mut pieces);
+    let pump = move || pump(packing, input, &full_sender, &empty_receiver);
+    gapless_threads::alongside("decompression", parse, pump).0
 }
 
 fn pump(

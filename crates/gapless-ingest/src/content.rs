@@ -234,16 +234,15 @@ fn followed(
 ) -> Result<(pickle::Pickle, Events, Option<Ahead>), Fault> {
     let (rows, batches) = event_rows::EventRows::handed_on();
     builder.rows.events = rows;
-    std::thread::scope(|scope| {
-        let follower = scope.spawn(move || batches.follow(expected));
-        // Where reading fails, the way to the other thread goes with the rows, and it ends.
-        let read = pickle::read(window, builder).map(|mut read| {
+    // Where reading fails, the way to the other thread goes with the rows, and it ends.
+    let read = || {
+        pickle::read(window, builder).map(|mut read| {
             read.builder.rows.events.close();
             read
-        });
-        let (events, ahead) = follower.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((read?, events, Some(ahead)))
-    })
+        })
+    };
+    let (read, (events, ahead)) = gapless_threads::alongside("events", read, || batches.follow(expected));
+    Ok((read?, events, Some(ahead)))
 }
 
 /// The own format, whose bytes `gapless-trace` owns.

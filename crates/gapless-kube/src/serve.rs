@@ -4,6 +4,7 @@ use crate::api::{self, Api};
 use crate::extender::Extender;
 use crate::http::{self, Connection};
 use crate::{tls, watch};
+use gapless_threads::or_exit;
 use serde_json::{Value, json};
 use std::io::{self, BufReader};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -42,17 +43,19 @@ pub fn serve_with(
     let busy = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let (nodes, pods) = (extender.node_listener(), extender.pod_listener());
-        scope.spawn(move || watch::follow(api, "/api/v1/nodes", &nodes, &extender.nodes, stop));
+        scope.spawn(move || {
+            or_exit("watch of nodes", || watch::follow(api, "/api/v1/nodes", &nodes, &extender.nodes, stop));
+        });
         scope.spawn(move || {
             // Pods find their nodes if those come first; a pod that comes earlier waits.
             while !extender.nodes.listed.load(Ordering::Acquire) && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            watch::follow(api, "/api/v1/pods", &pods, &extender.pods, stop);
+            or_exit("watch of pods", || watch::follow(api, "/api/v1/pods", &pods, &extender.pods, stop));
         });
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                extender.retry(Instant::now());
+                or_exit("retries", || extender.retry(Instant::now()));
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
@@ -60,7 +63,7 @@ pub fn serve_with(
             let mut next_expiry = Instant::now();
             while !stop.load(Ordering::Relaxed) {
                 if Instant::now() >= next_expiry {
-                    extender.expire(Instant::now());
+                    or_exit("expiry", || extender.expire(Instant::now()));
                     next_expiry = Instant::now() + Duration::from_secs(5);
                 }
                 std::thread::sleep(Duration::from_millis(20));

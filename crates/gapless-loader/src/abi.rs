@@ -26,8 +26,8 @@ fn keep(error: &LoadError) {
 
 /// Runs `body`; keeps its error, a panic too.
 fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Option<T> {
-    let result =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(Err(LoadError::Panicked));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(LoadError::of_panic(&*panic)));
     result.map_err(|error| keep(&error)).ok()
 }
 

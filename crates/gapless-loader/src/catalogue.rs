@@ -5,6 +5,7 @@ use crate::file::{Cached, Reading};
 use gapless_formats::safetensors::Tensor;
 use gapless_weights::packed::Stored;
 use gapless_weights::stream::Directory;
+use gapless_weights::whole::{SAVE, check_saves};
 use gapless_weights::{Error, Reader, folder};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
@@ -75,6 +76,15 @@ impl Catalogue {
                 tensors.push(Place { shard, index });
             }
             shards.push(Shard { cached: Cached::new(&reader.input), reader });
+        }
+        // The folder was looked through before these files were opened, and a save may have come in between.
+        let of_folder = path.is_dir() || is_index;
+        let save = |shard: &Shard| shard.reader.header.value(SAVE).map(str::to_owned);
+        let saves: Vec<Option<String>> = shards.iter().map(save).collect();
+        let files: Vec<_> = shards.iter().map(|shard| shard.reader.input.path.as_path()).collect();
+        if of_folder {
+            let saves: Vec<_> = files.into_iter().zip(saves.iter().map(Option::as_deref)).collect();
+            check_saves(&saves, None)?;
         }
         Ok(Catalogue { shards, tensors })
     }

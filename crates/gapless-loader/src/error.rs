@@ -20,11 +20,18 @@ pub enum LoadError {
     Argument(String),
     #[error("the loading was cancelled")]
     Cancelled,
-    #[error("a thread of the loader panicked: this is a bug, please report it with the file's header")]
-    Panicked,
+    #[error("gapless panicked: {0}: this is a bug, please report it with the file's header")]
+    Panicked(String),
 }
 
 impl LoadError {
+    /// What a panic becomes.
+    pub(crate) fn of_panic(panic: &(dyn std::any::Any + Send)) -> LoadError {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        LoadError::Panicked(text.unwrap_or_else(|| "no message".to_owned()))
+    }
+
     /// What to do next.
     fn help(&self) -> &'static str {
         match self {
@@ -38,7 +45,7 @@ impl LoadError {
             }
             LoadError::NoDriver(_) => "install NVIDIA's driver, or load with device=\"cpu\"",
             LoadError::Argument(_) => "correct the call",
-            LoadError::Cancelled | LoadError::Panicked => "load again",
+            LoadError::Cancelled | LoadError::Panicked(_) => "load again",
         }
     }
 
@@ -54,7 +61,7 @@ impl LoadError {
             LoadError::Cuda { .. } | LoadError::NoDriver(_) => ("cuda", None),
             LoadError::Argument(_) => ("argument", None),
             LoadError::Cancelled => ("cancelled", None),
-            LoadError::Panicked => ("panicked", None),
+            LoadError::Panicked(_) => ("panicked", None),
         };
         value["kind"] = json!(kind);
         if let Some(path) = path {

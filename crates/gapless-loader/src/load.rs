@@ -6,6 +6,7 @@ use crate::error::{LoadError, Result};
 use crate::host;
 use crate::plan::{self, Piece};
 use crate::shared::{Progress, Settings, Shared, locked};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -23,9 +24,6 @@ struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(LoadError::Panicked);
-        }
         *locked(&self.0.running) -= 1;
         self.0.ended.notify_all();
     }
@@ -77,11 +75,12 @@ impl Load {
             let (ending, card) = (Ending(Arc::clone(&shared)), card.clone());
             let work = move || {
                 let shared = &ending.0;
-                let result = match &card {
+                let run = || match &card {
                     Some(card) => cuda::work(shared, card, number),
                     None => host::work(shared),
                 };
-                if let Err(error) = result {
+                let result = catch_unwind(AssertUnwindSafe(run));
+                if let Err(error) = result.unwrap_or_else(|panic| Err(LoadError::of_panic(&*panic))) {
                     shared.fail(error);
                 }
             };
@@ -112,7 +111,7 @@ impl Load {
             return;
         }
         for thread in self.threads.drain(..) {
-            // A panic was told by `Ending`.
+            // A panic became an error.
             let _ = thread.join();
         }
         self.card = None;

@@ -137,6 +137,7 @@ impl Shared {
     /// The next jobs, up to `most` of them, and fewer towards the end: no thread has much to do when the others are
     /// done. Empty where all are taken, or the loading ends early.
     pub fn take(&self, most: usize) -> &[Job] {
+        gapless_threads::point("load");
         if self.is_over() {
             return &[];
         }

@@ -96,30 +96,28 @@ fn side_by_side(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> 
     let race = AtomicU64::new(u64::MAX);
     let listens = watch.on_better.is_some();
     let (send, receive) = mpsc::channel::<Better>();
-    let answers: Vec<Option<Result<Solution>>> = std::thread::scope(|scope| {
-        let work = |thread: usize, send: mpsc::Sender<Better>| {
-            let (options, race) = (options.of_thread(thread), &race);
-            let cancel = watch.cancel;
-            move || {
-                let mut tell = |progress: &Progress<'_>| {
-                    let Progress { lower_bound, elapsed, effort, .. } = *progress;
-                    // Nobody listens any more only when all is over.
-                    let _ = send.send(Better { plan: progress.plan.clone(), lower_bound, elapsed, effort });
-                };
-                let on_better: Option<&mut dyn FnMut(&Progress<'_>)> =
-                    if listens { Some(&mut tell) } else { None };
-                let mut watch = Watch { cancel, on_better };
-                if is_general(problem, &options) {
-                    solve_general(problem, &options, &mut watch)
-                } else {
-                    Ok(solve_in_race(problem, &options, clock, &mut watch, Some(race)))
-                }
+    let cancel = watch.cancel;
+    let work = |thread: usize| {
+        let (options, race, send) = (options.of_thread(thread), &race, send.clone());
+        move || {
+            let mut tell = |progress: &Progress<'_>| {
+                let Progress { lower_bound, elapsed, effort, .. } = *progress;
+                // Fails only if the caller panicked.
+                let _ = send.send(Better { plan: progress.plan.clone(), lower_bound, elapsed, effort });
+            };
+            let on_better: Option<&mut dyn FnMut(&Progress<'_>)> =
+                if listens { Some(&mut tell) } else { None };
+            let mut watch = Watch { cancel, on_better };
+            if is_general(problem, &options) {
+                solve_general(problem, &options, &mut watch)
+            } else {
+                Ok(solve_in_race(problem, &options, clock, &mut watch, Some(race)))
             }
-        };
-        let threads: Vec<_> = (0..options.threads)
-            .map(|thread| std::thread::Builder::new().spawn_scoped(scope, work(thread, send.clone())))
-            .collect();
-        drop(send);
+        }
+    };
+    let work: Vec<_> = (0..options.threads).map(work).collect();
+    drop(send);
+    let listen = || {
         let mut best = Bytes(u64::MAX);
         for better in receive {
             if better.plan.peak < best
@@ -131,9 +129,9 @@ fn side_by_side(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> 
                 call(&Progress { plan, lower_bound, elapsed, effort });
             }
         }
-        threads.into_iter().map(|thread| thread.ok().and_then(|thread| thread.join().ok())).collect()
-    });
-    let mut solutions = answers.into_iter().flatten().collect::<Result<Vec<Solution>>>()?;
+    };
+    let answers = gapless_threads::crew("plan", work, listen);
+    let mut solutions = answers.into_iter().collect::<Result<Vec<Solution>>>()?;
     let reached = |solution: &Solution| {
         let goal =
             options.capacity.map_or(solution.lower_bound, |capacity| capacity.max(solution.lower_bound));

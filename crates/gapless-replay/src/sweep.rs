@@ -132,32 +132,20 @@ pub fn sweep(
     threads: usize,
     progress: Progress<'_>,
 ) -> Vec<Trial> {
-    let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
-    let work = || {
-        let mut trials = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let cancelled = progress.cancel.is_some_and(|c| c.load(Ordering::Relaxed));
-            let Some(candidate) = candidates.get(at).filter(|_| !cancelled) else { return trials };
-            trials.push((at, trial(script, version, candidate, capacity, Placement::Lowest)));
-            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            if let Some(tell) = progress.done {
-                tell(done);
-            }
+    let work = |at: usize| {
+        if progress.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            return None;
         }
+        let trial = trial(script, version, &candidates[at], capacity, Placement::Lowest);
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(tell) = progress.done {
+            tell(done);
+        }
+        Some(trial)
     };
-    let mut trials: Vec<(usize, Trial)> = std::thread::scope(|scope| {
-        let others: Vec<_> =
-            (1..threads.clamp(1, candidates.len().max(1))).map(|_| scope.spawn(work)).collect();
-        let mut all = work();
-        for other in others {
-            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        all
-    });
-    trials.sort_unstable_by_key(|(at, _)| *at);
-    trials.into_iter().map(|(_, trial)| trial).collect()
+    let trials = gapless_threads::each("sweep", threads, candidates.len(), work);
+    trials.into_iter().flatten().collect()
 }
 
 /// One candidate.

@@ -118,13 +118,11 @@ impl<'t> DeviceAnalysis<'t> {
             Some(_) => (steps::detect(trace, device, &history), Kinds::unexplained(&history)),
         };
         // Independent passes over the same columns: a second core halves their time.
-        let (growth, churn, step_peaks, step_ends) = std::thread::scope(|scope| {
-            let by_step = scope.spawn(|| (step_peaks(&history, &steps), step_ends(&history, &steps)));
-            let growth = growth::measure(&history, &steps);
-            let churn = churn::measure(device, &history, &steps);
-            let (peaks, ends) = by_step.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (growth, churn, peaks, ends)
-        });
+        let ((growth, churn), (step_peaks, step_ends)) = gapless_threads::both(
+            "analysis",
+            || (growth::measure(&history, &steps), churn::measure(device, &history, &steps)),
+            || (step_peaks(&history, &steps), step_ends(&history, &steps)),
+        );
         Ok(DeviceAnalysis {
             step_peaks,
             step_ends,

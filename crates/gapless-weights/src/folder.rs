@@ -5,6 +5,7 @@ use crate::input::Input;
 use crate::output::Output;
 use crate::packed::Packed;
 use crate::unpack;
+use crate::whole::{self, SAVE, check_finished, check_saves};
 use crate::work::Work;
 use gapless_formats::json::Json;
 use gapless_formats::safetensors::Header;
@@ -51,13 +52,12 @@ pub fn read(path: &Path) -> Result<Folder> {
 }
 
 /// Looks through a folder and the folders in it, as pipelines of several models have them. All files that are not
-/// shards are `others`, whatever their size. Left out: `except`, which is where the result goes, hidden folders
-/// (`.git`, `.cache`), and what is neither a file nor a folder.
-pub fn read_tree(path: &Path, except: Option<&Path>) -> Result<Folder> {
+/// shards are `others`, whatever their size. Left out: hidden folders (`.git`, `.cache`), and what is neither a file nor
+/// a folder.
+pub fn read_tree(path: &Path) -> Result<Folder> {
     if is_cache(path) {
         return none(path);
     }
-    let except = except.and_then(|except| fs::canonicalize(except).ok());
     let mut folder = Folder::default();
     // Folders that are left, each with those that it is in: a link to one of them would never end.
     let mut open = vec![(path.to_owned(), Vec::new())];
@@ -70,9 +70,7 @@ pub fn read_tree(path: &Path, except: Option<&Path>) -> Result<Folder> {
         within.push(real);
         let (mut one, mut below) = (Folder::default(), Vec::new());
         for (entry, name, meta) in entries(&at)? {
-            if meta.is_dir() && except.is_some() && fs::canonicalize(&entry).ok() == except {
-                continue;
-            } else if meta.is_dir() && !name.starts_with('.') {
+            if meta.is_dir() && !name.starts_with('.') {
                 below.push((entry, within.clone()));
             } else if meta.is_file() && name.ends_with(".safetensors") {
                 one.shards.push(entry);
@@ -105,7 +103,7 @@ fn entries(path: &Path) -> Result<Vec<(PathBuf, String, fs::Metadata)>> {
     let mut entries = Vec::with_capacity(paths.len());
     for entry in paths {
         let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.ends_with(".part") && name.starts_with('.') {
+        if name.ends_with(".part") && name.starts_with('.') || whole::is_mark(&name) {
             continue;
         }
         match fs::metadata(&entry) {
@@ -144,14 +142,29 @@ fn folders_with_shards(path: &Path) -> bool {
 }
 
 fn check_indexes(path: &Path, folder: &Folder) -> Result<()> {
+    check_finished(path)?;
+    let mut has_index = false;
     for index in folder.others.iter().filter(|other| other.to_string_lossy().ends_with(INDEX)) {
         check_index(path, index)?;
+        has_index = true;
     }
-    Ok(())
+    if has_index {
+        return Ok(());
+    }
+    // What is wrong with a file itself is told when it is read.
+    let header = |shard: &PathBuf| Some((shard.clone(), Input::open(shard).ok()?.header().ok()?));
+    let headers: Vec<(PathBuf, Header)> = folder.shards.iter().filter_map(header).collect();
+    let saves: Vec<_> = headers.iter().map(|(path, header)| (path.as_path(), header.value(SAVE))).collect();
+    check_saves(&saves, None)
 }
 
 /// Which shard holds each tensor, by an index.
 pub fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
+    Ok(read_index(index)?.0)
+}
+
+/// Which shard holds each tensor, and the save that the index is of.
+fn read_index(index: &Path) -> Result<(BTreeMap<String, String>, Option<String>)> {
     let file = Input::open(index)?;
     let refuse = |what: String| Error::refused(index, what, "copy or download the file again");
     if file.size > LONGEST {
@@ -174,12 +187,15 @@ pub fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
         }
         map.insert(tensor.clone(), shard.to_owned());
     }
-    Ok(map)
+    let save = json.get("metadata").and_then(|metadata| metadata.get(SAVE)).and_then(Json::text);
+    Ok((map, save.map(str::to_owned)))
 }
 
 /// An error unless the shards that an index of `folder` names are there and hold the tensors that it says.
 pub fn check_index(folder: &Path, index: &Path) -> Result<()> {
-    let map = weight_map(index)?;
+    check_finished(folder)?;
+    let (map, save) = read_index(index)?;
+    let mut saves: Vec<(PathBuf, Option<String>)> = Vec::new();
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, shard) in &map {
         shards.entry(shard).or_default().push(tensor);
@@ -208,8 +224,10 @@ pub fn check_index(folder: &Path, index: &Path) -> Result<()> {
                 "download the shard again, or the index",
             );
         }
+        saves.push((path, header.value(SAVE).map(str::to_owned)));
     }
-    Ok(())
+    let saves: Vec<_> = saves.iter().map(|(path, save)| (path.as_path(), save.as_deref())).collect();
+    check_saves(&saves, save.as_deref().map(|save| (index, save)))
 }
 
 /// Whether `packed` holds the file at `from`, byte for byte. Times and headers do not tell: another model of the same

@@ -19,13 +19,13 @@ pub mod pace;
 mod pack;
 pub mod packed;
 pub mod patience;
-mod pipeline;
 pub mod quantize;
 mod reader;
 pub mod rows;
 pub mod stream;
 pub mod survey;
 mod unpack;
+pub mod whole;
 mod work;
 
 pub use dtype::kind_of;

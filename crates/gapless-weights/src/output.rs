@@ -6,10 +6,25 @@
 
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
+use crate::whole::check_apart;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A place between two changes of the disk. Where debug assertions are on, `GAPLESS_TEST_KILL=7` ends the process at the
+/// eighth, as a kill does: the tests try all.
+pub(crate) fn boundary() {
+    #[cfg(debug_assertions)]
+    {
+        static LAST: std::sync::OnceLock<Option<u64>> = std::sync::OnceLock::new();
+        static PASSED: AtomicU64 = AtomicU64::new(0);
+        let last = LAST.get_or_init(|| std::env::var("GAPLESS_TEST_KILL").ok()?.parse().ok());
+        if *last == Some(PASSED.fetch_add(1, Ordering::Relaxed)) {
+            std::process::abort();
+        }
+    }
+}
 
 /// Bytes of a file's name that its part repeats; file systems allow 255 in all.
 const SHOWN: usize = 200;
@@ -25,6 +40,7 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn create(destination: &Path) -> Result<Output> {
+        boundary();
         let fail = |source| Error::Write { path: destination.to_owned(), source };
         let Some(name) = destination.file_name().map(|name| name.to_string_lossy().into_owned()) else {
             return Error::refused(destination, "this is not a file name", "name a file with -o");
@@ -54,6 +70,7 @@ impl Output {
 
     /// Writes all of `bytes` at `at`.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        boundary();
         write_all_at(&self.file, bytes, at).map_err(|source| self.fail(source))
     }
 
@@ -64,9 +81,12 @@ impl Output {
 
     /// Waits until the bytes are on disk, then gives the file its name.
     pub(crate) fn put_in_place(mut self) -> Result<()> {
+        boundary();
         self.file.sync_all().map_err(|source| self.fail(source))?;
+        boundary();
         fs::rename(&self.part, &self.destination).map_err(|source| self.fail(source))?;
         self.done = true;
+        boundary();
         Ok(())
     }
 }
@@ -109,16 +129,8 @@ impl PartFolder {
                 return Error::refused(destination, what, "name a new folder with -o, or remove this one");
             }
         }
-        let parent = parent_of(destination);
-        let there = parent.ancestors().find_map(|folder| {
-            fs::canonicalize(if folder.as_os_str().is_empty() { Path::new(".") } else { folder }).ok()
-        });
-        if let (Ok(from), Some(there)) = (fs::canonicalize(from), there)
-            && there.starts_with(&from)
-        {
-            return Error::refused(destination, "this is within the input", "name another folder with -o");
-        }
-        Ok(parent.join(name))
+        check_apart(from, destination)?;
+        Ok(parent_of(destination).join(name))
     }
 
     /// The folder beside a destination that was checked.
@@ -139,6 +151,7 @@ impl PartFolder {
 
     /// Gives the folder its name.
     pub(crate) fn put_in_place(mut self) -> Result<()> {
+        boundary();
         fs::rename(&self.part, &self.destination)
             .map_err(|source| Error::Write { path: self.destination.clone(), source })?;
         self.done = true;

@@ -9,8 +9,7 @@ use crate::dtype::kind_of;
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::output::Output;
-use crate::packed::{self, LONGEST, Placed, Stored, Written};
-use crate::pipeline;
+use crate::packed::{self, LONGEST, Placed, Written};
 use crate::stream::{Directory, Entry, chunks_of, directory_bytes};
 use crate::work::Work;
 use gapless_formats::safetensors::{Header, Tensor};
@@ -102,11 +101,15 @@ pub fn save(input: &dyn Source, header: &Header, to: &Path, threads: usize, is_p
 fn pack_to(input: &dyn Source, header: &Header, to: &Path, threads: usize) -> Result<(Done, Output)> {
     let compressed =
         packed::pack_text(&header.text).map_err(|source| Error::Write { path: to.to_owned(), source })?;
+    if let Some((key, _)) = header.metadata.iter().find(|(key, _)| packed::is_ours(key)) {
+        let what = format!("the metadata key {key:?} cannot be packed: gapless.* are keys of packed files");
+        return Error::refused(to, what, "choose another key, or save with pack=False");
+    }
     let output = Output::create(to)?;
     let mut writer = Writer::new(input, header, &output, &compressed)?;
     writer.streams(threads)?;
     writer.plain()?;
-    let streams = writer.placed.iter().filter(|placed| placed.1 == Written::As(Stored::Stream)).count();
+    let streams = writer.placed.iter().filter(|placed| matches!(placed.1, Written::Stream(_))).count();
     let same = writer.placed.iter().filter(|placed| matches!(placed.1, Written::Same(_))).count();
     let after = writer.finish(&compressed)?;
     let mut done = Done { tensors: header.tensors.len(), streams, same, before: input.size(), after };
@@ -218,7 +221,7 @@ impl<'a> Writer<'a> {
             })
         });
         let mut open: Option<Directory> = None;
-        pipeline::ordered(threads, jobs, Worker::default, Worker::encode, |batch| {
+        gapless_threads::ordered("pack", threads, jobs, Worker::default, Worker::encode, |batch| {
             self.take(&mut open, &batch)
         })
     }
@@ -244,12 +247,13 @@ impl<'a> Writer<'a> {
             self.plain.push(batch.tensor);
         } else {
             let head = directory.to_bytes();
-            if let Some(other) = self.same(batch.tensor, checksum(&head))? {
+            let sum = checksum(&head);
+            if let Some(other) = self.same(batch.tensor, sum)? {
                 // As above.
                 self.placed.push((batch.tensor, Written::Same(other), self.at, self.at));
             } else {
                 self.output.write(self.data() + self.at, &head)?;
-                self.placed.push((batch.tensor, Written::As(Stored::Stream), self.at, self.at + length));
+                self.placed.push((batch.tensor, Written::Stream(sum), self.at, self.at + length));
                 self.at += length;
             }
         }
@@ -308,7 +312,7 @@ impl<'a> Writer<'a> {
                 self.placed.push((index, Written::Same(other), self.at, self.at));
                 continue;
             }
-            self.placed.push((index, Written::As(Stored::Plain(sum)), self.at, self.at + done));
+            self.placed.push((index, Written::Plain(sum), self.at, self.at + done));
             self.at += done;
         }
         Ok(())

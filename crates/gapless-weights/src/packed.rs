@@ -4,9 +4,15 @@
 //!
 //! * `gapless.format`: "1".
 //! * `gapless.header`: the original header, byte for byte, compressed with zstd, in base64.
-//! * `gapless.tensors`: JSON, for each tensor either `{"dtype": "BF16", "shape": [..], "codec": "GWS1"}`, a stream
-//!   (see `stream`), or `{"xxh3": ".."}`, stored as it was, or `{"dtype": .., "shape": .., "same": "other"}`: its bytes
-//!   are those of another tensor, and its own entry has none.
+//! * `gapless.tensors`: JSON, for each tensor either `{"dtype": "BF16", "shape": [..], "codec": "GWS1", "sum": ".."}`, a
+//!   stream (see `stream`) and the XXH3 of its directory, or `{"xxh3": ".."}`, stored as it was, or
+//!   `{"dtype": .., "shape": .., "same": "other"}`: its bytes are those of another tensor, and its own entry has none.
+//! * `gapless.sum`: the XXH3 of those two values, one after the other.
+//!
+//! So every byte that an unpacked file is made of has a checksum: chunks in their directory, directories and plain
+//! tensors in `gapless.tensors`, which also binds them to their names, and that in `gapless.sum`. The sums are not in
+//! the first files of format 1. Without `gapless.sum` a file is read by what else it says twice: the types and shapes of
+//! streams, and the original's metadata. Readers of that time leave the sums unread.
 //!
 //! Streams stand first, each on a boundary of 64 bytes; the others follow.
 
@@ -22,6 +28,7 @@ use std::path::Path;
 pub(crate) const FORMAT: &str = "gapless.format";
 const HEADER: &str = "gapless.header";
 const TENSORS: &str = "gapless.tensors";
+const SUM: &str = "gapless.sum";
 const CODEC: &str = "GWS1";
 const HELP: &str = "copy the file again, or pack the original again";
 /// The format's own limit for a header.
@@ -45,11 +52,18 @@ pub struct Packed {
     pub original: Header,
     /// For each tensor of the original: the tensor that holds it, and how.
     pub tensors: Vec<(Tensor, Stored)>,
+    /// For each of them the checksum of its stream's directory, where the file says it.
+    pub(crate) sums: Vec<Option<u64>>,
 }
 
 /// Whether a header is that of a packed file.
 pub fn is_packed(header: &Header) -> bool {
-    header.metadata.iter().any(|(key, _)| key.starts_with("gapless."))
+    header.metadata.iter().any(|(key, _)| is_ours(key))
+}
+
+/// Whether a key of the metadata is one of packed files.
+pub(crate) fn is_ours(key: &str) -> bool {
+    key.starts_with("gapless.")
 }
 
 impl Packed {
@@ -70,6 +84,11 @@ impl Packed {
             }
             None => return refuse("its metadata has keys of Gapless but no gapless.format"),
         }
+        let has_sum = match header.value(SUM) {
+            Some(sum) if sum_of(&header) == parse_sum(sum) => true,
+            Some(_) => return refuse("the checksum of its header differs: the file is damaged"),
+            None => false,
+        };
         let Some(text) = header.value(HEADER).and_then(unpack_text) else {
             return refuse("the original header in its metadata is damaged");
         };
@@ -84,6 +103,9 @@ impl Packed {
         let Some(Ok(Value::Object(kinds))) = header.value(TENSORS).map(serde_json::from_str::<Value>) else {
             return refuse("gapless.tensors in its metadata is not JSON");
         };
+        if !has_sum && original.metadata.iter().any(|(key, value)| header.value(key) != Some(value)) {
+            return refuse("its metadata is not that of its original header");
+        }
         let by_name: HashMap<&str, &Tensor> =
             header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         if by_name.len() != original.tensors.len() {
@@ -92,7 +114,14 @@ impl Packed {
         let places: HashMap<&str, usize> =
             original.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
         let mut tensors = Vec::with_capacity(original.tensors.len());
+        let mut sums = Vec::with_capacity(original.tensors.len());
         for tensor in &original.tensors {
+            if kinds.get(&tensor.name).is_some_and(|kind| !is_described(kind, tensor)) {
+                return refuse(&format!(
+                    "tensor {:?} has another type or shape than in its original header",
+                    tensor.name
+                ));
+            }
             // A tensor with another one's bytes is stored where that one is.
             let mut tensor = tensor;
             if let Some(same) =
@@ -114,7 +143,7 @@ impl Packed {
                 return refuse(&format!("it does not say how tensor {:?} is stored", tensor.name));
             };
             let stored = if let Some(sum) = kind.get("xxh3").and_then(Value::as_str) {
-                let Ok(sum) = u64::from_str_radix(sum, 16) else {
+                let Some(sum) = parse_sum(sum) else {
                     return refuse(&format!("the checksum of tensor {:?} is not a number", tensor.name));
                 };
                 if (&holder.dtype, &holder.shape) != (&tensor.dtype, &tensor.shape) {
@@ -129,10 +158,43 @@ impl Packed {
             } else {
                 return refuse(&format!("the codec of tensor {:?} is not known", tensor.name));
             };
+            let sum = kind.get("sum").and_then(Value::as_str);
+            if stored == Stored::Stream && has_sum && sum.and_then(parse_sum).is_none() {
+                return refuse(&format!("the checksum of tensor {:?} is not a number", tensor.name));
+            }
+            sums.push(sum.and_then(parse_sum).filter(|_| stored == Stored::Stream && has_sum));
             tensors.push(((*holder).clone(), stored));
         }
-        Ok(Some(Packed { header, original, tensors }))
+        Ok(Some(Packed { header, original, tensors, sums }))
     }
+}
+
+/// What `gapless.sum` must be.
+fn sum_of(header: &Header) -> Option<u64> {
+    Some(sum_of_values(header.value(HEADER)?, header.value(TENSORS)?))
+}
+
+fn sum_of_values(header: &str, tensors: &str) -> u64 {
+    let mut sum = xxhash_rust::xxh3::Xxh3Default::new();
+    sum.update(header.as_bytes());
+    sum.update(tensors.as_bytes());
+    sum.digest()
+}
+
+/// A sum as this file writes it: one text for each number, so that no other text is taken for it.
+fn parse_sum(text: &str) -> Option<u64> {
+    let sum = u64::from_str_radix(text, 16).ok()?;
+    (shown(sum) == text).then_some(sum)
+}
+
+fn shown(sum: u64) -> String {
+    format!("{sum:016x}")
+}
+
+/// Whether what `gapless.tensors` says of a tensor's type and shape, if anything, is what the original header says.
+fn is_described(kind: &Value, tensor: &Tensor) -> bool {
+    let is_same = |key: &str, wanted: Value| kind.get(key).is_none_or(|value| *value == wanted);
+    is_same("dtype", json!(tensor.dtype)) && is_same("shape", json!(tensor.shape))
 }
 
 /// How many bytes of data a header claims, from its own offsets. `parse` then sees that they have no holes.
@@ -147,7 +209,10 @@ fn original_data(text: &[u8]) -> u64 {
 /// How a tensor is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    As(Stored),
+    /// As a stream whose directory has this checksum.
+    Stream(u64),
+    /// As it was, with this checksum.
+    Plain(u64),
     /// Its bytes are those of another tensor of the original.
     Same(usize),
 }
@@ -161,18 +226,20 @@ fn kind(original: &Header, tensor: &Tensor, written: Written) -> Value {
         Written::Same(other) => {
             json!({"dtype": tensor.dtype, "shape": tensor.shape, "same": original.tensors[other].name})
         }
-        Written::As(Stored::Stream) => json!({"dtype": tensor.dtype, "shape": tensor.shape, "codec": CODEC}),
-        Written::As(Stored::Plain(sum)) => json!({"xxh3": format!("{sum:016x}")}),
+        Written::Stream(sum) => {
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "codec": CODEC, "sum": shown(sum)})
+        }
+        Written::Plain(sum) => json!({"xxh3": shown(sum)}),
     }
 }
 
 /// A tensor's own entry in the header.
 fn entry(tensor: &Tensor, written: Written, begin: u64, end: u64) -> Value {
     match written {
-        Written::As(Stored::Stream) | Written::Same(_) => {
+        Written::Stream(_) | Written::Same(_) => {
             json!({"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]})
         }
-        Written::As(Stored::Plain(_)) => {
+        Written::Plain(_) => {
             json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]})
         }
     }
@@ -191,7 +258,9 @@ pub(crate) fn header_text(original: &Header, compressed: &str, tensors: &[Placed
     }
     metadata.insert(FORMAT.into(), json!("1"));
     metadata.insert(HEADER.into(), json!(compressed));
-    metadata.insert(TENSORS.into(), json!(Value::Object(kinds).to_string()));
+    let kinds = Value::Object(kinds).to_string();
+    metadata.insert(SUM.into(), json!(shown(sum_of_values(compressed, &kinds))));
+    metadata.insert(TENSORS.into(), json!(kinds));
     // Written by hand: entries in the order of their data, which readers like.
     let mut text = format!("{{\"__metadata__\":{}", Value::Object(metadata));
     for (index, stored, begin, end) in tensors {
@@ -218,7 +287,7 @@ pub(crate) fn longest_header(original: &Header, compressed: &str, end: u64) -> u
             let kind = kind(original, tensor, *written).to_string();
             kind.len() + kind.matches(['"', '\\']).count() + entry(tensor, *written, 0, end).to_string().len()
         };
-        let all = [Written::As(Stored::Stream), Written::As(Stored::Plain(0)), Written::Same(other)];
+        let all = [Written::Stream(0), Written::Plain(0), Written::Same(other)];
         let stored = all.into_iter().max_by_key(length).unwrap_or(all[0]);
         // A begin as long as the end; the shape of a stream is their difference.
         (index, stored, end, 2 * end)

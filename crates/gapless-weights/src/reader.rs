@@ -1,5 +1,6 @@
 //! Tensors of a safetensors file, packed or not: whole or any range, each byte checked that has a checksum.
 
+use crate::checksum::checksum;
 use crate::codec::{Decoder, Path as Instructions};
 use crate::dtype::kind_of;
 use crate::error::{Error, Result};
@@ -65,7 +66,12 @@ impl Reader {
         let fail = |damage| self.damaged(tensor, damage);
         let head = self.input.bytes(range.start, HEAD.min(length as usize))?;
         let size = Directory::size_of(&head, length).map_err(fail)?;
-        let directory = Directory::parse(&self.input.bytes(range.start, size)?, length).map_err(fail)?;
+        let bytes = self.input.bytes(range.start, size)?;
+        let directory = Directory::parse(&bytes, length).map_err(fail)?;
+        let sum = self.packed.as_ref().and_then(|packed| packed.sums[index]);
+        if sum.is_some_and(|sum| sum != checksum(&bytes)) {
+            return Err(fail(StreamError::Header("it is not the stream that was packed under this name")));
+        }
         if directory.bytes != tensor.bytes() || directory.kind != kind_of(&tensor.dtype) {
             return Err(fail(StreamError::Header("it holds another tensor than the header says")));
         }

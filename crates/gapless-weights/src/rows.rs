@@ -7,7 +7,6 @@ use crate::codec::{Decoder, Kind, Path as Instructions};
 use crate::error::{Error, Result};
 use crate::output::Output;
 use crate::packed::Stored;
-use crate::pipeline;
 use crate::reader::Reader;
 use crate::stream::{Directory, StreamError};
 use crate::work::Work;
@@ -102,7 +101,7 @@ pub fn unpack_rows(from: &Path, to: &Path, rank: Rank, work: impl Into<Work>) ->
     let data = 8 + header.len() as u64;
     let jobs = (0..tensors.len()).flat_map(|index| jobs_of(&reader, index, rank, begins[index]));
     let failed = |tensor: usize, damage| reader.damaged(&tensors[tensor], damage);
-    pipeline::ordered(work.threads, jobs, Worker::default, Worker::decode, |given| {
+    gapless_threads::ordered("rows", work.threads, jobs, Worker::default, Worker::decode, |given| {
         let (bytes, at) = given.map_err(|(tensor, damage)| failed(tensor, damage))?;
         output.write(data + at, &bytes)
     })?;

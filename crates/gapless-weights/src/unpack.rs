@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::output::Output;
 use crate::packed::Stored;
-use crate::pipeline;
 use crate::reader::Reader;
 use crate::stream::{Directory, StreamError};
 use crate::work::Work;
@@ -108,7 +107,7 @@ fn walk(
     let mut sum = xxhash_rust::xxh3::Xxh3Default::new();
     let mut at = 0;
     let jobs = (0..count).flat_map(|index| jobs_of(reader, index));
-    pipeline::ordered(threads, jobs, Worker::default, Worker::decode, |given| {
+    gapless_threads::ordered("unpack", threads, jobs, Worker::default, Worker::decode, |given| {
         let mut told = |error: Error| {
             if !keep_going {
                 return Err(error);

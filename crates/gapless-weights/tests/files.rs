@@ -407,14 +407,14 @@ fn pipes_and_devices_are_neither_read_nor_replaced() {
 fn folders_within_folders_are_read_and_links_do_not_go_round() {
     let folder_at = tempfile::tempdir().unwrap();
     let at = |name: &str| folder_at.path().join(name);
-    for name in ["unet", "vae", ".git", "out", "deep/er"] {
+    for name in ["unet", "vae", ".git", "deep/er"] {
         fs::create_dir_all(at(name)).unwrap();
         file(&at(name).join("m.safetensors"), "", &[("a", "U8", vec![4], vec![0; 4])]);
     }
     fs::write(at("vae/config.json"), "{}").unwrap();
     std::os::unix::fs::symlink(folder_at.path(), at("vae/round")).unwrap();
     std::os::unix::fs::symlink(at("unet"), at("twin")).unwrap();
-    let found = folder::read_tree(folder_at.path(), Some(&at("out"))).unwrap();
+    let found = folder::read_tree(folder_at.path()).unwrap();
     let names = ["deep/er", "twin", "unet", "vae"].map(|name| at(name).join("m.safetensors"));
     let mut shards = found.shards;
     shards.sort();
@@ -426,17 +426,16 @@ fn folders_within_folders_are_read_and_links_do_not_go_round() {
     assert!(error.help().contains("name one of them"), "{}", error.help());
     // An index of a folder below is checked as well.
     fs::write(at("vae/m.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#).unwrap();
-    assert!(folder::read_tree(folder_at.path(), None).unwrap_err().to_string().contains("missing"));
+    assert!(folder::read_tree(folder_at.path()).unwrap_err().to_string().contains("missing"));
     fs::remove_file(at("vae/m.safetensors.index.json")).unwrap();
     std::os::unix::fs::symlink(at("gone"), at("vae/tokenizer.json")).unwrap();
-    let error = folder::read_tree(folder_at.path(), None).unwrap_err().to_string();
+    let error = folder::read_tree(folder_at.path()).unwrap_err().to_string();
     assert!(error.contains("not there") && error.contains("tokenizer.json"), "{error}");
     // A hub's cache has its models in folders of commits.
     fs::create_dir_all(at("cache/blobs")).unwrap();
     fs::create_dir_all(at("cache/snapshots/c0")).unwrap();
     file(&at("cache/snapshots/c0/m.safetensors"), "", &[("a", "U8", vec![4], vec![0; 4])]);
-    for error in [folder::read_tree(&at("cache"), None).unwrap_err(), folder::read(&at("cache")).unwrap_err()]
-    {
+    for error in [folder::read_tree(&at("cache")).unwrap_err(), folder::read(&at("cache")).unwrap_err()] {
         assert!(error.help().contains("snapshots/COMMIT"), "{}", error.help());
     }
 }

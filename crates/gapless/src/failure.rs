@@ -43,6 +43,20 @@ pub(crate) fn print(error: &anyhow::Error) {
     }
 }
 
+/// Tells of a panic, of whichever thread: the command ends with it, and with exit code 101.
+pub(crate) fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
+    let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+    let message = info.payload_as_str().unwrap_or("no message");
+    let thread = std::thread::current();
+    let of = thread.name().filter(|name| *name != "main").map_or(String::new(), |name| format!(" ({name})"));
+    let help =
+        "this is a bug in gapless: please report it with this message, the command and, if you can, the file";
+    print(&Failure::new(format!("gapless panicked{place}{of}: {message}"), help).into());
+    if std::env::var_os("RUST_BACKTRACE").is_some_and(|set| set != "0") {
+        eprintln!("{}", std::backtrace::Backtrace::force_capture());
+    }
+}
+
 /// Tells something that does not stop the command.
 pub(crate) fn note(what: &str) {
     use std::io::Write;

@@ -30,6 +30,7 @@ pub(crate) enum Answer {
 }
 
 fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(failure::on_panic));
     let given = shortcut::expand(std::env::args_os().collect());
     let args = match cli::parse(&given) {
         Ok(args) => args,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from .._errors import OptionError
-from . import _native
+from . import _native, _saves
 from ._background import Saving, copied, settle
 from ._distributed import shard_of
 from ._load import DTYPES, _identity, is_dtensor, memory_of, threads_of
@@ -44,6 +44,7 @@ def save(
     metadata: "Optional[Mapping[str, str]]" = None,
     rank: Optional[int] = None,
     world: Optional[int] = None,
+    identity: Optional[str] = None,
     threads: Optional[int] = None,
     asynchronous: Literal[False] = False,
 ) -> "list[str]": ...
@@ -59,6 +60,7 @@ def save(
     metadata: "Optional[Mapping[str, str]]" = None,
     rank: Optional[int] = None,
     world: Optional[int] = None,
+    identity: Optional[str] = None,
     threads: Optional[int] = None,
     asynchronous: Literal[True],
 ) -> Saving: ...
@@ -73,6 +75,7 @@ def save(
     metadata: "Optional[Mapping[str, str]]" = None,
     rank: Optional[int] = None,
     world: Optional[int] = None,
+    identity: Optional[str] = None,
     threads: Optional[int] = None,
     asynchronous: bool = False,
 ) -> "Union[list[str], Saving]":
@@ -83,8 +86,12 @@ def save(
     another number of them are removed. Tensors of a GPU are read a megabyte at
     a time. Names that are one tensor are stored once; the metadata says which, as safetensors does.
 
+    Shards of two saves never load together, such as those that a killed save leaves: the metadata says whose they are.
+
     With `rank` and `world` each rank calls this with the same folder and writes one file of its own, in the layout of
-    torch.distributed.checkpoint's HuggingFaceStorageWriter: its part of each DTensor, its rows of other tensors.
+    torch.distributed.checkpoint's HuggingFaceStorageWriter: its part of each DTensor, its rows of other tensors. Where
+    torch.distributed runs, the ranks agree on whose save it is; elsewhere give all of them the same `identity`, such as
+    "step-1000".
 
     `asynchronous=True` copies the tensors to host memory (those of a GPU to pinned memory, on a stream of its own) and
     returns a Saving: the files are written in the background while training goes on. A failure is raised by its
@@ -92,6 +99,11 @@ def save(
     """
     if shard_size < 1:
         raise OptionError(f"invalid shard_size={shard_size}: use a number of bytes, such as 5_000_000_000")
+    for key in metadata or {}:
+        if key == _saves.SAVE or key.startswith(_saves.RESERVED):
+            raise OptionError(f"invalid metadata key {key!r}: Gapless writes that key itself; use another name")
+    if identity is not None and rank is None:
+        raise OptionError(f"invalid identity={identity!r}: it is for saves of several ranks; without rank= and world= every save has one")
     state = model if isinstance(model, Mapping) else model.state_dict()
     place = os.fspath(path)
     count = threads_of(threads, 8)
@@ -106,6 +118,9 @@ def save(
         for name, tensor in state.items():
             _check(name, tensor.to_local() if is_dtensor(tensor) else tensor)
         tensors, told, file_name = shard_of(state, rank, world)
+        of_save = _saves.of_ranks(identity, rank, world)
+        if of_save is not None:
+            told[_saves.SAVE] = of_save
         files = [File(os.path.join(place, file_name), tensors, {"format": "pt", **(metadata or {}), **told})]
     for one in files:
         _one_card(one)
@@ -136,6 +151,7 @@ def _files(state: "Mapping[str, Any]", place: str, shard_size: int, metadata: "O
     if len(shards) == 1:
         names = ["model.safetensors"]
     else:
+        told[_saves.SAVE] = _saves.of_files(len(shards))
         names = [f"model-{n + 1:05}-of-{len(shards):05}.safetensors" for n in range(len(shards))]
     return [
         File(os.path.join(place, name), shard, {key: value for key, value in told.items() if key not in tied or value in shard})
@@ -152,10 +168,11 @@ def _write(files: "list[File]", place: str, pack: bool, threads: int) -> None:
     if len(files) > 1:
         weight_map = {name: os.path.basename(file.path) for file in files for name in file.tensors}
         total = sum(tensor.numel() * tensor.dtype.itemsize for file in files for tensor in file.tensors.values())
+        about = {"total_size": total, _saves.SAVE: files[0].metadata[_saves.SAVE]}
         index = os.path.join(place, INDEX)
-        part = f"{index}.{os.getpid()}.part"
+        part = os.path.join(place, f".{INDEX}.{os.getpid()}.part")
         with open(part, "w", encoding="utf-8") as out:
-            json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, out, indent=2, sort_keys=True)
+            json.dump({"metadata": about, "weight_map": weight_map}, out, indent=2, sort_keys=True)
             out.flush()
             os.fsync(out.fileno())
         os.replace(part, index)

@@ -1,9 +1,11 @@
 //! The lossless codec of weights beside ZipNN and zstd: ratio of every file, and speeds of one thread as quotients.
 //!
-//! Then bit-exactness over 10^9 values (`VALUES=n`), and loads to host memory beside their peers.
+//! Then bit-exactness over 10^9 values (`VALUES=n`), 10,000 made files of small tensors through `pack`, `verify` and
+//! `unpack` (`FILES=n`), and loads to host memory beside their peers.
 //!
 //! Data: Gaussian tensors, and trained weights that packages of the registry ship; some of them are set aside.
-//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables, `PAGES=huge` gives ours and the
+//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables and `ONLY=small-files`
+//! all but those, `PAGES=huge` gives ours and the
 //! peers huge pages for all memory that glibc allocates. On each set ours runs first,
 //! then the peers: on a machine with other load the quotients are a hint at best. memcpy is measured twice, and the
 //! quotient of its two lines is noise.
@@ -34,15 +36,19 @@ const WHEELS: [&str; 11] = [
 const SET_ASIDE: [&str; 2] = ["magika==1.0.3", "speechmos==0.0.1.1"];
 /// Peers that load files.
 const PEERS: [&str; 3] = ["safetensors==0.8.0", "fastsafetensors==0.5.0", "runai-model-streamer==0.17.0"];
+const EXAMPLES: [&str; 6] = ["build", "--release", "--locked", "--package", "gapless-weights", "--examples"];
 const SCRIPT: &str = "xtask/bench/weights.py";
 
 pub(crate) fn run() -> Result<()> {
     let folder = shell::target().join("bench/weights");
+    if std::env::var("ONLY").is_ok_and(|only| only == "small-files") {
+        shell::run(command(".", "cargo", &EXAMPLES))?;
+        return small_files();
+    }
     let python = tools::environment(&folder.join("venv"), &PACKAGES, &PACKAGES.join(" "))?;
     // Its own requirements are torch's, which the bench does not need; no wheel of it exists.
     add_zipnn(&python)?;
-    let build = ["build", "--release", "--locked", "--package", "gapless-weights", "--examples"];
-    shell::run(command(".", "cargo", &build))?;
+    shell::run(command(".", "cargo", &EXAMPLES))?;
     let made = made(&python, &folder)?;
     let real = trained(&python, &folder, "real", "wheels", &WHEELS)?;
     let aside = trained(&python, &folder, "aside", "aside-wheels", &SET_ASIDE)?;
@@ -54,6 +60,7 @@ pub(crate) fn run() -> Result<()> {
         return Ok(());
     }
     exact()?;
+    small_files()?;
     loads(&folder, &rounds)
 }
 
@@ -63,6 +70,15 @@ fn exact() -> Result<()> {
     let values = std::env::var("VALUES").unwrap_or_else(|_| "1000000000".to_owned());
     let found = shell::output(command(".", &program, &[&values])).context("values came back changed")?;
     println!("bit for bit, no difference: {}", found.trim());
+    Ok(())
+}
+
+/// Made files of small tensors, packed, checked and unpacked with different numbers of threads.
+fn small_files() -> Result<()> {
+    let program = shell::target().join("release/examples/small_files").display().to_string();
+    let files = std::env::var("FILES").unwrap_or_else(|_| "10000".to_owned());
+    let done = shell::output(command(".", &program, &[&files])).context("a file did not come back whole")?;
+    println!("{}", done.trim());
     Ok(())
 }
 

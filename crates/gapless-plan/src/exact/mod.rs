@@ -65,7 +65,9 @@ impl<'a> Restarts<'a> {
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().stack_size(search.len() * STACK_PER_BUFFER);
             let thread = builder.spawn_scoped(scope, || search.run(order, seed, budget, stop));
-            thread.ok().and_then(|thread| thread.join().ok()).unwrap_or(Answer::Unknown)
+            // Without a thread to be had there is no answer; a panic of it is one of ours.
+            let joined = thread.ok().map(|thread| thread.join());
+            joined.map_or(Answer::Unknown, |run| run.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }
 

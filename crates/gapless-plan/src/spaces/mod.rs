@@ -285,24 +285,21 @@ fn solve_model(model: &Model<'_>, options: &Options, watch: &mut SpaceWatch<'_>)
         return solve_once(model, options, watch.cancel, &mut tell);
     }
     let (send, receive) = mpsc::channel::<SpaceProgress>();
-    let answers: Vec<Option<Result<SpacePlan>>> = std::thread::scope(|scope| {
-        let work = |thread: usize| {
-            let (cancel, options) = (watch.cancel, options.of_thread(thread));
-            let send = send.clone();
-            std::thread::Builder::new().spawn_scoped(scope, move || {
-                let mut tell = |progress| {
-                    // Nobody listens any more only when all is over.
-                    let _ = send.send(progress);
-                };
-                solve_once(model, &options, cancel, &mut tell)
-            })
-        };
-        let threads: Vec<_> = (0..options.threads).map(work).collect();
-        drop(send);
-        receive.into_iter().for_each(&mut tell);
-        threads.into_iter().map(|thread| thread.ok().and_then(|thread| thread.join().ok())).collect()
-    });
-    let answers: Vec<Result<SpacePlan>> = answers.into_iter().flatten().collect();
+    let cancel = watch.cancel;
+    let work = |thread: usize| {
+        let (options, send) = (options.of_thread(thread), send.clone());
+        move || {
+            let mut tell = |progress| {
+                // Fails only if the caller panicked.
+                let _ = send.send(progress);
+            };
+            solve_once(model, &options, cancel, &mut tell)
+        }
+    };
+    let work: Vec<_> = (0..options.threads).map(work).collect();
+    drop(send);
+    let answers: Vec<Result<SpacePlan>> =
+        gapless_threads::crew("plan of several memories", work, || receive.into_iter().for_each(&mut tell));
     let bound = answers.iter().flatten().map(|plan| plan.lower_bound).max();
     let rank = |answer: &Result<SpacePlan>| match answer {
         Ok(plan) => plan.traffic,

@@ -182,14 +182,11 @@ fn curve_of(history: &History) -> Curve {
     let (taken, (returned, sizes)): (Vec<_>, (Vec<_>, Vec<_>)) =
         spans.into_iter().map(|(start, end, size)| (start, (end, size))).unzip();
     // Independent passes: a second core halves their time.
-    let (live, allocated, active, reserved) = std::thread::scope(|scope| {
-        let live =
-            scope.spawn(|| (maxima(&a.starts, &a.freed, &a.requested), maxima(&taken, &returned, &sizes)));
-        let allocated = maxima(&a.starts, &a.freed, &a.blocks);
-        let active = maxima(&a.starts, &a.ends, &a.blocks);
-        let (live, reserved) = live.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (live, allocated, active, reserved)
-    });
+    let ((allocated, active), (live, reserved)) = gapless_threads::both(
+        "curve",
+        || (maxima(&a.starts, &a.freed, &a.blocks), maxima(&a.starts, &a.ends, &a.blocks)),
+        || (maxima(&a.starts, &a.freed, &a.requested), maxima(&taken, &returned, &sizes)),
+    );
     for (i, tick) in (0..live.len()).zip((0..).step_by(stride as usize)) {
         curve.push(CurvePoint {
             tick: Tick(tick),

@@ -142,12 +142,7 @@ impl Encoder {
             "whole values, not too many"
         );
         assert!(out.len() >= Encoder::room(self.kind, values.len()), "room for a chunk");
-        if self.low.len() < aligned(count) {
-            // Fresh zeros, not zeros that are written: a kind does not use all of them.
-            (self.low, self.high) = (vec![0; aligned(count)], vec![0; aligned(count)]);
-            (self.halves, self.planes) = (vec![0; 2 * count], vec![0; cascade::most(count)]);
-            self.tables = std::array::from_fn(|_| vec![0; aligned(count) + cascade::SLACK]);
-        }
+        self.make_room(aligned(count));
         if let Some(period) = period(values, width) {
             let pattern = &values[..period * width];
             header(out, Mode::Repeat, Split::Bytes, count);
@@ -164,6 +159,17 @@ impl Encoder {
             length = close(out, HEADER + values.len());
         }
         length
+    }
+
+    /// Room for a chunk of `items` values, a multiple of 64. All of it is for as many: a chunk that is longer than the
+    /// one before it may need no larger `low`, and then needs no larger room of another sort either.
+    fn make_room(&mut self, items: usize) {
+        if self.low.len() < items {
+            // Fresh zeros, not zeros that are written: a kind does not use all of them.
+            (self.low, self.high) = (vec![0; items], vec![0; items]);
+            (self.halves, self.planes) = (vec![0; 2 * items], vec![0; cascade::most(items)]);
+            self.tables = std::array::from_fn(|_| vec![0; items + cascade::SLACK]);
+        }
     }
 
     /// The chunk as a mask and a chunk of what is kept, or as planes if that is shorter.

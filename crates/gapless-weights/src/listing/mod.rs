@@ -61,7 +61,7 @@ pub fn list(path: &Path) -> Result<Listing> {
     if !path.is_dir() {
         return file(path);
     }
-    let shards = match folder::read_tree(path, None) {
+    let shards = match folder::read_tree(path) {
         Ok(found) => found.shards,
         Err(error) => {
             let is_none = matches!(&error, Error::Refused { what, .. } if what == folder::NONE);

@@ -11,7 +11,6 @@ use super::view::{JOB, Reader, Rows};
 use super::{File, Layer, Options};
 use crate::error::{Error, Result};
 use crate::output::Output;
-use crate::pipeline;
 use gapless_formats::safetensors::{Header, bits};
 use std::collections::HashMap;
 use std::path::Path;
@@ -199,7 +198,8 @@ impl Writer<'_> {
             (job.at, job.first, rows)
         };
         let places = self.places(taken.iter().map(|&(source, at, _, _)| (source, at)));
-        pipeline::ordered(
+        gapless_threads::ordered(
+            "quantize",
             options.work.threads,
             jobs,
             || (),

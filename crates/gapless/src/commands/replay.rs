@@ -13,7 +13,6 @@ use gapless_report::replay::{self, Replay, Replayed, RunInfo};
 use gapless_trace::Trace;
 use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is compared where nothing is named: the run as it was, what most should set, and the floor.
@@ -81,28 +80,16 @@ fn replayed(
 ) -> Replayed {
     let script: Script = sweep::script(trace, device);
     let counter = Counter::new("replaying", machines.len());
-    let next = AtomicUsize::new(0);
-    let runs: Mutex<Vec<(usize, RunInfo)>> = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(machine), Some((text, _))) = (machines.get(at), specs.get(at)) else { return };
-            let run = RunInfo::of(text, machine, &outcome(&script, machine, question));
-            let mut runs = runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            runs.push((at, run));
-            counter.update(runs.len());
-        }
+    let done = AtomicUsize::new(0);
+    let pairs: Vec<(&Machine, &String)> = machines.iter().zip(specs.iter().map(|(text, _)| text)).collect();
+    let work = |at: usize| {
+        let (machine, text) = pairs[at];
+        let run = RunInfo::of(text, machine, &outcome(&script, machine, question));
+        counter.update(done.fetch_add(1, Ordering::Relaxed) + 1);
+        run
     };
-    let threads = sweep::threads(None).unwrap_or(1).min(machines.len());
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut runs = runs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    runs.sort_unstable_by_key(|(at, _)| *at);
-    Replayed::of(device, runs.into_iter().map(|(_, run)| run).collect())
+    let threads = sweep::threads(None).unwrap_or(1);
+    Replayed::of(device, gapless_threads::each("replays", threads, pairs.len(), work))
 }
 
 fn write(args: &ReplayArgs, replay: &Replay) -> Result<()> {

@@ -10,6 +10,7 @@ use anyhow::Result;
 use gapless_trace::Bytes;
 use gapless_weights::pace::Pace;
 use gapless_weights::rows::{self, Rank};
+use gapless_weights::whole::{Unfinished, check_apart};
 use gapless_weights::{Checked, Error, folder};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -57,15 +58,32 @@ struct Work {
     files: Vec<(PathBuf, PathBuf)>,
     copies: Vec<(PathBuf, PathBuf)>,
     is_folder: bool,
+    /// The folders that are written to.
+    unfinished: Option<Unfinished>,
+}
+
+impl Work {
+    /// All files are written.
+    fn finish(self) -> Result<()> {
+        self.unfinished.map_or(Ok(()), Unfinished::end).map_err(|error| failed(&error))
+    }
 }
 
 /// The files of `input` and their places below `output`, which is made where `input` is a folder.
 fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
     if !input.is_dir() {
         let to = output.unwrap_or(input).to_owned();
-        return Ok(Work { files: vec![(input.to_owned(), to)], copies: Vec::new(), is_folder: false });
+        return Ok(Work {
+            files: vec![(input.to_owned(), to)],
+            copies: Vec::new(),
+            is_folder: false,
+            unfinished: None,
+        });
     }
-    let found = folder::read_tree(input, output).map_err(|error| failed(&error))?;
+    if let Some(output) = output {
+        check_apart(input, output).map_err(|error| failed(&error))?;
+    }
+    let found = folder::read_tree(input).map_err(|error| failed(&error))?;
     if let Some(output) = output {
         if output.exists() && !output.is_dir() {
             let what = format!("cannot write {}: it is a file, and the input is a folder", output.display());
@@ -73,12 +91,6 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
         }
         fs::create_dir_all(output)
             .map_err(|source| failed(&Error::Write { path: output.to_owned(), source }))?;
-        if let (Ok(a), Ok(b)) = (fs::canonicalize(input), fs::canonicalize(output))
-            && a == b
-        {
-            let what = format!("cannot write {}: it is the input", output.display());
-            return Err(Failure::new(what, "name another folder with -o").into());
-        }
         refuse_older_indexes(input, output, &found)?;
         for path in &found.left_out {
             failure::note(&format!("{} is not copied: it is a hidden folder, or no file", path.display()));
@@ -92,11 +104,31 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
         }
         Ok((path.clone(), place))
     };
-    Ok(Work {
-        files: found.shards.iter().map(placed).collect::<Result<_>>()?,
-        copies: found.others.iter().map(placed).collect::<Result<_>>()?,
-        is_folder: true,
-    })
+    let files: Vec<(PathBuf, PathBuf)> = found.shards.iter().map(placed).collect::<Result<_>>()?;
+    let copies: Vec<(PathBuf, PathBuf)> = found.others.iter().map(placed).collect::<Result<_>>()?;
+    let mut unfinished = None;
+    if output.is_some() {
+        refuse_own_files(&files, &copies)?;
+        let folders = files.iter().filter_map(|(_, to)| Some(to.parent()?.to_owned())).collect();
+        unfinished = Some(Unfinished::begin(folders).map_err(|error| failed(&error))?);
+    }
+    Ok(Work { files, copies, is_folder: true, unfinished })
+}
+
+/// Refuses to write over a file of the input, which an output folder that has the input in it may lead to.
+fn refuse_own_files(files: &[(PathBuf, PathBuf)], copies: &[(PathBuf, PathBuf)]) -> Result<()> {
+    let all = || files.iter().chain(copies);
+    // A link is replaced, not what it leads to.
+    let real = |path: &Path| Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?));
+    let inputs: BTreeSet<PathBuf> =
+        all().flat_map(|(from, _)| [real(from), fs::canonicalize(from).ok()]).flatten().collect();
+    match all().find(|(_, to)| real(to).is_some_and(|to| inputs.contains(&to))) {
+        None => Ok(()),
+        Some((_, to)) => {
+            let what = format!("cannot write {}: it is a file of the input", to.display());
+            Err(Failure::new(what, "name another folder with -o").into())
+        }
+    }
 }
 
 /// Refuses to write beside an index that the input does not have: readers would follow it to the shards of the model
@@ -185,10 +217,14 @@ fn pack(args: &PackArgs) -> Result<Answer> {
         }
     }
     copy_others(&work.copies)?;
-    if work.files.len() > 1 && before > 0 {
+    let of = work.files.len();
+    if of > 1 && before > 0 {
         say(&format!("in all  {}", shrunk(before, after)))?;
     }
-    end(failures, work.files.len())
+    if failures == 0 {
+        work.finish()?;
+    }
+    end(failures, of)
 }
 
 /// What is told of one file that was read.
@@ -228,6 +264,7 @@ fn unpack_rows(args: &UnpackArgs, rank: u64, world: u64) -> Result<Answer> {
         rows::write_index(from, to, total).map_err(|error| failed(&error))?;
     }
     copy_others(&others)?;
+    work.finish()?;
     Ok(Answer::Yes)
 }
 
@@ -237,7 +274,7 @@ fn unpack(args: &UnpackArgs) -> Result<Answer> {
     }
     let manner = manner(args.threads, args.limit_rate.as_deref())?;
     let work = work(&args.input, Some(&args.output))?;
-    let mut failures = 0;
+    let (mut failures, mut is_whole) = (0, true);
     for (from, to) in &work.files {
         match gapless_weights::unpack(from, to, manner.clone(), args.keep_going) {
             Ok(checked) if checked.damage.is_empty() => told(&args.input, from, &checked, "restored")?,
@@ -249,14 +286,18 @@ fn unpack(args: &UnpackArgs) -> Result<Answer> {
                 told(&args.input, from, &checked, "restored with zeros for what is damaged")?;
             }
             Err(error) if args.keep_going && work.is_folder => {
-                failures += 1;
+                (failures, is_whole) = (failures + 1, false);
                 failure::print(&failed(&error));
             }
             Err(error) => return Err(failed(&error)),
         }
     }
     copy_others(&work.copies)?;
-    end(failures, work.files.len())
+    let of = work.files.len();
+    if is_whole {
+        work.finish()?;
+    }
+    end(failures, of)
 }
 
 fn verify(args: &VerifyArgs) -> Result<Answer> {

@@ -12,7 +12,6 @@ use gapless_trace::Trace;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// What one file gave.
 struct Read {
@@ -92,29 +91,18 @@ pub(crate) fn each<T: Send>(
     let size = |at: &usize| std::fs::metadata(&files[*at].path).map_or(0, |metadata| metadata.len());
     let mut order: Vec<usize> = (0..files.len()).collect();
     order.sort_by_cached_key(|at| std::cmp::Reverse(size(at)));
-    let results: Vec<Mutex<Option<Result<T, String>>>> = files.iter().map(|_| Mutex::new(None)).collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let done = AtomicUsize::new(0);
     let counter = Counter::new("reading ranks", files.len());
-    let work = || {
-        while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = one(&files[at].path, device, |analysis| then(at, analysis));
-            *results[at].lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(result.map_err(|error| in_one_line(&error)));
-            counter.update(done.fetch_add(1, Ordering::Relaxed) + 1);
-        }
+    let work = |number: usize| {
+        let at = order[number];
+        let result = one(&files[at].path, device, |analysis| then(at, analysis));
+        counter.update(done.fetch_add(1, Ordering::Relaxed) + 1);
+        (at, result.map_err(|error| in_one_line(&error)))
     };
-    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(files.len().max(1));
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let taken = |result: Mutex<Option<Result<T, String>>>| {
-        let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
-        result.unwrap_or_else(|| Err("it was not read".to_owned()))
-    };
-    results.into_iter().map(taken).collect()
+    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut results = gapless_threads::each("ranks", threads, files.len(), work);
+    results.sort_unstable_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 fn one<T>(path: &Path, device: Option<u32>, then: impl FnOnce(&Analysis<'_>) -> Result<T>) -> Result<T> {

@@ -82,7 +82,7 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
             let mut over = BTreeMap::new();
             let mut said = String::new();
             loop {
-                match agent.step(&mut over) {
+                match gapless_threads::or_exit("fleet agent", || agent.step(&mut over)) {
                     Ok(text) => {
                         *latest.lock().unwrap_or_else(PoisonError::into_inner) = text;
                         said.clear();

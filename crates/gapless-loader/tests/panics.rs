@@ -1,0 +1,43 @@
+//! A panic in any thread of a loading is the loading's error, with its message, and the loading ends.
+
+mod common;
+
+use common::{Model, card, host};
+use gapless_loader::{Catalogue, LoadError};
+use std::process::Command;
+use std::sync::Arc;
+
+/// What is asked of a process of its own: `GAPLESS_TEST_PANIC` is read once.
+const TARGET: &str = "GAPLESS_TEST_TARGET";
+
+#[test]
+fn a_panic_of_any_thread_is_the_error_of_its_loading() {
+    let program = std::env::current_exe().unwrap();
+    // The first piece of work, and one of another thread.
+    for (target, number) in [("host", 0), ("host", 2), ("card", 1)] {
+        let done = Command::new(&program)
+            .args(["--exact", "one_loading", "--ignored"])
+            .env(TARGET, target)
+            .env("GAPLESS_TEST_PANIC", format!("load:{number}"))
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.success() && out.contains("1 passed"), "{target}, {number}: {out}");
+    }
+}
+
+#[test]
+#[ignore = "the test above runs it"]
+fn one_loading() {
+    let model = Model::new();
+    let catalogue = Arc::new(Catalogue::open(&model.packed()).unwrap());
+    let result = match std::env::var(TARGET).as_deref() {
+        Ok("card") => card(&catalogue, 3, true),
+        _ => host(&catalogue, 3),
+    };
+    let error = result.err().expect("it panics");
+    assert!(
+        matches!(&error, LoadError::Panicked(text) if text.contains("a test asked for a panic of load")),
+        "{error}"
+    );
+}
