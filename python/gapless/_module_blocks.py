@@ -9,7 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 from . import _module_tellers, _modules
 
@@ -17,8 +17,7 @@ from . import _module_tellers, _modules
 STAGE = "BLOCK"
 
 _optimizers: Any = weakref.WeakSet()
-# How much state each had when it was last told, and the blocks that were told: an address with its note.
-_told: dict[tuple[int, int], str] = {}
+# How much state each had when it was last told.
 _known_state: Any = weakref.WeakKeyDictionary()
 
 
@@ -53,15 +52,13 @@ def _add_to(taken: Any) -> None:
         annotations.append({"name": f"module: {path}", "stage": STAGE, "device": device, "time_us": now, "addr": addr})
 
 
-def tell_recorder() -> None:
-    """Tells the flight recorder of the blocks that it has not heard of."""
+def tell_recorder(names: Optional["_modules.ModuleNames"] = None) -> None:
+    """Tells the flight recorder of the blocks of a model, or of all models and optimizers."""
     library = _module_tellers.library()
     if library is None:
         return
-    for device, addr, size, path in blocks():
-        if _told.get((device, addr)) != path:
-            _told[device, addr] = path
-            library.optional("gapless_module_block", device, addr, size, _module_tellers.number(_modules.Place(path)))
+    for device, addr, size, path in blocks(names):
+        library.optional("gapless_module_block", device, addr, size, _module_tellers.number(_modules.Place(path)))
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -73,7 +70,7 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         tell_recorder()
 
 
-def blocks() -> Iterator[tuple[int, int, int, str]]:
+def blocks(names: Optional["_modules.ModuleNames"] = None) -> Iterator[tuple[int, int, int, str]]:
     """Device, address, bytes and path of each storage that modules own."""
     torch = _modules._torch
     owners: dict[tuple[int, int, int], str] = {}
@@ -95,7 +92,7 @@ def blocks() -> Iterator[tuple[int, int, int, str]]:
             # One block for many, as FSDP and DDP have: what is common to them.
             owners[key] = _common(owners[key], path) if key in owners else path
 
-    for module, place in _modules.named():
+    for module, place in _modules.named(names):
         try:
             tensors = [tensor for held in (module._parameters, module._buffers) for _, tensor in held.items()]
         except (AttributeError, RuntimeError):
@@ -106,7 +103,7 @@ def blocks() -> Iterator[tuple[int, int, int, str]]:
             of_parameters.setdefault(id(tensor), place.path)
             add(tensor, place.path)
             add(getattr(tensor, "grad", None) if getattr(tensor, "is_leaf", False) else None, place.path)
-    for optimizer in list(_optimizers):
+    for optimizer in list(_optimizers) if names is None else ():
         for parameter, state in list(optimizer.state.items()):
             path = of_parameters.get(id(parameter))
             if path is not None and isinstance(state, dict):

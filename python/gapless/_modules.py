@@ -15,9 +15,12 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from ._errors import OptionError
+
+if TYPE_CHECKING:
+    from ._library import Library
 
 # Attributes in which a wrapper has the module that it wraps; the last one only in classes of these names.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -85,6 +88,8 @@ class ModuleNames:
         self.name = label
         self._model = weakref.ref(model)
         self._places: dict[str, Place] = {}
+        # The modules that have their entry from here.
+        self._keys: set[int] = set()
 
     @property
     def paths(self) -> list[str]:
@@ -146,11 +151,13 @@ def name_modules(model: Any, *, name: Optional[str] = None) -> ModuleNames:
         return _register(model, name)
 
 
-def name_all_modules(torch: Any) -> None:
-    """From now on each model is named as soon as it is called."""
+def name_all(torch: Any, library: "Library") -> None:
+    """From now on each model is named as soon as it is called, for the flight recorder too."""
     global _all
+    from . import _module_tellers
+
     with _lock:
-        if _all:
+        if _all or not _module_tellers.record_with(library):
             return
         _install(torch)
         _all = True
@@ -163,6 +170,8 @@ def name_all_modules(torch: Any) -> None:
 
 
 def _register(model: Any, name: Optional[str]) -> ModuleNames:
+    from . import _module_blocks
+
     label = name or type(_unwrapped(model)).__name__
     for known in _models[:]:
         if known._model() is model or known._model() is None:
@@ -170,6 +179,8 @@ def _register(model: Any, name: Optional[str]) -> ModuleNames:
     names = ModuleNames(model, label)
     _models.append(names)
     _add_tree(names, model, "" if name is None else label, None)
+    # What is on the GPU already; what comes later is told when an optimizer made its state, and at the end.
+    _module_blocks.tell_recorder(names)
     return names
 
 
@@ -193,8 +204,12 @@ def _add_tree(names: ModuleNames, module: Any, path: str, caller: Optional[Place
 def _put(names: ModuleNames, module: Any, place: Place, caller: Optional[Place]) -> None:
     key = id(module)
     known = _places.get(key)
-    if known is None or _of.get(key) is not names:
+    before = _of.get(key)
+    if known is None or before is not names:
+        if before is not None:
+            before._keys.discard(key)
         _places[key], _of[key] = place, names
+        names._keys.add(key)
         try:
             _references[key] = weakref.ref(module, functools.partial(_died, key))
         except TypeError:
@@ -213,14 +228,16 @@ def _died(key: int, reference: Any) -> None:
     if _references.get(key) is reference:
         _references.pop(key, None)
         _places.pop(key, None)
-        _of.pop(key, None)
+        names = _of.pop(key, None)
+        if names is not None:
+            names._keys.discard(key)
 
 
 def _forget(names: ModuleNames, keep: bool = False) -> None:
     if names not in _models:
         return
     _models.remove(names)
-    for key in [key for key, of in _of.items() if of is names]:
+    for key in list(names._keys):
         _died(key, _references.get(key))
     if not _models and not _all and not keep:
         _uninstall()
@@ -306,10 +323,11 @@ def _note_parent(parent: Any, name: str, child: Any) -> None:
         pass
 
 
-def named() -> Iterator[tuple[Any, Place]]:
-    """The modules that are alive, each with its place, or the first of them."""
+def named(names: Optional[ModuleNames] = None) -> Iterator[tuple[Any, Place]]:
+    """The modules that are alive, of one model or of all, each with its place, or the first of them."""
     with _lock:
-        found = [(_references[key](), place) for key, place in _places.items() if key in _references]
+        keys = list(_references) if names is None else list(names._keys)
+        found = [(_references[key](), _places.get(key)) for key in keys]
     for module, place in found:
         if module is not None and place is not None:
             yield module, place.first if isinstance(place, _Shared) else place
