@@ -36,10 +36,12 @@ _MOST_PATHS = 1 << 17
 class Place:
     """A module's path, and what marks a thread with it."""
 
-    __slots__ = ("carrier", "note", "number", "path")
+    __slots__ = ("caller", "carrier", "note", "number", "path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, caller: "Optional[Place]" = None) -> None:
         self.path = path
+        # The place of the module around it.
+        self.caller = caller
         # How notes tell a path from other texts: block_notes.rs reads it.
         self.note = f"module: {path}"
         # What the flight recorder calls it; 0: not told yet.
@@ -55,19 +57,21 @@ class _Shared:
 
     def __init__(self, first: Place) -> None:
         self.first = first
-        self.by_caller: dict[Place, Place] = {}
+        self.by_caller: dict[Optional[Place], Place] = {first.caller: first}
 
 
 class _State:
     """What a thread does."""
 
-    __slots__ = ("entered", "module", "native", "place", "slot", "since", "task")
+    __slots__ = ("entered", "lost", "module", "native", "place", "slot", "since", "task")
 
     def __init__(self) -> None:
         self.place: Optional[Place] = None
         self.module: Any = None
         # The number of the next autograd node, at the last border.
         self.since = 0
+        # Nodes of the module that runs which no border has seen, by their numbers: from and to.
+        self.lost: Optional[list[tuple[int, int]]] = None
         # The backward pass that the thread last worked for.
         self.task = -1
         # What the tellers keep.
@@ -193,15 +197,15 @@ def _add_tree(names: ModuleNames, module: Any, path: str, caller: Optional[Place
         module, path, caller, above = waiting.pop()
         place = names._places.get(path)
         if place is None:
-            place = names._places[path] = Place(path or names.name)
-        _put(names, module, place, caller)
+            place = names._places[path] = Place(path or names.name, caller)
+        _put(names, module, place)
         above = (*above, id(module))
         children = [(name, child) for name, child in module._modules.items() if child is not None and id(child) not in above]
         # The first one is popped first.
         waiting.extend((child, _joined(path, module, name), place, above) for name, child in reversed(children))
 
 
-def _put(names: ModuleNames, module: Any, place: Place, caller: Optional[Place]) -> None:
+def _put(names: ModuleNames, module: Any, place: Place) -> None:
     key = id(module)
     known = _places.get(key)
     before = _of.get(key)
@@ -220,8 +224,7 @@ def _put(names: ModuleNames, module: Any, place: Place, caller: Optional[Place])
         if known is place:
             return
         known = _places[key] = _Shared(known)
-    if caller is not None:
-        known.by_caller.setdefault(caller, place)
+    known.by_caller.setdefault(place.caller, place)
 
 
 def _died(key: int, reference: Any) -> None:
@@ -266,7 +269,7 @@ def _find(module: Any, state: _State) -> Optional[Place]:
         if isinstance(known, Place):
             return known
         if isinstance(known, _Shared):
-            return known.by_caller.get(outer, known.first) if outer is not None else known.first
+            return known.by_caller.get(outer, known.first)
         if id(module) in _places:
             return outer
         if outer is None:
@@ -389,10 +392,14 @@ def _wrap(torch: Any, original: Any) -> Any:
             place = _find(self, state)
             if place is None:
                 return original(self, *args, **kwargs)
-        _border(state, args, outer)
+        is_seen = _border(state, args, outer)
         if kwargs:
-            _border(state, kwargs.values(), outer)
-        state.place, state.module, state.since = place, self, number_of_next()
+            is_seen = _border(state, kwargs.values(), outer) or is_seen
+        since, start = state.since, number_of_next()
+        if not is_seen and start > since and outer is not None:
+            state.lost = [*(state.lost or ())[-_MOST:], (since, start)]
+        lost = state.lost
+        state.place, state.module, state.since, state.lost = place, self, start, None
         if place is not outer:
             _tell(state, place)
         try:
@@ -405,7 +412,9 @@ def _wrap(torch: Any, original: Any) -> Any:
                 _border(state, result.values(), place)
             return result
         finally:
-            state.place, state.module, state.since = outer, before, number_of_next()
+            end = number_of_next()
+            # Without a node of its own the call was no border: a node may be older than what its making called.
+            state.place, state.module, state.since, state.lost = outer, before, since if end == start else end, lost
             if place is not outer:
                 _tell(state, outer)
 
@@ -417,26 +426,59 @@ def _wrap(torch: Any, original: Any) -> Any:
     return call
 
 
-def _border(state: _State, values: Iterable[Any], place: Optional[Place]) -> None:
-    """The nodes of these tensors that were made since the last border are those of `place`."""
-    since, looked = state.since, 0
+def _border(state: _State, values: Iterable[Any], place: Optional[Place]) -> bool:
+    """The nodes of these tensors that were made since the last border are those of `place`. Whether there are any."""
+    since, looked, is_seen = state.since, 0, False
     tensor = _torch.Tensor
     try:
         for value in values:
             if isinstance(value, tensor):
                 node = value.grad_fn
-                if node is not None and node._sequence_nr() >= since:
-                    carrier = _OUTSIDE.carrier if place is None else place.carrier
-                    node._register_hook_dict(carrier if carrier is not None else _carrier(_OUTSIDE if place is None else place))
+                if node is not None:
+                    number = node._sequence_nr()
+                    if number >= since or (state.lost and _take_lost(state, number)):
+                        carrier = (place or _OUTSIDE).carrier or _carrier(place or _OUTSIDE)
+                        node._register_hook_dict(carrier[0])
+                        is_seen = is_seen or number >= since
+                        if state.lost:
+                            _find_lost(state, node, carrier[0])
                 looked += 1
                 if looked >= _MOST:
                     break
             elif isinstance(value, (tuple, list)) and looked < _MOST:
                 looked += 1
-                _border(state, value[:_MOST], place)
+                is_seen = _border(state, value[:_MOST], place) or is_seen
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         # A tensor of a kind that has no such nodes.
         pass
+    return is_seen
+
+
+def _take_lost(state: _State, number: int) -> bool:
+    """Whether a node of this number was lost; then it is no longer."""
+    for span in state.lost or ():
+        if span[0] <= number < span[1]:
+            state.lost = [other for other in state.lost or () if other is not span]
+            return True
+    return False
+
+
+def _find_lost(state: _State, node: Any, carrier: Any) -> None:
+    """Nodes that led to `node` while other modules ran in between, as in `silu(gate(x)) * up(x)`: the last one of each
+    stretch gets the hook."""
+    waiting, looked = [node], 0
+    while waiting and state.lost and looked < _MOST:
+        looked += 1
+        oldest = min(span[0] for span in state.lost)
+        for before, _ in waiting.pop().next_functions:
+            if before is None:
+                continue
+            number = before._sequence_nr()
+            if _take_lost(state, number):
+                before._register_hook_dict(carrier)
+            # Those of parameters have the highest number of all.
+            if oldest <= number < state.since or state.since <= number < 1 << 62:
+                waiting.append(before)
 
 
 # What no module does.
@@ -451,8 +493,9 @@ def _carrier(place: Place) -> Any:
     with _torch._C.DisableTorchFunction(), _disable_current_modes(), _torch.inference_mode(False):
         carrier = _torch.empty(0, device="cpu", requires_grad=True)
     carrier._backward_hooks = {0: hook}
-    place.carrier = carrier
-    return carrier
+    # In a tuple, since a tensor cannot be asked whether it is there.
+    place.carrier = (carrier,)
+    return place.carrier
 
 
 def _hook(place: Optional[Place]) -> Callable[[Any], None]:
