@@ -130,7 +130,10 @@ _parents: dict[int, tuple[Any, str, Any]] = {}
 _torch: Any = None
 _original: Any = None
 _wrapper: Any = None
-_tell: Callable[[_State, Optional[Place]], None] = lambda state, place: None
+
+
+def _tell(state: _State, place: Optional[Place]) -> None:
+    """Marks a thread; what does so takes the place of this function when the first model is named."""
 
 
 def name_modules(model: Any, *, name: Optional[str] = None) -> ModuleNames:
@@ -340,14 +343,14 @@ def named(names: Optional[ModuleNames] = None) -> Iterator[tuple[Any, Place]]:
 
 
 def _install(torch: Any) -> None:
-    global _torch, _original, _wrapper, _tell
+    global _torch, _original, _wrapper
     if _wrapper is not None and torch.nn.Module.__call__ is _wrapper:
         return
     from . import _module_blocks, _module_tellers
 
     _torch = torch
     if _wrapper is None:
-        _tell = _module_tellers.teller(torch)
+        globals()["_tell"] = _module_tellers.teller(torch)
         _original = torch.nn.Module.__call__
         _wrapper = _wrap(torch, _original)
         _module_blocks.watch(torch)

@@ -116,7 +116,11 @@ def test_a_recorded_run_names_all_models_by_itself(real, command, tmp_path):
     assert {"h.*.fc", "head"} <= paths, paths
     listed = ran(command, "export", path, "--to", "csv")
     assert listed
-    done = real.passes(f"{NET}\nassert gapless.enable()\nmodel = Net().cuda()\ntrain(model, 1)\nprint(gapless._modules._models[0].paths[1])", "-Wignore", GAPLESS_RECORD=str(tmp_path / "b.gtrace"))
+    done = real.passes(
+        f"{NET}\nassert gapless.enable()\nmodel = Net().cuda()\ntrain(model, 1)\nprint(gapless._modules._models[0].paths[1])",
+        "-Wignore",
+        GAPLESS_RECORD=str(tmp_path / "b.gtrace"),
+    )
     assert done.out == "h\n"
 
 

@@ -1,6 +1,7 @@
 """What gapless.name_modules() costs a training step, and how much of a snapshot it names. Needs a GPU.
 
-usage: python torch-bench/live/name_modules.py [--turns 12] [--steps 10] [--parts off,native,stacks,gapless] [--json FILE]
+usage: python torch-bench/live/name_modules.py [--turns 12] [--steps 10] [--parts off,native,stacks,gapless]
+           [--json FILE]
 
 A step of GPT-2 small, batch 8 x 1024, bfloat16 autocast, AdamW: transformers' model, or the one below without it. Each
 part is a process of its own, in which three lines take turns of some steps: `plain` without names, `null` the same
@@ -165,7 +166,7 @@ def measure(part, turns, steps):
 
 
 def named_share():
-    """Of the bytes at the peak, and of those of them that were asked for in a forward pass, the part that has a name."""
+    """The part that has a name: of the bytes at the peak, and of those that a forward pass asked for."""
     import torch
 
     import gapless
