@@ -3,6 +3,7 @@ and models that are named without being told."""
 
 import json
 import subprocess
+import textwrap
 
 import pytest
 
@@ -66,8 +67,9 @@ def test_parameters_their_gradients_and_what_an_optimizer_keeps_are_their_module
         assert times * weight <= kinds["weights"] <= times * weight * 1.01, kinds
         assert 2 * times * weight <= kinds["optimizer_state"] <= 2 * times * weight * 1.01, kinds
     assert rows["h.*"]["bytes"] == rows["h"]["bytes"] and rows["h.*"]["modules"] == 3
-    assert device["modules"]["outside"] < 0.1 * device["modules"]["total"]
-    assert device["modules"]["total"] == device["peak_active"] or device["modules"]["total"] <= device["peak_active"]
+    # The rest is what the optimizer's step takes for itself at the peak.
+    assert device["modules"]["outside"] < 0.15 * device["modules"]["total"]
+    assert device["modules"]["total"] == device["peak_active"]
 
 
 @pytest.mark.parametrize("recorder", ["native", "gapless"])
@@ -108,8 +110,6 @@ def test_a_recorded_run_names_all_models_by_itself(real, command, tmp_path):
         kept.append(other.value(x))
         kept.append(nn.MSELoss()(x, x))
     """
-    import textwrap
-
     record(real, "gapless", path, textwrap.dedent(program))
     rows = json.loads(ran(command, "report", path, "--format", "json"))["devices"][0]["modules"]["rows"]
     paths = {row["path"] for row in rows}

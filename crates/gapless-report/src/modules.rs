@@ -31,7 +31,10 @@ pub(crate) fn at(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick) -> Option<Mo
     let layers = layers(texts.iter().filter_map(|&text| module_of(trace.strings.get(text))))?;
     let mut known: FxHashMap<StringId, Option<&str>> = FxHashMap::default();
     let mut module = |id: AllocationId| {
-        notes.get(id).rev().find_map(|text| *known.entry(text).or_insert_with(|| module_of(trace.strings.get(text))))
+        notes
+            .get(id)
+            .rev()
+            .find_map(|text| *known.entry(text).or_insert_with(|| module_of(trace.strings.get(text))))
     };
     let (mut paths, mut outside, mut total): (BTreeMap<String, Own>, _, _) = (BTreeMap::new(), 0, 0);
     for id in d.history.allocations.active_at(tick) {

@@ -99,8 +99,7 @@ pub unsafe extern "C" fn gapless_module_name(number: u32, note: *const c_char) {
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_module_block(device: i32, addr: u64, size: u64, number: u32) {
     guarded((), || {
-        if let (Some(recorder), Ok(module), Ok(device)) =
-            (on(), u16::try_from(number), u32::try_from(device))
+        if let (Some(recorder), Ok(module), Ok(device)) = (on(), u16::try_from(number), u32::try_from(device))
         {
             recorder.modules.own(Owned { device, addr, size, module });
         }
