@@ -6,6 +6,7 @@
 Without a GPU:
     report, diff, check       where the memory of a recorded run went, what changed, and whether it keeps to budgets
     estimate                  how much memory a model takes on a card that you do not have
+    name_modules              names layers in recordings of GPU memory, torch's own too
     plan                      an offset for each buffer, with the lowest peak
 
 On a GPU, after enable():
@@ -32,6 +33,7 @@ from ._elastic import BlockTable, Elastic, ElasticPool, elastic, elastic_pool
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._estimate.answer import Estimate
 from ._estimate.api import estimate
+from ._modules import ModuleNames, name_modules
 from ._offload import offload
 from ._others import Suspended, resume_others, suspend_others
 from ._paths import include_dir, library_dir
@@ -58,6 +60,7 @@ __all__ = [
     "GaplessError",
     "GaplessWarning",
     "Holder",
+    "ModuleNames",
     "Moved",
     "OptionError",
     "Pressure",
@@ -81,6 +84,7 @@ __all__ = [
     "library_dir",
     "kept_bytes",
     "move_to_region",
+    "name_modules",
     "no_region",
     "offload",
     "on_pressure",

@@ -51,6 +51,9 @@ def start(library: Library, chosen: dict[str, Any]) -> None:
 def _end(path: str, owner: int) -> None:
     if os.getpid() != owner or _library is None:
         return
+    modules = sys.modules.get(f"{__package__}._module_blocks")
+    if modules is not None:
+        modules.tell_recorder()
     lost = _library.optional("gapless_record_end")
     if lost:
         try:

@@ -174,6 +174,10 @@ def enable(
         from . import _streams
 
         _streams.watch(torch, library)
+        if "record" in chosen:
+            from . import _modules
+
+            _modules.name_all(torch, library)
         if chosen.get("check"):
             from . import _check
 

@@ -96,6 +96,20 @@ int cudaGetDeviceProperties(char *out, int ordinal) {
     return SUCCESS;
 }
 
+/* cudaDeviceProp of CUDA 12, which the wheels of torch up to 2.10 are made for: 1032 bytes, of which torch reads these. */
+int cudaGetDeviceProperties_v2(char *out, int ordinal) {
+    char newer[1008];
+    int failed = cudaGetDeviceProperties(newer, ordinal);
+    if (failed) return failed;
+    /* Members that CUDA 13 left out stand between these. */
+    static const struct { size_t at, from, size; } parts[] = {
+        {0, 0, 348}, {352, 352, 32}, {388, 384, 4}, {604, 588, 4}, {616, 596, 4}, {624, 604, 4}, {640, 624, 12}, {688, 668, 4}, {696, 672, 8}, {712, 688, 4},
+    };
+    memset(out, 0, 1032);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) memcpy(out + parts[i].at, newer + parts[i].from, parts[i].size);
+    return SUCCESS;
+}
+
 int cudaDeviceGetAttribute(int *out, int attribute, int ordinal) {
     (void)ordinal;
     if (card_described()) {

@@ -85,6 +85,13 @@ pub(crate) fn trace(
     }
     let mut devices = devices.finish();
     for device in &mut devices {
+        let end = Tick(device.events.len() as u32);
+        let owners = rows.owners.iter().filter(|(of, _)| *of == device.device);
+        device.notes.extend(owners.map(|(_, note)| BlockNote {
+            tick: end,
+            addr: note.addr,
+            text: note.text,
+        }));
         device.segments.sort_by_key(|s| s.addr);
         skipped_actions(device, &mut notes);
     }

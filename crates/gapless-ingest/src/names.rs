@@ -66,6 +66,7 @@ names! {
     Stage "stage"
     Start "START"
     End "END"
+    OfBlock "BLOCK"
     Segments "segments"
     DeviceTraces "device_traces"
     AllocatorSettings "allocator_settings"

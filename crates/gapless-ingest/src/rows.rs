@@ -119,6 +119,8 @@ pub(crate) struct Rows {
     pub(crate) annotations: Vec<Annotation>,
     pub(crate) past: Vec<PastRow>,
     pub(crate) notes: Vec<NoteRow>,
+    /// Notes on blocks as they are at the end, with their devices: `gapless.name_modules()` adds them to snapshots.
+    pub(crate) owners: Vec<(u32, NoteRow)>,
     pub(crate) streams: Numbered<StreamId>,
     pub(crate) pools: Numbered<PoolId>,
     pub(crate) pairs: Vec<(i64, i64)>,
@@ -153,6 +155,7 @@ impl Rows {
             annotations: Vec::new(),
             past: Vec::new(),
             notes: Vec::new(),
+            owners: Vec::new(),
             exact_addresses: Vec::new(),
             streams: Numbered::default(),
             pools,
@@ -671,6 +674,7 @@ pub(crate) struct AnnotationDraft {
     stage: StringId,
     device: u32,
     time: Micros,
+    addr: Option<DeviceAddr>,
 }
 
 impl AnnotationDraft {
@@ -680,16 +684,25 @@ impl AnnotationDraft {
             Name::Stage => self.stage = text(value, "stage")?,
             Name::Device => self.device = device(value)?,
             Name::TimeUs => self.time = time(value)?,
+            Name::Addr => self.addr = Some(address(value, "addr")?),
             _ => {}
         }
         Ok(())
     }
 
-    /// The row; `None` for a stage that we do not know.
+    /// The row; `None` for a stage that we do not know, and for a note on a block, which is kept apart.
     pub(crate) fn finish(self, rows: &mut Rows, limit: u64) -> Result<Option<u32>, Wrong> {
         let stage = match Name::of(self.stage) {
             Name::Start => Stage::Start,
             Name::End => Stage::End,
+            Name::OfBlock => {
+                let addr = self.addr.ok_or("an annotation of a block without \"addr\"")?;
+                if rows.owners.len() as u64 >= limit {
+                    return Err(format!("more than {limit} annotations"));
+                }
+                rows.owners.push((self.device, NoteRow { addr, text: self.name }));
+                return Ok(None);
+            }
             _ => return Ok(None),
         };
         if rows.annotations.len() as u64 >= limit.min(u64::from(u32::MAX)) {

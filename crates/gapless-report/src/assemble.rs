@@ -161,6 +161,7 @@ fn device(trace: &Trace, d: &DeviceAnalysis<'_>, top: usize) -> DeviceReport {
             .collect(),
         kinds: KindsInfo { inferred: true, evidence: d.kinds.evidence.clone(), at_peak: kinds_at(d, peak) },
         holders: holder_rows(trace, d, peak, top),
+        modules: crate::modules::at(trace, d, peak),
         steps: steps(d),
         growth: d.growth.as_ref().map(|g| GrowthInfo {
             bytes_per_step: g.slope,

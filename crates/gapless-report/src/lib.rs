@@ -27,6 +27,7 @@ pub mod text;
 mod assemble;
 mod axes;
 mod host_run;
+mod modules;
 mod shell;
 
 pub use analysis::{Analysis, DeviceAnalysis};

@@ -200,6 +200,9 @@ pub struct DeviceReport {
     pub streams: Vec<StreamInfo>,
     pub kinds: KindsInfo,
     pub holders: Vec<HolderInfo>,
+    /// Who holds memory at peak allocated, by module; absent where the program named no modules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modules: Option<ModulesInfo>,
     pub steps: StepsInfo,
     pub growth: Option<GrowthInfo>,
     pub churn: ChurnInfo,
@@ -356,6 +359,32 @@ pub struct HolderInfo {
     /// Some of the program's notes on its blocks; absent where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+/// Active bytes at peak allocated, by module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModulesInfo {
+    pub total: u64,
+    /// Of no module.
+    pub outside: u64,
+    /// Each module before those inside of it, the largest of equals first.
+    pub rows: Vec<ModuleInfo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleInfo {
+    /// With `*` for the numbers of layers: `transformer.h.*.mlp`.
+    pub path: String,
+    /// How many modules the path stands for.
+    pub modules: u64,
+    /// Of the module and all inside of it.
+    pub bytes: u64,
+    /// Of the module alone.
+    pub own: u64,
+    /// Blocks of the module and all inside of it.
+    pub count: u64,
+    /// `bytes` by kind.
+    pub kinds: KindBytes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -53,6 +53,7 @@ fn main() {
                 action,
                 device: 0,
                 stack: 0,
+                module: 0,
                 addr,
                 size,
                 stream: STREAM,

@@ -19,7 +19,6 @@ use gapless_pool::{
     AllocError, AllocationView, BlockState, BlockView, Budget, Change, DeviceError, Fronts, Keeper, Pool,
     PoolKey, Refusal, Shared, Stats, StreamHandle, Whole,
 };
-use gapless_trace::StackId;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
@@ -674,7 +673,7 @@ impl Card {
                 |block: &&BlockView| matches!(block.state, BlockState::Allocated | BlockState::Pending);
             for block in segment.blocks.iter().filter(is_held) {
                 let is_pending = block.state == BlockState::Pending;
-                let held = Block { size: block.requested, stream, pool, stack: StackId::NONE, is_pending };
+                let held = Block { size: block.requested, stream, pool, is_pending, ..Block::default() };
                 picture.blocks.push((block.addr, held));
             }
         }

@@ -3,9 +3,11 @@
 
 use gapless_pool::{PoolKey, StreamHandle};
 use gapless_torch::recorder::held::{Block, Picture, Piece};
+use gapless_torch::recorder::modules::Owned;
 use gapless_torch::recorder::{Config, Entry, Recorder, scribe};
 use gapless_trace::{
-    Action, Bytes, DeviceAddr, Event, EventIndex, History, Micros, StackId, Stage, Trace, gtrace,
+    Action, AllocationId, Bytes, DeviceAddr, Event, EventIndex, History, Micros, StackId, Stage, Trace,
+    gtrace,
 };
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -37,6 +39,7 @@ impl Program {
             action: Action::Alloc,
             device: 0,
             stack: 0,
+            module: 0,
             addr: BASE + at * APART,
             size,
             stream: StreamHandle(at % 2),
@@ -244,6 +247,100 @@ fn a_limit_keeps_the_newest_in_two_files_that_can_each_be_read() {
     };
     let begin = newest.devices[0].events.time(EventIndex(0));
     assert_eq!(end(&older), begin, "the newest goes on where the older one ends");
+}
+
+/// What is live at the end, with the module that each block is noted with.
+fn modules_at_the_end(trace: &Trace) -> Vec<(u64, Option<String>)> {
+    let history = History::rebuild(trace, &trace.devices[0]).expect("a history");
+    let module = |id: AllocationId| history.block_notes.module(&trace.strings, id).map(str::to_owned);
+    let mut live: Vec<_> = history
+        .allocations
+        .active_at(history.last_tick)
+        .map(|id| (history.allocations.get(id).addr.0, module(id)))
+        .collect();
+    live.sort_unstable();
+    live
+}
+
+/// With and without a limit, so that blocks that outlive a file keep their module in the next one; and a module that
+/// is told by a block's address counts for the block that is live then, if it is the one that was meant.
+#[test]
+fn each_block_is_noted_with_the_module_that_asked_for_it_or_was_told_to_own_it() {
+    const SLOTS: usize = 1 << 15;
+    for limit in [0, 400_000] {
+        let path = file(&format!("modules-{limit}"));
+        let recorder = recorder(&path, SLOTS, limit);
+        (1..8).for_each(|number| recorder.modules.name(number, &format!("module: h.{number}.mlp")));
+        recorder.modules.name(8, "module: lm_head");
+        let mut program = Program::new();
+        let mut last = vec![0; PLACES as usize];
+        let mut expected = Vec::new();
+        std::thread::scope(|scope| {
+            let written = scope.spawn(|| scribe::run(&recorder, nothing));
+            for i in 0..600_000 {
+                let mut entry = program.entry();
+                if entry.action == Action::Alloc {
+                    entry.module = (i % 8) as u16;
+                    last[((entry.addr - BASE) / APART) as usize] = entry.module;
+                }
+                push(&recorder, SLOTS, &entry);
+            }
+            for (at, (addr, size)) in program.live().into_iter().enumerate() {
+                let module = last[((addr - BASE) / APART) as usize];
+                // Every third one is owned by another module; every sixth is told with the size of another block.
+                let (told, right) = (at % 3 == 0, at % 6 == 0);
+                if told {
+                    let size = if right { size } else { size + 1 };
+                    recorder.modules.own(Owned { device: 0, addr, size, module: 8 });
+                }
+                let name = if told && right { Some("lm_head".to_owned()) } else { None };
+                let asked = (module > 0).then(|| format!("h.{module}.mlp"));
+                expected.push((addr, name.or(asked)));
+            }
+            // A block that is not there.
+            recorder.modules.own(Owned { device: 0, addr: BASE + PLACES * APART, size: 1, module: 8 });
+            recorder.end();
+            written.join().expect("the scribe").expect("a file");
+        });
+        let trace = read(&path);
+        if limit > 0 {
+            let older = read(&scribe::older(&path));
+            assert!(older.devices[0].events.has_user_metadata());
+        }
+        assert_eq!(modules_at_the_end(&trace), expected, "limit {limit}");
+        assert_eq!(codes(&trace).is_empty(), limit == 0);
+    }
+}
+
+/// The owner is told, and then the program goes on for as long as it takes to write several files: what is live all
+/// the time keeps its note.
+#[test]
+fn what_a_block_was_told_to_be_is_in_the_files_that_begin_later() {
+    const SLOTS: usize = 1 << 15;
+    let path = file("owned");
+    let recorder = recorder(&path, SLOTS, 400_000);
+    recorder.modules.name(1, "module: wte");
+    let mut program = Program::new();
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| scribe::run(&recorder, nothing));
+        let mut weight = program.entry();
+        push(&recorder, SLOTS, &weight);
+        // Behind all places of the program.
+        weight = Entry { action: Action::Alloc, addr: BASE + APART - 4096, size: 512, ..weight };
+        push(&recorder, SLOTS, &weight);
+        recorder.modules.own(Owned { device: 0, addr: weight.addr, size: 512, module: 1 });
+        let asked = recorder.ask();
+        while !recorder.is_complete(asked) {
+            std::thread::yield_now();
+        }
+        (0..600_000).for_each(|_| push(&recorder, SLOTS, &program.entry()));
+        recorder.end();
+        written.join().expect("the scribe").expect("a file");
+    });
+    for path in [scribe::older(&path), path] {
+        let found = modules_at_the_end(&read(&path));
+        assert!(found.contains(&(BASE + APART - 4096, Some("wte".to_owned()))), "{}", path.display());
+    }
 }
 
 const FILE: &str = "GAPLESS_RECORDER_TEST_FILE";

@@ -2,12 +2,13 @@
 //!
 //! A note belongs to the allocation that held the block's address at that instant. Notes are free text. Some are paths
 //! of modules (`model.layers.3.mlp`), and those can name a holder: [`module_of`] finds them, [`pattern`] joins the
-//! layers of a model under one name.
+//! layers of a model under one name. `gapless.name_modules()` writes paths behind [`MODULE`], so that `lm_head` is one
+//! too. Where the recorder keeps no notes, its named ranges of time tell which module ran.
 
 use crate::events::Action;
 use crate::history::{AllocationId, Allocations};
 use crate::strings::{StringId, Strings};
-use crate::trace::DeviceTrace;
+use crate::trace::{DeviceTrace, Stage, Trace};
 use crate::words::Tick;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
@@ -24,8 +25,9 @@ pub struct BlockNotes {
 impl BlockNotes {
     /// The notes of the allocations of `device`. Costs nothing if the recording has none.
     #[must_use]
-    pub fn of(device: &DeviceTrace, allocations: &Allocations) -> BlockNotes {
+    pub fn of(trace: &Trace, device: &DeviceTrace, allocations: &Allocations) -> BlockNotes {
         let mut own = BlockNotes::default();
+        own.in_ranges(trace, device, allocations);
         if device.events.has_user_metadata() {
             for id in allocations.ids() {
                 let Some(event) = Tick(allocations.starts[id.0 as usize]).event() else { continue };
@@ -36,9 +38,50 @@ impl BlockNotes {
         }
         if !device.notes.is_empty() {
             own.annotated(device, allocations);
-            own.notes.sort_by_key(|&(id, _)| id);
         }
+        own.notes.sort_by_key(|&(id, _)| id);
         own
+    }
+
+    /// Allocations inside a range that is named after a module: the innermost one that is open then.
+    fn in_ranges(&mut self, trace: &Trace, device: &DeviceTrace, allocations: &Allocations) {
+        if trace.annotations.is_empty() || !device.events.has_times() {
+            return;
+        }
+        let is_module = |name: StringId| trace.strings.get(name).starts_with(MODULE);
+        let mut marks: Vec<_> = trace
+            .annotations
+            .iter()
+            .filter(|mark| mark.device == device.device && is_module(mark.name))
+            .collect();
+        // One that ends where another begins is over.
+        marks.sort_by_key(|mark| mark.time);
+        let mut open: Vec<StringId> = Vec::new();
+        let mut next = 0;
+        for id in allocations.ids() {
+            if next == marks.len() && open.is_empty() {
+                break;
+            }
+            let Some(event) = Tick(allocations.starts[id.0 as usize]).event() else { continue };
+            if device.events.action(event) != Action::Alloc {
+                continue;
+            }
+            let time = device.events.time(event);
+            while let Some(mark) = marks.get(next).filter(|mark| mark.time <= time) {
+                match mark.stage {
+                    Stage::Start => open.push(mark.name),
+                    Stage::End => {
+                        if let Some(at) = open.iter().rposition(|&name| name == mark.name) {
+                            open.remove(at);
+                        }
+                    }
+                }
+                next += 1;
+            }
+            if let Some(&name) = open.last() {
+                self.add(id, name);
+            }
+        }
     }
 
     fn add(&mut self, id: AllocationId, text: StringId) {
@@ -91,6 +134,9 @@ impl BlockNotes {
     }
 }
 
+/// What stands before the path of a module in notes and ranges that `gapless.name_modules()` makes.
+pub const MODULE: &str = "module: ";
+
 /// Names under which a note that is a JSON object gives its module.
 const MODULE_KEYS: [&str; 4] = ["module", "module_path", "fqn", "name"];
 
@@ -101,6 +147,10 @@ const LONGEST_PATH: usize = 200;
 #[must_use]
 pub fn module_of(note: &str) -> Option<&str> {
     let note = note.trim();
+    if let Some(path) = note.strip_prefix(MODULE) {
+        // Whatever the program calls its modules.
+        return Some(path.trim()).filter(|path| !path.is_empty());
+    }
     if !note.starts_with('{') {
         return Some(note).filter(|note| is_module_path(note));
     }
@@ -145,8 +195,10 @@ pub fn pattern(path: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::BlockNote;
-    use crate::{DeviceAddr, Event, History, Trace};
+    use crate::testing::Run;
+    use crate::trace::{Annotation, BlockNote};
+    use crate::words::Micros;
+    use crate::{DeviceAddr, Event, History};
 
     #[test]
     fn paths_of_modules_are_told_from_other_notes() {
@@ -158,6 +210,9 @@ mod tests {
             (r#"{"module":"forward","name":"a.b"}"#, Some("a.b")),
             (r#"{"module":3}"#, None),
             (r#"{"module":"a.b"#, None),
+            ("module: lm_head", Some("lm_head")),
+            ("module: 0.conv-1.\u{f6}", Some("0.conv-1.\u{f6}")),
+            ("module: ", None),
             ("backward", None),
             ("v1.2", None),
             ("train.py", None),
@@ -203,5 +258,41 @@ mod tests {
         assert_eq!(history.block_notes.unmatched, 2);
         let codes: Vec<&str> = history.notes.iter().map(|note| note.code).collect();
         assert!(codes.contains(&"annotations-unmatched"), "{codes:?}");
+    }
+
+    /// Ranges lie inside of each other in a forward pass, and follow each other in a backward pass.
+    #[test]
+    fn an_allocation_in_a_range_of_a_module_is_that_module_s() {
+        let mut run = Run::new();
+        for _ in 0..8 {
+            run.alloc(512);
+        }
+        let (mut trace, _) = run.finish();
+        let events = &trace.devices[0].events;
+        let times: Vec<Micros> = events
+            .indices()
+            .filter(|&event| events.action(event) == Action::Alloc)
+            .map(|event| events.time(event))
+            .collect();
+        let mut mark = |name: &str, stage, time| {
+            let name = trace.strings.intern(name);
+            trace.annotations.push(Annotation { name, stage, device: 0, time });
+        };
+        use Stage::{End, Start};
+        mark("module: a", Start, times[1]);
+        mark("module: a.0", Start, times[2]);
+        mark("train_step", Start, times[2]);
+        mark("module: a.0", End, times[3]);
+        mark("module: a", End, times[5]);
+        mark("module: b", Start, times[5]);
+        mark("module: b", End, times[6]);
+        mark("module: never closed", Start, times[7]);
+        let history = History::rebuild(&trace, &trace.devices[0]).expect("a history");
+        let module = |id| history.block_notes.module(&trace.strings, AllocationId(id));
+        let found: Vec<_> = (0..8).map(module).collect();
+        let (a, b) = (Some("a"), Some("b"));
+        assert_eq!(found, [None, a, Some("a.0"), a, a, b, None, Some("never closed")]);
+        // They are no scopes of the program's own, and no steps.
+        assert!(crate::scopes::of(&trace, &trace.devices[0]).is_empty());
     }
 }

@@ -173,7 +173,7 @@ impl History {
             Some(history) => history,
             None => Heap::rebuild(trace, device)?,
         };
-        history.block_notes = BlockNotes::of(device, &history.allocations);
+        history.block_notes = BlockNotes::of(trace, device, &history.allocations);
         let unmatched = history.block_notes.unmatched;
         if unmatched > 0 {
             history.notes.push(Note {

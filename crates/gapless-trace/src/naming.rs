@@ -242,12 +242,13 @@ fn is_internal(file: &str) -> bool {
         "/torch/distributed/",
         "/torch/_",
     ];
-    // With our own, through which CuPy and Numba allocate.
-    const PLUMBING: [&str; 6] = [
+    // With our own, through which CuPy and Numba allocate, and modules with names are called.
+    const PLUMBING: [&str; 7] = [
         "/contextlib.py",
         "/functools.py",
         "/gapless/_library.py",
         "/gapless/_memory.py",
+        "/gapless/_modules.py",
         "/gapless/cupy.py",
         "/gapless/numba.py",
     ];
@@ -285,6 +286,7 @@ mod tests {
             (
                 &[
                     ("linear", "/v/site-packages/torch/nn/functional.py", 9),
+                    ("call", "/home/u/gapless/python/gapless/_modules.py", 400),
                     ("forward", "/home/u/model.py", 123),
                     ("main", "/home/u/train.py", 4),
                 ],

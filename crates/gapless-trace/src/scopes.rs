@@ -1,6 +1,8 @@
 //! The named scopes of a run as intervals of time, and the path of scopes that is open at an instant: what profilers
-//! and `record_function` mark, modules and phases mostly.
+//! and `record_function` mark, modules and phases mostly. Ranges that `gapless.name_modules()` makes are notes on blocks
+//! instead ([`crate::block_notes`]).
 
+use crate::block_notes::MODULE;
 use crate::strings::StringId;
 use crate::trace::{DeviceTrace, Stage, Trace};
 
@@ -24,7 +26,9 @@ pub struct Scope {
 pub fn of(trace: &Trace, device: &DeviceTrace) -> Vec<Scope> {
     let mut open: Vec<(StringId, u64)> = Vec::new();
     let mut scopes: Vec<Scope> = Vec::new();
+    let is_note = |name| trace.strings.get(name).starts_with(MODULE);
     let own = trace.annotations.iter().filter(|a| a.device == device.device && device.events.has_times());
+    let own = own.filter(|a| !is_note(a.name));
     for a in own {
         match a.stage {
             Stage::Start => open.push((a.name, a.time.0)),

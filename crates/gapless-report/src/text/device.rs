@@ -23,6 +23,7 @@ pub(super) fn render(out: &mut String, d: &DeviceReport) {
     losses(out, d);
     kinds(out, d);
     holders(out, d);
+    modules(out, d);
     parts(out, d);
     steps(out, d);
     churn(out, d);
@@ -152,6 +153,48 @@ fn holders(out: &mut String, d: &DeviceReport) {
                 clean(&h.label),
             ],
         );
+    }
+    table.render(out, "    ");
+}
+
+/// Modules below this share of the whole are left out.
+const LEAST_MODULE: f64 = 0.01;
+const MOST_MODULES: usize = 16;
+
+fn modules(out: &mut String, d: &DeviceReport) {
+    let Some(found) = d.modules.as_ref().filter(|found| found.total > 0) else { return };
+    section(out, "Modules at peak allocated", "each with all that is inside of it");
+    let share = |held: u64| held as f64 / found.total as f64;
+    // The largest, in the order of the tree.
+    let mut large: Vec<u64> =
+        found.rows.iter().map(|row| row.bytes).filter(|&held| share(held) >= LEAST_MODULE).collect();
+    large.sort_unstable_by(|a, b| b.cmp(a));
+    let least = large.get(MOST_MODULES - 1).or(large.last()).copied().unwrap_or(u64::MAX);
+    // One that only has another one inside, such as a list of layers, stands on a row with it.
+    let is_list = |at: usize| {
+        let row = &found.rows[at];
+        let inner = found.rows.get(at + 1).filter(|inner| inner.path.starts_with(&format!("{}.", row.path)));
+        inner.is_some_and(|inner| inner.bytes == row.bytes)
+    };
+    let mut table = Table::new(&[Right, Right, Right, Left, Left]).names(3, 24).spare(&[4]);
+    let mut above: Vec<&str> = Vec::new();
+    let shown = (0..found.rows.len()).filter(|&at| found.rows[at].bytes >= least && !is_list(at));
+    for row in shown.take(MOST_MODULES).map(|at| &found.rows[at]) {
+        let inside = |outer: &str| row.path.strip_prefix(outer).and_then(|rest| rest.strip_prefix('.'));
+        while above.last().is_some_and(|outer| inside(outer).is_none()) {
+            above.pop();
+        }
+        let name = above.last().and_then(|outer| inside(outer)).unwrap_or(&row.path);
+        let kinds = row.kinds.rows();
+        let kind = kinds.iter().rev().max_by_key(|(_, held)| *held).map_or("", |(name, _)| name);
+        let times = if row.modules > 1 { format!("{} ×", count(row.modules)) } else { String::new() };
+        let indented = format!("{:indent$}{}", "", clean(name), indent = 2 * above.len().min(8));
+        table.row("", vec![bytes(row.bytes), percent(share(row.bytes)), times, indented, kind.to_owned()]);
+        above.push(&row.path);
+    }
+    if found.outside > 0 {
+        let (held, part) = (bytes(found.outside), percent(share(found.outside)));
+        table.row(DIM, vec![held, part, String::new(), "outside all modules".to_owned(), String::new()]);
     }
     table.render(out, "    ");
 }

@@ -2,7 +2,7 @@
 //! card after a gap.
 
 use gapless_pool::{PoolKey, StreamHandle};
-use gapless_trace::StackId;
+use gapless_trace::{StackId, StringId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -14,6 +14,8 @@ pub struct Block {
     pub stream: StreamHandle,
     pub pool: PoolKey,
     pub stack: StackId,
+    /// The note on its module.
+    pub module: StringId,
     /// Given back, and still used by another stream.
     pub is_pending: bool,
 }
@@ -92,7 +94,7 @@ impl Held {
     #[must_use]
     pub fn difference(&self, picture: &Picture) -> Difference {
         let real: FxHashMap<u64, Block> = picture.blocks.iter().copied().collect();
-        let same = |a: &Block, b: &Block| Block { stack: b.stack, ..*a } == *b;
+        let same = |a: &Block, b: &Block| Block { stack: b.stack, module: b.module, ..*a } == *b;
         let mut gone: Vec<(u64, Block)> = self
             .live
             .iter()

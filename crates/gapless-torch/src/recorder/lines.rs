@@ -67,7 +67,7 @@ mod tests {
 
     fn entry(action: Action, addr: u64, stack: u32) -> Entry {
         let (stream, pool) = (StreamHandle(0), PoolKey(0, 0));
-        Entry { action, device: 1, stack, addr, size: 8, stream, pool, time: 0 }
+        Entry { action, device: 1, stack, module: 0, addr, size: 8, stream, pool, time: 0 }
     }
 
     #[test]

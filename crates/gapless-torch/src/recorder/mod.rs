@@ -10,6 +10,7 @@ pub mod clock;
 pub mod frames;
 pub mod held;
 pub mod lines;
+pub mod modules;
 pub(crate) mod process;
 pub mod recent;
 pub mod ring;
@@ -56,6 +57,8 @@ pub struct Entry {
     pub device: u8,
     /// As [`frames`] numbers them; 0: none.
     pub stack: u32,
+    /// As [`modules`] names them; 0: none.
+    pub module: u16,
     pub addr: u64,
     pub size: u64,
     pub stream: StreamHandle,
@@ -67,7 +70,10 @@ pub struct Entry {
 impl Entry {
     #[inline]
     fn words(&self) -> Words {
-        let head = u64::from(self.action as u8) | u64::from(self.device) << 8 | u64::from(self.stack) << 32;
+        let head = u64::from(self.action as u8)
+            | u64::from(self.device) << 8
+            | u64::from(self.module) << 16
+            | u64::from(self.stack) << 32;
         [head, self.addr, self.size, self.stream.0, self.pool.0, self.pool.1, self.time]
     }
 
@@ -76,6 +82,7 @@ impl Entry {
             action: Action::from_u8(head as u8)?,
             device: (head >> 8) as u8,
             stack: (head >> 32) as u32,
+            module: (head >> 16) as u16,
             addr,
             size,
             stream: StreamHandle(stream),
@@ -105,6 +112,8 @@ pub struct Recorder {
     pub clock: Clock,
     ring: Ring,
     marks: Mutex<Vec<Mark>>,
+    /// What Python says of modules.
+    pub modules: modules::Modules,
     /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a
     /// card's lock.
     lines: Mutex<Lines>,
@@ -130,6 +139,7 @@ impl Recorder {
             clock: Clock::default(),
             ring: Ring::new(slots),
             marks: Mutex::new(Vec::new()),
+            modules: modules::Modules::default(),
             lines: Mutex::new(Lines::default()),
             recent: Mutex::new(Recent::default()),
             asked: AtomicU64::new(0),
@@ -345,10 +355,12 @@ pub fn with_lines<T>(look: impl FnOnce(&Lines) -> T) -> Option<T> {
 #[inline]
 fn note(action: Action, device: i32, stack: u32, Event { addr, size, stream, pool }: Event) {
     if let Some(recorder) = on() {
+        let module = if matches!(action, Action::Alloc | Action::Oom) { modules::current() } else { 0 };
         recorder.push(&Entry {
             action,
             device: device as u8,
             stack,
+            module,
             addr,
             size,
             stream,

@@ -53,6 +53,7 @@ mod tests {
             action: Action::Alloc,
             device: 0,
             stack: 0,
+            module: 0,
             addr: 0,
             size: 0,
             stream: StreamHandle(0),

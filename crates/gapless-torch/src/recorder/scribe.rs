@@ -7,6 +7,7 @@
 
 use super::clock::Clock;
 use super::frames::{self, News, Place};
+use super::modules::{Notes, Owned};
 use super::{Entry, Recorder, lock, process};
 use crate::recorder::held::{Block, Held, Picture, Piece};
 use gapless_pool::{PoolKey, StreamHandle};
@@ -14,8 +15,10 @@ use gapless_trace::gtrace::{EventBatch, GtraceError, Tables, Writer};
 use gapless_trace::holders::{line_text, naming_line};
 use gapless_trace::stacks::{Frame, Frames, Stacks};
 use gapless_trace::strings::Strings;
-use gapless_trace::trace::{Annotation, Note, Source};
-use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, PoolId, StackId, StreamId};
+use gapless_trace::trace::{Annotation, BlockNote, Note, Source};
+use gapless_trace::{
+    Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, PoolId, StackId, StreamId, StringId, Tick,
+};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -37,6 +40,10 @@ struct Card {
     trace: DeviceTrace,
     held: Held,
     pending: Vec<Event>,
+    /// On blocks that were live when their module was told.
+    notes: Vec<BlockNote>,
+    /// Events of this file, written or pending.
+    events: u32,
     /// Of the last event: times never go back, whatever the clock does.
     time: u64,
 }
@@ -53,6 +60,9 @@ struct Scribe<'a> {
     stack_ids: Vec<StackId>,
     cards: Vec<Card>,
     marks: Vec<Annotation>,
+    modules: Notes<StringId>,
+    /// Blocks of modules, until all that was pushed before is applied.
+    owned: Vec<Owned>,
     /// Since when something waits to be written.
     waiting: Option<Instant>,
     gulp: Vec<Entry>,
@@ -78,6 +88,8 @@ pub fn run(recorder: &Recorder, look: impl Fn(&dyn Fn()) -> Vec<Picture>) -> Res
         stack_ids: Vec::new(),
         cards: Vec::new(),
         marks: Vec::new(),
+        modules: Notes::default(),
+        owned: Vec::new(),
         waiting: None,
         gulp: Vec::with_capacity(GULP),
         beginning: 0,
@@ -90,12 +102,14 @@ pub fn run(recorder: &Recorder, look: impl Fn(&dyn Fn()) -> Vec<Picture>) -> Res
         let is_asked = asked != recorder.answered.load(Ordering::Relaxed);
         let popped = scribe.drain();
         scribe.take_marks();
-        scribe.flush_if_due(popped == 0 && (ending || is_asked))?;
-        if popped == 0 && is_asked {
+        // A note on a block waits for one more turn.
+        let is_settled = popped == 0 && scribe.owned.is_empty();
+        scribe.flush_if_due(is_settled && (ending || is_asked))?;
+        if is_settled && is_asked {
             recorder.answered.store(asked, Ordering::Release);
         }
         if popped == 0 && recorder.ring.is_empty() {
-            if ending {
+            if ending && is_settled {
                 return scribe.finish();
             }
             if recorder.ring.is_closed() {
@@ -153,7 +167,7 @@ pub fn write_picture(
     card.held.live.extend(picture.blocks.iter().copied());
     let now = Clock::default().now();
     card.restate(now);
-    card.push(Action::Oom, free, &Block { size, stream, pool, stack, is_pending: false }, now);
+    card.push(Action::Oom, free, &Block { size, stream, pool, stack, ..Block::default() }, now);
     let text = "nothing was recorded before the failure: the file begins with what was held then, and says nothing of when it came";
     let source = Source {
         format: "Gapless picture of a failed request".to_owned(),
@@ -188,8 +202,16 @@ impl Scribe<'_> {
         if self.recorder.config.stacks {
             self.take_news();
         }
+        // Blocks that were told before this turn: what was pushed before them is applied after this turn.
+        let owned = std::mem::take(&mut self.owned);
+        self.take_modules();
         for entry in &gulp {
             self.apply(entry);
+        }
+        if gulp.len() < GULP {
+            owned.iter().for_each(|block| self.note(block));
+        } else {
+            self.owned.extend(owned);
         }
         if self.recorder.config.stacks {
             lock(&self.recorder.lines).follow(&gulp);
@@ -227,6 +249,29 @@ impl Scribe<'_> {
         }
     }
 
+    fn take_modules(&mut self) {
+        let told = self.recorder.modules.take();
+        for (number, note) in told.names {
+            self.modules.set(number, self.strings.intern(&note));
+        }
+        self.owned.extend(told.owned);
+    }
+
+    /// A block that is live is a module's.
+    fn note(&mut self, Owned { device, addr, size, module }: &Owned) {
+        let text = self.modules.of(*module);
+        let at = self.card(*device);
+        let card = &mut self.cards[at];
+        match card.held.live.get_mut(addr) {
+            Some(block) if block.size == *size && block.module != text => {
+                block.module = text;
+                card.notes.push(BlockNote { tick: Tick(card.events), addr: DeviceAddr(*addr), text });
+                self.waiting.get_or_insert_with(Instant::now);
+            }
+            _ => {}
+        }
+    }
+
     fn take_marks(&mut self) {
         let marks = std::mem::take(&mut *lock(&self.recorder.marks));
         for mark in marks {
@@ -254,11 +299,12 @@ impl Scribe<'_> {
             0 => StackId::NONE,
             told => self.stack_ids.get(told as usize - 1).copied().unwrap_or_default(),
         };
+        let module = self.modules.of(entry.module);
         let at = self.card(u32::from(entry.device));
         self.waiting.get_or_insert_with(Instant::now);
         let card = &mut self.cards[at];
         let Entry { action, addr, size, stream, pool, time, .. } = *entry;
-        let block = Block { size, stream, pool, stack, is_pending: false };
+        let block = Block { size, stream, pool, stack, module, is_pending: false };
         match action {
             Action::Alloc => {
                 // Its free was missed.
@@ -334,6 +380,14 @@ impl Scribe<'_> {
                 self.recorder.written.fetch_add(events.len() as u64, Ordering::Release);
             }
             card.pending.clear();
+            if !card.notes.is_empty() {
+                let trace = &card.trace;
+                let (streams, pools) = (&trace.streams, &trace.pools);
+                let batch = EventBatch { device: trace.device, streams, pools, events: &[] };
+                let tables = Tables { strings: &self.strings, frames: &self.frames, stacks: &self.stacks };
+                writer.block_notes(&batch, &card.notes, tables)?;
+                card.notes.clear();
+            }
         }
         if !self.marks.is_empty() {
             writer.annotations(&self.marks, self.tables())?;
@@ -389,6 +443,7 @@ impl Scribe<'_> {
         self.turned = true;
         for card in &mut self.cards {
             let time = card.time;
+            card.events = 0;
             card.restate(time);
         }
         self.flush()?;
@@ -442,11 +497,20 @@ impl Scribe<'_> {
 
 impl Card {
     fn new(device: u32) -> Card {
-        Card { trace: DeviceTrace::new(device), held: Held::default(), pending: Vec::new(), time: 0 }
+        Card {
+            trace: DeviceTrace::new(device),
+            held: Held::default(),
+            pending: Vec::new(),
+            notes: Vec::new(),
+            events: 0,
+            time: 0,
+        }
     }
 
     fn push(&mut self, action: Action, addr: u64, block: &Block, time: u64) {
         self.time = self.time.max(time);
+        self.events = self.events.saturating_add(1);
+        let is_request = matches!(action, Action::Alloc | Action::Oom);
         self.pending.push(Event {
             action,
             addr: DeviceAddr(addr),
@@ -456,6 +520,7 @@ impl Card {
             pool: self.trace.pool_index(PoolId(block.pool.0, block.pool.1)).unwrap_or(0),
             time: Micros(self.time),
             stack: block.stack,
+            user_metadata: if is_request { block.module } else { StringId(0) },
             ..Event::default()
         });
     }

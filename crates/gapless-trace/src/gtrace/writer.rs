@@ -92,12 +92,13 @@ impl std::fmt::Debug for Packer {
 }
 
 /// What of a device is in the file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Written {
     device: u32,
     streams: usize,
     pools: usize,
     events: usize,
+    notes: usize,
     finished: bool,
 }
 
@@ -272,6 +273,21 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Appends notes on blocks of a device, in the order of ticks, after events that are not in the file yet.
+    ///
+    /// # Errors
+    /// When writing fails, or a note's text is not in `tables`, or the notes are not in order.
+    pub fn block_notes(
+        &mut self,
+        batch: &EventBatch<'_>,
+        notes: &[BlockNote],
+        tables: Tables<'_>,
+    ) -> Result<(), GtraceError> {
+        self.append(batch, tables)?;
+        let at = self.device(batch.device, batch.streams, batch.pools)?;
+        self.notes(at, notes, tables)
+    }
+
     /// Appends notes on blocks of a device, in the order of ticks; its events must be in the file.
     ///
     /// # Errors
@@ -292,8 +308,9 @@ impl<W: Write> Writer<W> {
                 put_note(&mut self.raw, &notes[next], (next > start).then(|| &notes[next - 1]));
                 next += 1;
             }
-            self.emit(Kind::BlockNotes, written.device, start as u64, next - start, 0)?;
+            self.emit(Kind::BlockNotes, written.device, (written.notes + start) as u64, next - start, 0)?;
         }
+        self.devices[at].notes += notes.len();
         Ok(())
     }
 
@@ -403,7 +420,7 @@ impl<W: Write> Writer<W> {
         let (at, new) = match self.devices.iter().position(|d| d.device == device) {
             Some(at) => (at, false),
             None => {
-                self.devices.push(Written { device, streams: 0, pools: 0, events: 0, finished: false });
+                self.devices.push(Written { device, ..Written::default() });
                 (self.devices.len() - 1, true)
             }
         };

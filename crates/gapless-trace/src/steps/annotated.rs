@@ -3,6 +3,7 @@
 //! Scopes carry times, so a source without a clock has no steps from here. All results are positions ([`Curve`]).
 
 use super::curve::Curve;
+use crate::block_notes::MODULE;
 use crate::history::History;
 use crate::strings::StringId;
 use crate::trace::{DeviceTrace, Stage, Trace};
@@ -106,6 +107,9 @@ fn base_name(name: &str) -> &str {
 fn step_rank(base: &str) -> Option<u8> {
     if base == "ProfilerStep" {
         return Some(0);
+    }
+    if base.starts_with(MODULE) {
+        return None;
     }
     let lower = base.to_ascii_lowercase();
     if ["optim", "sched", "scaler", "zero_grad"].iter().any(|part| lower.contains(part)) {
@@ -220,6 +224,7 @@ mod tests {
             ("Optimizer.step#AdamW.step", None),
             ("lr_scheduler.step", None),
             ("forward", None),
+            ("module: model.step", None),
             ("12", None),
         ];
         for (name, rank) in cases {

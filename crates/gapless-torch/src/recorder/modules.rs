@@ -1,0 +1,107 @@
+//! Which module of a model a thread runs, for the recording: `gapless.name_modules()` in Python says so.
+//!
+//! A thread has a cell, whose address Python asks for once; while a module runs its number stands there. It costs a
+//! request one read of the thread's own memory, and Python no call. Names of numbers are told before they are used. What
+//! a module owns whoever allocated it, such as its parameters, is told by address.
+
+use super::{lock, on};
+use crate::hooks::guarded;
+use rustc_hash::FxHashMap;
+use std::cell::Cell;
+use std::ffi::{CStr, c_char};
+use std::sync::Mutex;
+
+thread_local! {
+    static RUNS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The number of the module that this thread runs; 0: none.
+#[inline]
+#[must_use]
+pub fn current() -> u16 {
+    // A thread that ends frees tensors too.
+    RUNS.try_with(Cell::get).ok().and_then(|number| u16::try_from(number).ok()).unwrap_or(0)
+}
+
+/// A block that a module owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owned {
+    pub device: u32,
+    pub addr: u64,
+    /// What was asked for: another block at that address is another one's.
+    pub size: u64,
+    pub module: u16,
+}
+
+/// What was told since the scribe last looked.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub names: Vec<(u16, String)>,
+    pub owned: Vec<Owned>,
+}
+
+/// What waits for the scribe.
+#[derive(Debug, Default)]
+pub struct Modules(Mutex<Told>);
+
+impl Modules {
+    pub fn name(&self, number: u16, note: &str) {
+        lock(&self.0).names.push((number, note.to_owned()));
+    }
+
+    pub fn own(&self, owned: Owned) {
+        lock(&self.0).owned.push(owned);
+    }
+
+    #[must_use]
+    pub fn take(&self) -> Told {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+/// Notes by number, as the scribe knows them.
+#[derive(Debug, Default)]
+pub struct Notes<T>(FxHashMap<u16, T>);
+
+impl<T: Copy + Default> Notes<T> {
+    pub fn set(&mut self, number: u16, note: T) {
+        self.0.insert(number, note);
+    }
+
+    #[must_use]
+    pub fn of(&self, number: u16) -> T {
+        if number == 0 { T::default() } else { self.0.get(&number).copied().unwrap_or_default() }
+    }
+}
+
+/// Where this thread's number is: four bytes, for as long as the thread lives.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_module_cell() -> *mut u32 {
+    RUNS.try_with(Cell::as_ptr).unwrap_or(std::ptr::null_mut())
+}
+
+/// Requests with this number are noted so from now on.
+///
+/// # Safety
+/// `note` is a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_module_name(number: u32, note: *const c_char) {
+    guarded((), || {
+        // SAFETY: as the caller says.
+        let note = unsafe { CStr::from_ptr(note) }.to_string_lossy();
+        if let (Some(recorder), Ok(number)) = (on(), u16::try_from(number)) {
+            recorder.modules.name(number, &note);
+        }
+    });
+}
+
+/// The block at `addr`, for which `size` bytes were asked, is the module's with this number.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_module_block(device: i32, addr: u64, size: u64, number: u32) {
+    guarded((), || {
+        if let (Some(recorder), Ok(module), Ok(device)) = (on(), u16::try_from(number), u32::try_from(device))
+        {
+            recorder.modules.own(Owned { device, addr, size, module });
+        }
+    });
+}
