@@ -6,7 +6,8 @@ use std::process::Command;
 
 /// Crate, and the crates of ours that it may use. A new arrow is a decision: it is made here, and in ARCHITECTURE.md.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("gapless-trace", &[]),
+    ("gapless-size", &[]),
+    ("gapless-trace", &["gapless-size"]),
     ("gapless-formats", &[]),
     ("gapless-weights", &["gapless-formats"]),
     ("gapless-ingest", &["gapless-formats", "gapless-trace"]),
@@ -17,8 +18,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-kube", &["gapless-fleet", "gapless-trace"]),
     ("gapless-stats", &[]),
     ("gapless-pool", &[]),
-    ("gapless-ledger", &[]),
-    ("gapless-host", &[]),
+    ("gapless-ledger", &["gapless-size"]),
+    ("gapless-host", &["gapless-size"]),
     ("gapless-malloc", &["gapless-host", "gapless-stats"]),
     ("gapless-cuda", &["gapless-pool"]),
     ("gapless-hip", &["gapless-cuda", "gapless-pool"]),
@@ -50,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-host",
             "gapless-kube",
             "gapless-ledger",
+            "gapless-size",
             "gapless-stats",
             "gapless-plan",
             "gapless-problems",

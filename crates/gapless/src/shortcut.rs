@@ -40,7 +40,7 @@ pub(crate) fn missing_file(args: &[OsString], error: &clap::Error) -> Option<Fai
 }
 
 /// Where the verb stands: the first argument that is not a flag of the whole program.
-fn first(args: &[OsString]) -> Option<usize> {
+pub(crate) fn first(args: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(arg) = args.get(at).and_then(|arg| arg.to_str().or(Some("name"))) {
         match arg {

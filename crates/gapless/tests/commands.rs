@@ -425,9 +425,9 @@ fn plan_packs_a_csv_and_proves_it() {
     assert_eq!((plan["peak"].as_u64(), plan["lower_bound"].as_u64()), (Some(16), Some(16)));
     assert_eq!(plan["proven_optimal"], true);
     assert_eq!(plan["buffers"].as_array().expect("buffers").len(), 4);
-    let fits = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "16"], None);
+    let fits = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "16B"], None);
     assert_eq!(fits.code, 0, "{}", fits.out);
-    let tight = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "15"], None);
+    let tight = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "15B"], None);
     assert_eq!(tight.code, 1, "{}", tight.out);
     assert!(tight.out.contains("cannot lie in it together"), "{}", tight.out);
 }
@@ -470,7 +470,7 @@ fn plan_says_what_is_wrong_with_the_question() {
         &["plan", "negative.csv"],
         &["plan", "twice.csv"],
         &["plan", "columns.csv"],
-        &["plan", "good.csv", "--capacity", "7"],
+        &["plan", "good.csv", "--capacity", "7B"],
         &["plan", "good.csv", "--time-limit", "soon"],
         &["plan", "good.csv", "--without", "magic"],
         &["plan", "missing.csv"],

@@ -158,7 +158,7 @@ fn a_budget_that_cannot_be_known_hides_none_that_is_exceeded() {
     fs::write(folder.path().join("b.csv"), BUFFERS).expect("written");
     // A list of buffers has no segments and no steps: two of the three figures are not known.
     let check = |limit: &str, more: &[&str]| {
-        let mut args = vec!["check", "b.csv", "--max-peak-reserved", "1GiB", "--max-growth-per-step", "1"];
+        let mut args = vec!["check", "b.csv", "--max-peak-reserved", "1GiB", "--max-growth-per-step", "1B"];
         args.extend(["--max-peak-allocated", limit]);
         args.extend(more);
         run_in(folder.path(), &args, None)
@@ -189,7 +189,7 @@ fn a_name_with_control_characters_does_not_reach_a_terminal() {
     fs::write(folder.path().join(name), BUFFERS).expect("written");
     for format in ["github", "junit"] {
         let args =
-            ["check", name, "--max-peak-allocated", "1", "--max-peak-reserved", "1", "--format", format];
+            ["check", name, "--max-peak-allocated", "1B", "--max-peak-reserved", "1B", "--format", format];
         let done = run_in(folder.path(), &args, None);
         assert_eq!(done.code, 1, "{}", done.err);
         let wild = done.out.chars().find(|c| c.is_control() && *c != '\n');

@@ -124,10 +124,11 @@ fn kinds(out: &mut String, d: &DeviceReport) {
         "What the bytes are at peak allocated",
         &format!("inferred; shares of {} {whole}", bytes(total)),
     );
+    let longest = width().saturating_sub(40).clamp(8, 40);
     let mut table = Table::new(&[Left, Right, Right, Left]);
     for (name, value) in rows {
         let part = value as f64 / total as f64;
-        let bar: String = std::iter::repeat_n('█', (part * 40.0).round() as usize).collect();
+        let bar: String = std::iter::repeat_n('█', (part * longest as f64).round() as usize).collect();
         table.row("", vec![name.to_owned(), bytes(value), percent(part), bar]);
     }
     table.render(out, "    ");
@@ -251,11 +252,7 @@ fn churn(out: &mut String, d: &DeviceReport) {
     if let Some(calls) = c.device_calls_after_warmup {
         facts.push(format!("{} of them after the first two steps", count(calls)));
     }
-    facts.push(if c.retries == 1 {
-        "1 cache flush".to_owned()
-    } else {
-        format!("{} cache flushes", count(c.retries))
-    });
+    facts.push(plural(c.retries, "cache flush"));
     facts.push(format!("{} out of memory", count(c.ooms.len() as u64)));
     indent(out, "    ", &facts.join(" · "), "");
 }

@@ -162,7 +162,7 @@ pub(crate) struct Settings {
     pub(crate) gpu: Option<String>,
 
     /// Memory of the device, as 24GiB, instead of the named one's
-    #[arg(long, value_name = "BYTES", help_heading = "The hardware")]
+    #[arg(long, value_name = "SIZE", help_heading = "The hardware")]
     pub(crate) memory: Option<String>,
 
     /// Devices of a node [default: 1, or as many as the degrees need]
@@ -174,7 +174,7 @@ pub(crate) struct Settings {
     pub(crate) nodes: Option<u64>,
 
     /// Memory of the host for each GPU, for offloading [default: 128GiB]
-    #[arg(long, value_name = "BYTES", help_heading = "The hardware")]
+    #[arg(long, value_name = "SIZE", help_heading = "The hardware")]
     pub(crate) host_memory: Option<String>,
 
     /// Data-parallel degree

@@ -3,7 +3,7 @@
 use crate::cli::check::{CheckArgs, CheckFormat};
 use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
-use crate::{Answer, load, output};
+use crate::{Answer, load, output, sizes};
 use anyhow::{Context, Result};
 use gapless_report::Report;
 use gapless_report::check::{self, Budgets, CheckError, Subject, Verdict};
@@ -244,7 +244,7 @@ impl Amount {
             Amount::Real(n) => n.to_string(),
             Amount::Text(text) => text.clone(),
         };
-        text.parse().map_err(|error| Failure::new(format!("{name}: {error}"), "for example 20GiB").into())
+        sizes::parse(name, &text, "20GiB")
     }
 
     fn share(&self, name: &str) -> Result<f64> {

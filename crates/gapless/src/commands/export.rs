@@ -2,12 +2,11 @@
 
 use crate::cli::export::{ExportArgs, ExportFormat};
 use crate::failure::Failure;
-use crate::{Answer, load, output};
+use crate::{Answer, load, output, sizes};
 use anyhow::Result;
 use clap::ValueEnum;
 use gapless_export::{DeviceView, View, csv, gtrace, minimalloc, parquet, perfetto};
 use gapless_report::{Analysis, DeviceAnalysis};
-use gapless_trace::Bytes;
 use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::Path;
@@ -122,9 +121,7 @@ pub(crate) fn chosen<'a, 't>(
 fn perfetto_options(args: &ExportArgs) -> Result<perfetto::Options> {
     let mut options = perfetto::Options::default();
     if let Some(text) = &args.min_size {
-        options.min_size = text
-            .parse::<Bytes>()
-            .map_err(|error| Failure::new(format!("--min-size: {error}"), "for example --min-size 1MiB"))?;
+        options.min_size = sizes::parse("--min-size", text, "1MiB")?;
     }
     Ok(options)
 }

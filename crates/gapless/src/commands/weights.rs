@@ -3,7 +3,7 @@
 mod info;
 mod quantize;
 
-use crate::Answer;
+use crate::{Answer, sizes};
 use crate::cli::weights::{PackArgs, UnpackArgs, VerifyArgs, WeightsArgs, WeightsCommand};
 use crate::failure::{self, Failure};
 use anyhow::Result;
@@ -36,19 +36,8 @@ fn threads(asked: Option<u16>) -> usize {
 
 /// Threads, and how fast files may be read.
 fn manner(asked: Option<u16>, limit: Option<&str>) -> Result<gapless_weights::Work> {
-    let pace = match limit {
-        None => None,
-        Some(text) => {
-            let rate = text.parse::<Bytes>().map_err(|error| {
-                Failure::new(format!("--limit-rate: {error}"), "for example --limit-rate 500MB")
-            })?;
-            if rate.0 == 0 {
-                let what = "invalid --limit-rate 0: nothing could be read";
-                return Err(Failure::new(what.to_owned(), "for example --limit-rate 500MB").into());
-            }
-            Some(Arc::new(Pace::new(rate.0)))
-        }
-    };
+    let rate = limit.map(|text| sizes::positive("--limit-rate", text, "500MB")).transpose()?;
+    let pace = rate.map(|rate| Arc::new(Pace::new(rate.0)));
     Ok(gapless_weights::Work { threads: threads(asked), pace })
 }
 

@@ -2,8 +2,7 @@
 
 use super::opened;
 use crate::cli::fleet::{AdviseArgs, AdviseFormat};
-use crate::failure::Failure;
-use crate::{Answer, output};
+use crate::{Answer, output, sizes};
 use anyhow::Result;
 use gapless_fleet::advise::{Advice, Verdict, advise, read};
 use gapless_trace::Bytes;
@@ -11,12 +10,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub(super) fn run(args: &AdviseArgs) -> Result<Answer> {
-    let gpu = match &args.gpu_memory {
-        Some(text) => Some(text.parse::<Bytes>().map_err(|error| {
-            Failure::new(format!("--gpu-memory: {error}"), "for example --gpu-memory 80GiB")
-        })?),
-        None => None,
-    };
+    let gpu = args.gpu_memory.as_deref().map(|text| sizes::memory("--gpu-memory", text)).transpose()?;
     let records = opened(&args.file, |input| read(input))?;
     let all = advise(&records, gpu.map(|size| size.0));
     match args.format {
