@@ -98,7 +98,7 @@ fn stem(word: &str) -> String {
 pub fn shown(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut held = String::new();
-    let mut flush = |held: &mut String, out: &mut String| {
+    let flush = |held: &mut String, out: &mut String| {
         let Some(first) = held.split_whitespace().next() else { return };
         let is_item = first == "*" || first == "-" || first.trim_end_matches('.').parse::<u32>().is_ok();
         let below = if is_item { " ".repeat(first.len() + 1) } else { String::new() };

@@ -209,7 +209,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         let kept = plans.least_needed;
         plans.keeps_recipe = false;
         plans.title =
-            "Nothing fits that keeps the recipe. Plans with another optimizer, or with adapters".to_owned();
+            "Nothing fits that keeps the recipe. Plans with another optimizer, or with LoRA".to_owned();
         for optimizer in policy::FALLBACK_OPTIMIZERS {
             let other = Space { optimizers: vec![optimizer], ..space.clone() };
             collect(q, &profile, &other, top, &mut plans)?;

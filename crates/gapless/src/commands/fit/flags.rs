@@ -86,9 +86,9 @@ fn adapters(text: &str) -> Result<Adapters> {
             "base" => {
                 base = match value.trim() {
                     "bf16" | "fp16" | "16-bit" => Format::Half,
-                    "nf4" => Format::Nf4,
+                    "nf4" | "4bit" | "4-bit" => Format::Nf4,
                     "nf4-double" => Format::Nf4Double,
-                    "int8" => Format::Int8,
+                    "int8" | "8bit" | "8-bit" => Format::Int8,
                     "fp8" => Format::Fp8,
                     "int4" => Format::Int4(policy::INT4_GROUP),
                     other => {
