@@ -3,6 +3,7 @@
 //! Lists may share rows and each other; here they are written out, which is the one place where a small file could
 //! become large: what is written out is limited by what was read.
 
+use gapless_trace::numbers::{plural, verb};
 use crate::builder::{Builder, key};
 use crate::error::{Fault, Problem};
 use crate::features::Feature;
@@ -512,7 +513,9 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
         notes.push(Note {
             code: "unknown-actions",
             text: format!(
-                "{unknown} event(s) of a kind that this version does not know were left out, the first {name:?}"
+                "{} of a kind that this version does not know {} left out, the first {name:?}",
+                plural(unknown as u64, "event"),
+                verb(unknown as u64, "was", "were")
             ),
         });
     }
@@ -520,10 +523,11 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
         notes.push(Note {
             code: "exact-addresses",
             text: format!(
-                "{} allocation(s) were placed at or around an address that the program chose (mallocWithAddress); \
+                "{} {} placed at or around an address that the program chose (mallocWithAddress); \
                  peaks include the memory in front of it, which torch takes and returns at once, and a replay with \
                  other settings places them as usual",
-                rows.exact_addresses.len()
+                plural(rows.exact_addresses.len() as u64, "allocation"),
+                verb(rows.exact_addresses.len() as u64, "was", "were")
             ),
         });
     }

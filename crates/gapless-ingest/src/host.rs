@@ -1,6 +1,7 @@
 //! Pinned host memory out of a snapshot (torch 2.14 and later): `host_segments` and `host_traces`, which have the shape
 //! of a device's but are none. Their figures stand alone; no byte of them is part of a device's figures.
 
+use gapless_trace::numbers::plural;
 use crate::rows::{BlockRow, SegmentRow};
 use gapless_trace::{Action, BlockState, Bytes, Event, HostMemory, Note};
 
@@ -65,9 +66,11 @@ pub(crate) fn note(host: &HostMemory) -> Note {
     Note {
         code: "pinned-host-memory",
         text: format!(
-            "pinned host memory, apart from the figures of the devices: {} held at the end in {} block(s), {} of it \
+            "pinned host memory, apart from the figures of the devices: {} held at the end in {}, {} of it \
              in use; at most {} were held and {} in use",
-            host.held, host.blocks, host.in_use, host.peak_held, host.peak_in_use
+            host.held,
+            plural(host.blocks as u64, "block"),
+            host.in_use, host.peak_held, host.peak_in_use
         ),
     }
 }

@@ -2,6 +2,7 @@
 //! micro-batch; what a simulation does not cover (several GPUs, offloading, adapters) comes from the search over
 //! closed forms, whose blocks are simulated.
 
+use gapless_trace::numbers::{plural, verb};
 use super::error::AskError;
 use super::estimate::Estimate;
 use super::exact::{exactly, largest, simulates};
@@ -234,7 +235,11 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     }
     let c = &plans.census;
     let simulated = if plans.simulated > 0 {
-        format!("{} runs were simulated from beginning to end; ", plans.simulated)
+        format!(
+            "{} {} simulated from beginning to end; ",
+            plural(plans.simulated as u64, "run"),
+            verb(plans.simulated as u64, "was", "were")
+        )
     } else {
         String::new()
     };
@@ -244,10 +249,14 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         "nothing cheaper in this space fits"
     };
     plans.proof = format!(
-        "{simulated}of {} configurations, the search priced {}; it left out {} whose weights and optimizer state, or whose \
+        "{simulated}of {}, the search priced {}; it left out {} whose weights and optimizer state, or whose \
          smaller batch, already do not fit, {} that cost more before anything is recomputed, and {} that another one \
          covers; {nothing}",
-        c.points, c.examined, c.by_memory, c.by_cost, c.by_rule
+        plural(c.points as u64, "configuration"),
+        c.examined,
+        c.by_memory,
+        c.by_cost,
+        c.by_rule
     );
     let m = CostModel::default();
     plans.notes.push(format!(

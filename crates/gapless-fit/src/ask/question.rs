@@ -1,5 +1,6 @@
 //! From what was said to a question: what is not given is chosen, and kept as a note where it may surprise.
 
+use gapless_trace::numbers::plural;
 use super::asked::{Asked, Degrees, Emit};
 use super::error::AskError;
 use super::{policy, refuse};
@@ -153,7 +154,7 @@ impl Question {
         let gpus = per_node * nodes;
         if !gpus.is_multiple_of(product) || degrees.data.is_some() && product != gpus {
             return Err(AskError::new(
-                format!("the degrees multiply to {product}, which does not divide {gpus} GPUs evenly"),
+                format!("the degrees multiply to {product}, which does not divide {} evenly", plural(gpus, "GPU")),
                 "dp x tp x pp x cp is the number of GPUs: change a degree, --gpus or --nodes",
             ));
         }
@@ -331,8 +332,8 @@ fn weights_alone(path: &str, model: &Model) -> AskError {
             weights.iter().map(|w| w.shape.iter().map(|&s| u128::from(s)).product::<u128>()).sum();
         let bytes: u64 = weights.iter().map(|w| w.bytes).sum();
         format!(
-            ". What is exact: {} tensors, {elements} parameters, {} as stored ({bytes} B)",
-            weights.len(),
+            ". What is exact: {}, {elements} parameters, {} as stored ({bytes} B)",
+            plural(weights.len() as u64, "tensor"),
             Bytes(bytes)
         )
     });

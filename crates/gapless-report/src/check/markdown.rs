@@ -1,5 +1,6 @@
 //! A verdict as a summary for a pull request: the answer first, then the figures, then what holds the peak, folded.
 
+use crate::text::plural;
 use super::shown::{LISTED, shown};
 use super::subject::Subject;
 use super::verdict::Verdict;
@@ -45,5 +46,5 @@ pub fn markdown(verdict: &Verdict, subject: &Subject) -> String {
 }
 
 fn limits(count: usize) -> String {
-    if count == 1 { "1 limit".to_owned() } else { format!("{count} limits") }
+    plural(count as u64, "limit")
 }

@@ -3,6 +3,7 @@
 //! The verdict is that of one run (`gapless.check/1`), with the rank in each row. A rank that could not be read is a
 //! figure that is not known.
 
+use crate::text::plural;
 use super::{Run, Summary, assemble, groups};
 use crate::check::{Budgets, CheckError, Checked, Found, Row, SCHEMA, Unit, Unknown, Verdict};
 use crate::model::Report;
@@ -152,7 +153,7 @@ fn spread(members: &[(u32, &Summary)], limit: f64) -> Vec<Row> {
             value,
             limit,
             passed: value <= limit,
-            against: format!("highest peak / mean peak - 1 of {} replicas", ranks.len()),
+            against: format!("highest peak / mean peak - 1 of {}", plural(ranks.len() as u64, "replica")),
         }
     };
     groups::groups(&summaries).into_iter().map(row).collect()

@@ -94,7 +94,7 @@ fn losses(out: &mut String, d: &DeviceReport) {
         return;
     }
     section(out, "Held and not used", "");
-    let mut table = Table::new(&[Left, Right, Right]);
+    let mut table = Table::new(&[Left, Right, Right]).names(0, 14);
     table.row(DIM, vec![String::new(), "at peak allocated".to_owned(), "at peak reserved".to_owned()]);
     type Row = (&'static str, fn(&MomentInfo) -> String);
     let rows: [Row; 6] = [
@@ -163,7 +163,7 @@ fn parts(out: &mut String, d: &DeviceReport) {
     }
     section(out, "Pools and streams at peak reserved", "");
     let align = [Left, Left, Right, Right, Right, Right, Right];
-    let mut table = Table::new(&align).names(0, 12).names(1, 8);
+    let mut table = Table::new(&align).names(0, 12).names(1, 8).spare(&[5, 4]);
     let head = ["pool", "stream", "reserved", "active", "free", "stranded", "largest free"];
     table.row(DIM, head.iter().map(|&h| h.to_owned()).collect());
     for p in d.at_peak_reserved.pools.iter().take(12) {
@@ -225,8 +225,8 @@ pub(super) fn steps(out: &mut String, d: &DeviceReport) {
         let slope = bytes(growth.bytes_per_step.abs() as u64);
         let _ = writeln!(
             out,
-            "    {DIM}live bytes at step ends: {sign}{slope} a step over {} steps{RESET}",
-            growth.steps
+            "    {DIM}live bytes at step ends: {sign}{slope} a step over {}{RESET}",
+            plural(growth.steps as u64, "step")
         );
     }
 }
@@ -239,14 +239,14 @@ fn churn(out: &mut String, d: &DeviceReport) {
     let c = &d.churn;
     let mut facts = Vec::new();
     if let Some(rate) = c.allocations_per_second {
-        facts.push(format!("{} allocations a second", count(rate.round() as u64)));
+        facts.push(format!("{} a second", plural(rate.round() as u64, "allocation")));
     }
     if let Some(each) = c.allocations_per_step {
         facts.push(format!("{} a step", count(each.round() as u64)));
     }
     facts.push(format!(
-        "{} device calls took memory, {} gave it back",
-        count(c.device_allocs),
+        "{} took memory, {} gave it back",
+        plural(c.device_allocs, "device call"),
         count(c.device_frees)
     ));
     if let Some(calls) = c.device_calls_after_warmup {

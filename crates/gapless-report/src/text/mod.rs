@@ -10,7 +10,7 @@ pub(crate) mod table;
 mod tree;
 
 pub use host_leaks::render as render_leaks;
-pub use paint::{count, plural};
+pub use gapless_trace::numbers::{count, plural, verb};
 pub use tree::render as render_tree;
 
 pub use layout::{DEFAULT_WIDTH, ascii, fit, set_width, shorten, width, wrap};

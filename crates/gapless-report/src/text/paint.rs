@@ -45,35 +45,6 @@ pub(crate) fn percent(value: f64) -> String {
     format!("{hundredths:.digits$} %")
 }
 
-/// An integer with thin groups of three: 190,112.
-#[must_use]
-pub fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// "1 event", "2 events", "1 class", "2 classes", "1 batch", "2 batches", "1 copy", "2 copies".
-#[must_use]
-pub fn plural(number: u64, noun: &str) -> String {
-    let number_text = count(number);
-    if number == 1 {
-        return format!("{number_text} {noun}");
-    }
-    let ends = |all: &[&str]| all.iter().any(|end| noun.ends_with(end));
-    match noun.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'o', 'u'])) {
-        Some(stem) => format!("{number_text} {stem}ies"),
-        None if ends(&["s", "x", "ch", "sh"]) => format!("{number_text} {noun}es"),
-        None => format!("{number_text} {noun}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,24 +52,5 @@ mod tests {
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(clean("a\x1b[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
-    }
-
-    #[test]
-    fn one_is_singular_and_all_else_plural() {
-        let all = |noun| [0, 1, 2, 1000].map(|n| plural(n, noun));
-        assert_eq!(all("event"), ["0 events", "1 event", "2 events", "1,000 events"]);
-        assert_eq!(all("batch")[1..3], ["1 batch", "2 batches"]);
-        assert_eq!(all("process")[1..3], ["1 process", "2 processes"]);
-        assert_eq!(all("copy")[1..3], ["1 copy", "2 copies"]);
-        assert_eq!(all("day")[1..3], ["1 day", "2 days"]);
-        assert_eq!(all("cache flush")[1..3], ["1 cache flush", "2 cache flushes"]);
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        assert_eq!(
-            [count(7), count(1_000), count(26_389), count(1_234_567)],
-            ["7", "1,000", "26,389", "1,234,567"]
-        );
     }
 }

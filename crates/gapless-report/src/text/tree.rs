@@ -4,7 +4,7 @@
 //! child of the same size stands on one row with it. Branches below 1 % are one row with their number and bytes. Blocks
 //! without a stack are grouped by kind, then by block size. The root is the active bytes then, as in the JSON.
 
-use super::{BOLD, DIM, RESET, bytes, clean, count, percent, plural, shorten, width};
+use super::{BOLD, DIM, RESET, bytes, clean, percent, plural, shorten, width};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use gapless_trace::kinds::Kind;
 use gapless_trace::naming::{INSIDE, Names, Origin};
@@ -141,11 +141,7 @@ impl Tree {
             let (at, depth) = match row {
                 Row::Node(at, depth) => (at, depth),
                 Row::Folded { branches, bytes, depth } => {
-                    let branches = if branches == 1 {
-                        "1 branch".to_owned()
-                    } else {
-                        format!("{} branches", count(branches as u64))
-                    };
+                    let branches = plural(branches as u64, "branch");
                     line(out, whole, bytes, depth, &format!("{branches} below 1 %"), DIM);
                     continue;
                 }

@@ -2,6 +2,7 @@
 //! taken for it; what is wrong is an error that names block and offset. A file cut short by a kill gives the trace up
 //! to its last whole block and a note.
 
+use crate::numbers::{plural, verb};
 use super::GtraceError;
 use super::columns;
 use super::encoding::{Cursor, Fault};
@@ -419,8 +420,9 @@ impl Builder {
             notes.push(Note {
                 code: "gtrace-newer",
                 text: format!(
-                    "{} block(s) of kinds that this build does not know were left out",
-                    self.skipped
+                    "{} of kinds that this build does not know {} left out",
+                    plural(self.skipped as u64, "block"),
+                    verb(self.skipped as u64, "was", "were")
                 ),
             });
         }

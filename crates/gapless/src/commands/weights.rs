@@ -8,6 +8,7 @@ use crate::cli::weights::{PackArgs, UnpackArgs, VerifyArgs, WeightsArgs, Weights
 use crate::failure::{self, Failure};
 use anyhow::Result;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use gapless_weights::pace::Pace;
 use gapless_weights::rows::{self, Rank};
 use gapless_weights::{Checked, Error, folder};
@@ -136,7 +137,7 @@ fn end(failures: usize, of: usize) -> Result<Answer> {
     if failures == 0 {
         return Ok(Answer::Yes);
     }
-    let what = format!("{failures} of {of} files failed; they are listed above");
+    let what = format!("{failures} of {} failed, as listed above", plural(of as u64, "file"));
     Err(Failure::new(what, "copy those files again").into())
 }
 
@@ -158,10 +159,10 @@ fn pack(args: &PackArgs) -> Result<Answer> {
                     String::new()
                 };
                 say(&format!(
-                    "{}  {what}  {} of {} tensors compressed{same}",
+                    "{}  {what}  {} of {} compressed{same}",
                     name(&args.input, from),
                     done.streams,
-                    done.tensors
+                    plural(done.tensors as u64, "tensor")
                 ))?;
                 before += done.before;
                 after += done.after;
@@ -182,7 +183,7 @@ fn pack(args: &PackArgs) -> Result<Answer> {
 
 /// What is told of one file that was read.
 fn told(input: &Path, path: &Path, checked: &Checked, verb: &str) -> Result<()> {
-    let counts = format!("{} tensors, {} of them compressed", checked.tensors, checked.streams);
+    let counts = format!("{}, {} of them compressed", plural(checked.tensors as u64, "tensor"), checked.streams);
     let sizes = format!("{} in {}", Bytes(checked.original), Bytes(checked.packed));
     say(&format!("{}  {verb}  {counts}  {sizes}", name(input, path)))
 }
@@ -202,9 +203,9 @@ fn unpack_rows(args: &UnpackArgs, rank: u64, world: u64) -> Result<Answer> {
         *data.entry(from.parent()).or_default() += done.data;
         let what = format!("{} written, {} read", Bytes(done.written), Bytes(done.read));
         say(&format!(
-            "{}  rank {rank} of {world}  {} tensors  {what}",
+            "{}  rank {rank} of {world}  {}  {what}",
             name(&args.input, from),
-            done.tensors
+            plural(done.tensors as u64, "tensor")
         ))?;
     }
     let (indexes, others): (Vec<_>, Vec<_>) = work

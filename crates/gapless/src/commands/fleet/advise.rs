@@ -1,5 +1,6 @@
 //! `gapless fleet advise`: requests that could be lower, from recorded peaks.
 
+use gapless_trace::numbers::plural;
 use super::opened;
 use crate::cli::fleet::{AdviseArgs, AdviseFormat};
 use crate::{Answer, output, sizes};
@@ -27,8 +28,8 @@ pub(super) fn run(args: &AdviseArgs) -> Result<Answer> {
 fn text(all: &[Advice]) -> String {
     let mut out = String::new();
     let freed: u64 = all.iter().map(|advice| advice.freed).sum();
-    let groups = if all.len() == 1 { "group" } else { "groups" };
-    let _ = writeln!(out, "{} {groups} · one pod of each would free {}\n", all.len(), Bytes(freed));
+    let groups = plural(all.len() as u64, "group");
+    let _ = writeln!(out, "{groups} · one pod of each would free {}\n", Bytes(freed));
     for advice in all {
         let what = match advice.verdict {
             Verdict::Lower(bytes) => format!("lower to {}, frees {}", Bytes(bytes), Bytes(advice.freed)),
@@ -41,10 +42,10 @@ fn text(all: &[Advice]) -> String {
         let _ = writeln!(out, "  {name}");
         let _ = writeln!(
             out,
-            "    {what}\n    asks for {}, peak {} in {} runs, confidence {:.0} %",
+            "    {what}\n    asks for {}, peak {} in {}, confidence {:.0} %",
             Bytes(advice.requested),
             Bytes(advice.peak),
-            advice.runs,
+            plural(advice.runs as u64, "run"),
             advice.confidence()
         );
         if let Some((before, after)) = advice.sharing.filter(|(before, after)| after > before) {

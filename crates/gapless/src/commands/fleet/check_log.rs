@@ -1,5 +1,6 @@
 //! `gapless fleet check-log`: whether a log can be believed.
 
+use gapless_trace::numbers::{plural, verb};
 use super::{arrivals, lists, opened};
 use crate::cli::fleet::CheckLogArgs;
 use crate::{Answer, output};
@@ -24,11 +25,11 @@ pub(super) fn run(args: &CheckLogArgs) -> Result<Answer> {
             let total: u64 = nodes.iter().map(|node| u64::from(node.gpus)).sum();
             let unproven = match checked.unproven {
                 0 => String::new(),
-                n => format!("; {n} failures of gangs are not proven"),
+                n => format!("; {} of gangs {} not proven", plural(n as u64, "failure"), verb(n as u64, "is", "are")),
             };
             let text = format!(
-                "the log is right: {} arrivals, {} placed, {} failed, {} moved, {:.3} of {total} GPUs allocated{unproven}\n",
-                checked.arrivals,
+                "the log is right: {}, {} placed, {} failed, {} moved, {:.3} of {total} GPUs allocated{unproven}\n",
+                plural(checked.arrivals as u64, "arrival"),
                 checked.placed,
                 checked.failed,
                 checked.moved,

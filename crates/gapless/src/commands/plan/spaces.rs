@@ -4,6 +4,7 @@
 //! of the accesses separated by spaces with an `@` before the first (`@3 7 9`: then the buffer may move in between);
 //! `spaces` names the memories that a buffer may lie in, separated by spaces, all where it is empty.
 
+use gapless_trace::numbers::plural;
 use super::show::buffers;
 use super::{bytes, interrupted};
 use crate::failure::Failure;
@@ -126,10 +127,9 @@ impl Question {
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "\x1b[1m{name}\x1b[0m  {} in {} space{}",
+            "\x1b[1m{name}\x1b[0m  {} in {}",
             buffers(problem.len()),
-            self.spaces.all().len(),
-            if self.spaces.all().len() == 1 { "" } else { "s" }
+            plural(self.spaces.all().len() as u64, "space")
         );
         let proof = if plan.proven_optimal() {
             "proven lowest".to_owned()
