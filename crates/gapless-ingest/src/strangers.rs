@@ -72,7 +72,7 @@ fn zip(head: &[u8]) -> (&'static str, &'static str) {
     if has(b".npy") {
         return ("arrays of numpy (.npz)", "`gapless weights info FILE` lists them");
     }
-    if has(b"/models/") || has(b"archive_format") || has(b"serialized_exported_program") {
+    if has(b"/models/") || has(b"/data/weights/") || has(b"archive_format") || has(b"serialized_exported_program") {
         return ("an exported model (.pt2)", "`gapless fit FILE` says what it will take");
     }
     if has(b"data.pkl") {
@@ -101,7 +101,7 @@ fn json(head: &[u8]) -> Option<(&'static str, &'static str)> {
     if any(&["\"schema\":\"gapless.", "\"schema\": \"gapless."]) {
         return Some((
             "a result that Gapless wrote",
-            "give the trace that it was made from; `gapless check FILE --baseline THIS` compares a trace with a saved report",
+            "give the trace that it was made from; `gapless check TRACE --baseline FILE` compares a trace with a saved report",
         ));
     }
     if any(&["\"traceEvents\"", "\"deviceProperties\"", "\"displayTimeUnit\"", "\"ph\":", "\"ph\" :"]) {

@@ -36,7 +36,7 @@ impl Wrong {
     pub const fn words(self) -> &'static str {
         match self {
             Wrong::NoNumber => "it does not begin with a number",
-            Wrong::Negative => "it is negative",
+            Wrong::Negative => "it is below 0",
             Wrong::Unit => "the unit is not one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB",
             Wrong::TooLarge => "it is too large, sizes end at 1048576TiB",
         }

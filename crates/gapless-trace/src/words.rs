@@ -304,7 +304,7 @@ mod tests {
         assert!(told("20 apples").contains("use a number and a unit"));
         assert!(told("").contains("use a number and a unit"));
         assert!(told("99999999TiB").contains("too large"));
-        assert!(told("-1").contains("negative"));
+        assert!(told("-1").contains("below 0"));
     }
 
     #[test]

@@ -12,6 +12,13 @@ use std::path::Path;
 
 /// The arguments, with `report` before a first argument that is a file or `-`.
 pub(crate) fn expand(mut args: Vec<OsString>) -> Vec<OsString> {
+    // Help on help is help.
+    if let [_, help, flag] = args.as_slice()
+        && help == "help"
+        && (flag == "-h" || flag == "--help")
+    {
+        args.pop();
+    }
     if let Some(at) = first(&args)
         && !is_verb(&args[at])
         && (args[at] == "-" || Path::new(&args[at]).exists())

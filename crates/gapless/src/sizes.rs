@@ -70,7 +70,7 @@ mod tests {
             assert!(help.contains(&format!("{number}B for bytes")), "{help}");
         }
         assert!(told("99999999TiB").0.contains("too large"));
-        assert!(told("-1").0.contains("negative"));
+        assert!(told("-1").0.contains("below 0"));
         assert!(told("lots").1.contains("for example --capacity 24GiB"));
     }
 
