@@ -67,7 +67,7 @@ _SIZE = re.compile(r"\s*([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)\s*([A-Za-z]*)\s*
 
 
 def parse_bytes(value: Any) -> int:
-    """A number of bytes from 60GiB, 512 MiB, 1.5g or a whole number; the notation of the command line (crate gapless-size)."""
+    """A number of bytes from 60GiB, 512 MiB, 1.5g or a whole number; the notation of the command line."""
     if isinstance(value, int) and not isinstance(value, bool):
         count = value
     else:

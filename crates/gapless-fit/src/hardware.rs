@@ -116,8 +116,24 @@ const AMBIGUOUS: &[(&str, &[&str])] = &[
 
 /// Words of a vendor's name that tell no two devices apart.
 const NOISE: [&str; 18] = [
-    "nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "gpu", "sxm", "sxm2", "sxm3", "sxm4", "sxm5", "hbm2", "hbm2e",
-    "hbm3", "hbm3e", "generation", "edition",
+    "nvidia",
+    "geforce",
+    "tesla",
+    "quadro",
+    "amd",
+    "instinct",
+    "gpu",
+    "sxm",
+    "sxm2",
+    "sxm3",
+    "sxm4",
+    "sxm5",
+    "hbm2",
+    "hbm2e",
+    "hbm3",
+    "hbm3e",
+    "generation",
+    "edition",
 ];
 
 /// No such device.
@@ -192,14 +208,18 @@ pub fn find(name: &str) -> Result<&'static Gpu, UnknownGpu> {
 fn plain(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !NOISE.contains(word));
-    words.map(|word| {
-        let number = word.strip_suffix("gib").or_else(|| word.strip_suffix("gb")).or_else(|| word.strip_suffix('g'));
-        match number.filter(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())) {
-            Some(number) => number,
-            None => word,
-        }
-    })
-    .collect()
+    words
+        .map(|word| {
+            let number = word
+                .strip_suffix("gib")
+                .or_else(|| word.strip_suffix("gb"))
+                .or_else(|| word.strip_suffix('g'));
+            match number.filter(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())) {
+                Some(number) => number,
+                None => word,
+            }
+        })
+        .collect()
 }
 
 /// What a device is called of which only the memory is known.
@@ -307,7 +327,9 @@ mod tests {
         assert_eq!(near("rtx 6000").1.len(), 3);
         assert_eq!(near("3080"), (false, vec!["3090", "4080"]));
         assert_eq!(near("h2000"), (false, vec!["h200", "h20"]));
-        for stranger in ["m3", "", "gtx 1080 ti", "4090 laptop", "a100-20", "tpu-v5e", "apple", "nvidia", "mi50"] {
+        for stranger in
+            ["m3", "", "gtx 1080 ti", "4090 laptop", "a100-20", "tpu-v5e", "apple", "nvidia", "mi50"]
+        {
             assert!(!near(stranger).0, "{stranger}");
         }
         assert!(near("m3").1.is_empty() && near("").1.is_empty());

@@ -363,8 +363,14 @@ mod tests {
     #[test]
     fn limits_are_read_as_people_write_them() {
         // One grammar with `--host-limit`: GB is decimal, G and GiB are binary.
-        for (text, bytes) in [("1048576", 1 << 20), ("20GB", 20_000_000_000), ("20G", 20 << 30), (" 7 B ", 7)] {
+        for (text, bytes) in [("1048576", 1 << 20), ("20GB", 20_000_000_000), ("20G", 20 << 30), (" 7 B ", 7)]
+        {
             assert_eq!(parse_limit(text.as_bytes()), Ok(bytes), "{text}");
+        }
+        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split('|').collect();
+            let wanted = fields[1].parse::<u64>().ok().filter(|&bytes| bytes > 0);
+            assert_eq!(parse_limit(fields[0].as_bytes()).ok(), wanted, "{line}");
         }
         for wrong in ["", "GiB", "1x", "-1", "0", "99999999TiB"] {
             assert!(parse_limit(wrong.as_bytes()).is_err(), "{wrong}");

@@ -3,7 +3,6 @@
 //! Lists may share rows and each other; here they are written out, which is the one place where a small file could
 //! become large: what is written out is limited by what was read.
 
-use gapless_trace::numbers::{plural, verb};
 use crate::builder::{Builder, key};
 use crate::error::{Fault, Problem};
 use crate::features::Feature;
@@ -12,6 +11,7 @@ use crate::names::Name;
 use crate::rows::{Numbered, Rows, SegmentRow, Wrong};
 use crate::settings;
 use crate::value::{Table, Value};
+use gapless_trace::numbers::{plural, verb};
 use gapless_trace::{
     Action, Annotation, Block, BlockNote, BlockState, DeviceAddr, DeviceTrace, EventIndex, Events,
     HostMemory, Note, PoolId, Segment, Source, StreamId, Tick, Trace,

@@ -1,8 +1,8 @@
 //! Pinned host memory out of a snapshot (torch 2.14 and later): `host_segments` and `host_traces`, which have the shape
 //! of a device's but are none. Their figures stand alone; no byte of them is part of a device's figures.
 
-use gapless_trace::numbers::plural;
 use crate::rows::{BlockRow, SegmentRow};
+use gapless_trace::numbers::plural;
 use gapless_trace::{Action, BlockState, Bytes, Event, HostMemory, Note};
 
 /// The figures of the segments at the end and the events before; `None` if nothing was recorded.
@@ -70,7 +70,9 @@ pub(crate) fn note(host: &HostMemory) -> Note {
              in use; at most {} were held and {} in use",
             host.held,
             plural(host.blocks as u64, "block"),
-            host.in_use, host.peak_held, host.peak_in_use
+            host.in_use,
+            host.peak_held,
+            host.peak_in_use
         ),
     }
 }

@@ -3,10 +3,10 @@
 //! Lifetimes become events in order of time, frees before allocations at the same time: `[lower, upper)` is half-open.
 //! Where no offset is given the buffers get addresses of their own, side by side.
 
-use gapless_trace::numbers::{plural, verb};
 use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
 use gapless_formats::minimalloc::Rows;
+use gapless_trace::numbers::{plural, verb};
 use gapless_trace::{
     Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Note, Source, StreamId, Trace,
 };

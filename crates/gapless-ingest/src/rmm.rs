@@ -3,10 +3,10 @@
 //! The log has one line for each call; a deallocation is whole at once, so it becomes one `free_completed`. There are
 //! no segments: what the upstream resource holds is not in the log.
 
-use gapless_trace::numbers::plural;
 use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
 use gapless_formats::csv::Csv;
+use gapless_trace::numbers::plural;
 use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, Note, Source, StreamId, Trace};
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -78,7 +78,10 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     if failures > 0 {
         notes.push(Note {
             code: "free-bytes-unknown",
-            text: format!("{} failed; RMM does not log how much was free then", plural(failures as u64, "allocation")),
+            text: format!(
+                "{} failed; RMM does not log how much was free then",
+                plural(failures as u64, "allocation")
+            ),
         });
     }
     if clock.unread > 0 {

@@ -5,8 +5,7 @@ pub(crate) fn known(head: &[u8], name: &str) -> Option<(&'static str, &'static s
     binary(head).or_else(|| json(head)).or_else(|| named(head, name))
 }
 
-const WEIGHTS: &str =
-    "it holds weights, not memory events: `gapless weights info FILE` lists them, `gapless fit FILE` says what they take";
+const WEIGHTS: &str = "it holds weights, not memory events: `gapless weights info FILE` lists them, `gapless fit FILE` says what they take";
 const PROFILE: &str = "it has times, not every allocation and free: give a file from torch.cuda.memory._dump_snapshot(PATH), recorded \
                        in the same program";
 const NSIGHT: &str = "Nsight records no blocks of PyTorch's allocator: give a file from torch.cuda.memory._dump_snapshot(PATH)";
@@ -72,7 +71,11 @@ fn zip(head: &[u8]) -> (&'static str, &'static str) {
     if has(b".npy") {
         return ("arrays of numpy (.npz)", "`gapless weights info FILE` lists them");
     }
-    if has(b"/models/") || has(b"/data/weights/") || has(b"archive_format") || has(b"serialized_exported_program") {
+    if has(b"/models/")
+        || has(b"/data/weights/")
+        || has(b"archive_format")
+        || has(b"serialized_exported_program")
+    {
         return ("an exported model (.pt2)", "`gapless fit FILE` says what it will take");
     }
     if has(b"data.pkl") {
@@ -132,7 +135,10 @@ fn json(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let is_list_of_lists = text.starts_with(b"[") && text[1..].trim_ascii_start().starts_with(b"[");
     let is_number = |text: &[u8]| text.trim_ascii_start().first().is_some_and(u8::is_ascii_digit);
     let inner = text.iter().position(|b| b.is_ascii_digit());
-    if is_list_of_lists && inner.is_some_and(|at| text[..at].iter().all(|b| b" [\n\r\t".contains(b)) && is_number(&text[at..])) {
+    if is_list_of_lists
+        && inner
+            .is_some_and(|at| text[..at].iter().all(|b| b" [\n\r\t".contains(b)) && is_number(&text[at..]))
+    {
         return Some(("a memory timeline of torch.profiler", PROFILE));
     }
     None

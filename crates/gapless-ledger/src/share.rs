@@ -129,6 +129,15 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_those_of_every_other_door() {
+        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split('|').collect();
+            let wanted = fields[1].parse::<u64>().ok().filter(|&bytes| bytes > 0).map(Size::Bytes);
+            assert_eq!(parse_size(fields[0].trim()), wanted, "{line}");
+        }
+    }
+
+    #[test]
     fn a_part_is_of_the_card_and_rounds_down() {
         assert_eq!(Size::Part(6000).of(143_771 << 20), (143_771u64 << 20) * 6 / 10);
         assert_eq!(Size::Part(3333).of(10), 3);

@@ -113,7 +113,8 @@ pub fn shown(text: &str, width: usize) -> String {
     };
     for line in text.lines() {
         let starts = line.trim_start().split(' ').next().unwrap_or_default();
-        let is_item = matches!(starts, "*" | "-") || starts.strip_suffix('.').is_some_and(|n| n.parse::<u32>().is_ok());
+        let is_item =
+            matches!(starts, "*" | "-") || starts.strip_suffix('.').is_some_and(|n| n.parse::<u32>().is_ok());
         if line.is_empty() || line.starts_with('#') || is_item {
             flush(&mut held, &mut out);
         }

@@ -7,7 +7,8 @@ pub(crate) fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> 
     for (place, name) in known.into_iter().enumerate() {
         let own = plain(name);
         let most = (wanted.len().max(own.len()) / 3).max(1);
-        let is_part = wanted.len() >= 3 && (own.contains(&wanted) || (own.len() >= 3 && wanted.contains(&own)));
+        let is_part =
+            wanted.len() >= 3 && (own.contains(&wanted) || (own.len() >= 3 && wanted.contains(&own)));
         let distance = distance(&wanted, &own);
         if !wanted.is_empty() && (distance <= most || is_part) {
             found.push((distance, place, name));

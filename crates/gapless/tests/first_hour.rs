@@ -34,7 +34,8 @@ fn told(args: &[&str], words: &[&str]) -> String {
 #[test]
 fn the_name_of_the_output_chooses_the_format_of_every_verb() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("buffers.csv"), "id,lower,upper,size\na,0,4,16\nb,2,6,16\n").expect("written");
+    std::fs::write(folder.path().join("buffers.csv"), "id,lower,upper,size\na,0,4,16\nb,2,6,16\n")
+        .expect("written");
     let (run_file, second, oom) = (trace("leak"), trace("gpt2_train"), trace("oom"));
     let weights = repo("testdata/weights/tiny.npz").display().to_string();
     let nodes = "sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,8,V100\n";
@@ -92,7 +93,11 @@ fn an_explicit_format_wins_and_a_contradiction_is_told() {
     let file = trace("leak");
     let done = run_in(folder.path(), &["report", &file, "--format", "json", "-o", "x.html"], None);
     assert_eq!(done.code, 0);
-    assert!(done.err.contains("x.html gets json, as --format says, and its name asks for html"), "{}", done.err);
+    assert!(
+        done.err.contains("x.html gets json, as --format says, and its name asks for html"),
+        "{}",
+        done.err
+    );
     let text = std::fs::read_to_string(folder.path().join("x.html")).expect("written");
     assert!(text.starts_with('{'));
     let agree = run_in(folder.path(), &["report", &file, "--format", "json", "-o", "x.json"], None);
@@ -153,7 +158,10 @@ fn every_size_needs_its_unit_and_says_how_to_write_it() {
             done.err
         };
         let bare = of("20");
-        assert!(bare.contains(flag) && bare.contains("has no unit") && bare.contains("20B for bytes"), "{line:?}: {bare}");
+        assert!(
+            bare.contains(flag) && bare.contains("has no unit") && bare.contains("20B for bytes"),
+            "{line:?}: {bare}"
+        );
         let large = of("99999999TiB");
         assert!(large.contains(flag) && large.contains("too large"), "{line:?}: {large}");
         let below = of("-5GiB");
@@ -192,7 +200,8 @@ fn one_grammar_of_sizes_at_every_door() {
             let json: serde_json::Value = serde_json::from_str(&flag.out).expect("JSON");
             assert_eq!(json["capacity"].as_u64(), bytes.clone().ok(), "{text:?}");
         }
-        std::fs::write(folder.path().join("gapless.toml"), format!("[check]\npeak_reserved = {text:?}\n")).expect("written");
+        std::fs::write(folder.path().join("gapless.toml"), format!("[check]\npeak_reserved = {text:?}\n"))
+            .expect("written");
         let file = run_in(folder.path(), &["check", &trace("leak"), "--format", "json"], None);
         assert_eq!(file.code != 2, accepted, "gapless.toml {text:?}: {}", file.err);
     }
@@ -204,7 +213,10 @@ fn unknown_words_lead_to_the_nearest() {
     told(&["help", "reprot"], &["did you mean report?"]);
     told(&["fleet", "smi"], &["`gapless fleet` has no command \"smi\"", "did you mean sim?"]);
     told(&["nosuch"], &["no such file, and no command of that name"]);
-    told(&["fit", "gpt2", "--batch", "-1"], &["--batch: invalid value \"-1\": it is below 0", "use a whole number"]);
+    told(
+        &["fit", "gpt2", "--batch", "-1"],
+        &["--batch: invalid value \"-1\": it is below 0", "use a whole number"],
+    );
     told(&["fit", "gpt2", "--batch", "eight"], &["--batch: invalid number \"eight\""]);
     told(&["explain", "stradned"], &["did you mean stranded?"]);
     told(&["explain", "GPA101"], &["did you mean GAP101?"]);
@@ -212,7 +224,11 @@ fn unknown_words_lead_to_the_nearest() {
     told(&["explain", "xyzzy"], &["the codes are GAP101"]);
     for words in [&["explain", "fragmentation"][..], &["explain", "Fragmentation"], &["explain", "gap101"]] {
         let done = run(words);
-        assert!(done.code == 0 && done.out.starts_with("# GAP101: fragmentation\n"), "{words:?}: {}", done.err);
+        assert!(
+            done.code == 0 && done.out.starts_with("# GAP101: fragmentation\n"),
+            "{words:?}: {}",
+            done.err
+        );
     }
     assert!(run(&["explain", "out", "of", "memory"]).out.starts_with("# GAP301"));
 }
@@ -249,12 +265,23 @@ fn files_of_other_kinds_are_named_with_the_command_that_reads_them() {
         (data("weights/tiny.npz"), "arrays of numpy", "gapless weights info"),
         (data("weights/alone.npy"), "an array of numpy", "gapless weights info"),
         (
-            write("trace.json", b"{\"schemaVersion\": 1, \"deviceProperties\": [], \"traceEvents\": [{\"ph\": \"X\"}]}"),
+            write(
+                "trace.json",
+                b"{\"schemaVersion\": 1, \"deviceProperties\": [], \"traceEvents\": [{\"ph\": \"X\"}]}",
+            ),
             "a timeline of torch.profiler",
             "_dump_snapshot",
         ),
-        (write("events.json", b"[{\"ph\": \"X\", \"ts\": 1}]"), "a timeline of torch.profiler", "_dump_snapshot"),
-        (write("memory.json", b"[[1, 2, 3], [[0, 0], [1, 2], [3, 4]]]"), "a memory timeline", "_dump_snapshot"),
+        (
+            write("events.json", b"[{\"ph\": \"X\", \"ts\": 1}]"),
+            "a timeline of torch.profiler",
+            "_dump_snapshot",
+        ),
+        (
+            write("memory.json", b"[[1, 2, 3], [[0, 0], [1, 2], [3, 4]]]"),
+            "a memory timeline",
+            "_dump_snapshot",
+        ),
         (
             write("config.json", b"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\"}"),
             "a model's configuration",
@@ -265,8 +292,16 @@ fn files_of_other_kinds_are_named_with_the_command_that_reads_them() {
             "the index of a model's shards",
             "gapless weights info",
         ),
-        (write("old.json", b"{\"schema\": \"gapless.report/1\"}"), "a result that Gapless wrote", "gapless check"),
-        (write("ds.json", b"{\"zero_optimization\": {}}"), "a configuration of DeepSpeed", "--emit deepspeed"),
+        (
+            write("old.json", b"{\"schema\": \"gapless.report/1\"}"),
+            "a result that Gapless wrote",
+            "gapless check",
+        ),
+        (
+            write("ds.json", b"{\"zero_optimization\": {}}"),
+            "a configuration of DeepSpeed",
+            "--emit deepspeed",
+        ),
         (write("n.ipynb", b"{\"cells\": [], \"nbformat\": 4}"), "a notebook", "_record_memory_history"),
         (write("a.nsys-rep", b"\x01\x02\x03nsys"), "a recording of Nsight Systems", "_dump_snapshot"),
         (write("a.sqlite", b"SQLite format 3\0"), "an SQLite database", "_dump_snapshot"),
@@ -322,7 +357,10 @@ fn formats_that_a_card_does_not_compute_in_are_told() {
     };
     for card in ["t4", "v100-16"] {
         assert!(has(&["fit", "gpt2", "--gpu", card], "does not compute in bf16"), "{card}");
-        assert!(!has(&["fit", "gpt2", "--gpu", card, "--precision", "fp16"], "does not compute in"), "{card}");
+        assert!(
+            !has(&["fit", "gpt2", "--gpu", card, "--precision", "fp16"], "does not compute in"),
+            "{card}"
+        );
     }
     assert!(!has(&["fit", "gpt2", "--gpu", "4090"], "does not compute in"));
     let fp8 = ["fit", "gpt2", "--infer", "--precision", "fp8", "--gpu"];
@@ -350,7 +388,8 @@ fn fit_says_what_people_say() {
     // What an engine takes of the card is more than what was asked for needs.
     let served = text(&["fit", "llama-3.2-1b", "--infer", "--engine", "vllm", "--gpu", "4090"]);
     assert!(served.contains("vllm takes") && served.contains("engine takes"), "{served}");
-    let json = run(&["fit", "llama-3.2-1b", "--infer", "--engine", "vllm", "--gpu", "4090", "--format", "json"]);
+    let json =
+        run(&["fit", "llama-3.2-1b", "--infer", "--engine", "vllm", "--gpu", "4090", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
     assert!(json["engine_takes"].as_u64() > json["process_total"].as_u64(), "{json}");
 }
@@ -383,12 +422,19 @@ const TEXTS: &[&[&str]] = &[
 
 #[test]
 fn a_locale_without_utf_8_gets_ascii_and_its_json_stays() {
-    for variables in
-        [&[("LANG", "C")][..], &[("LC_ALL", "POSIX"), ("LANG", "en_US.UTF-8")], &[("TERM", "dumb"), ("LANG", "C.UTF-8")]]
-    {
+    for variables in [
+        &[("LANG", "C")][..],
+        &[("LC_ALL", "POSIX"), ("LANG", "en_US.UTF-8")],
+        &[("TERM", "dumb"), ("LANG", "C.UTF-8")],
+    ] {
         for args in TEXTS {
             let done = with(variables, args);
-            assert!(done.code < 3 && (done.out.is_ascii() && done.err.is_ascii()), "{args:?}: {}{}", done.out, done.err);
+            assert!(
+                done.code < 3 && (done.out.is_ascii() && done.err.is_ascii()),
+                "{args:?}: {}{}",
+                done.out,
+                done.err
+            );
         }
     }
     let report = ["report", "traces/gpt2_train_stacks.pickle.gz"];
@@ -429,15 +475,21 @@ fn findings_are_ranked_by_what_can_be_won_back() {
     let findings = json["findings"].as_array().expect("findings");
     let bytes = |code: &str| findings.iter().find(|one| one["code"] == code).map(|one| one["bytes"].clone());
     assert_eq!(bytes("GAP101"), bytes("GAP108"));
-    assert!(bytes("GAP101").and_then(|bytes| bytes.as_u64()).is_some_and(|bytes| bytes < 1 << 30), "{findings:?}");
+    assert!(
+        bytes("GAP101").and_then(|bytes| bytes.as_u64()).is_some_and(|bytes| bytes < 1 << 30),
+        "{findings:?}"
+    );
 }
 
 #[test]
 fn one_is_said_in_the_singular_everywhere() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("one.csv"), "id,lower,upper,size\na,0,4,16\n").expect("written");
-    std::fs::write(folder.path().join("peaks.csv"), "pod,group,gpus,requested_mib,peak_mib,status\np,g,1,9,5,ok\n")
-        .expect("written");
+    std::fs::write(
+        folder.path().join("peaks.csv"),
+        "pod,group,gpus,requested_mib,peak_mib,status\np,g,1,9,5,ok\n",
+    )
+    .expect("written");
     let two: Vec<String> = ["leak", "gpt2_train"].iter().map(|name| trace(name)).collect();
     let mut texts = Vec::new();
     for args in [
@@ -461,7 +513,11 @@ fn one_is_said_in_the_singular_everywhere() {
         }
         assert!(!text.contains("(s)"), "{text}");
     }
-    assert!(texts[3].contains("1 replica does not hold") || !texts[3].contains("1 replica do"), "{}", texts[3]);
+    assert!(
+        texts[3].contains("1 replica does not hold") || !texts[3].contains("1 replica do"),
+        "{}",
+        texts[3]
+    );
 }
 
 #[test]
@@ -485,7 +541,10 @@ fn strangers_are_led_on() {
     told(&["report", "cases/leak.pickle.gz", "cases/leak.pickle.gz"], &["are the same file"]);
     told(&["report", "cases/leak.pickle.gz", "--device", "9"], &["no device 9", "there is: 0"]);
     // Output that cannot be written.
-    told(&["report", "cases/leak.pickle.gz", "-o", "/nonexistent/x.html"], &["cannot write /nonexistent/x.html"]);
+    told(
+        &["report", "cases/leak.pickle.gz", "-o", "/nonexistent/x.html"],
+        &["cannot write /nonexistent/x.html"],
+    );
     told(&["report", "cases/leak.pickle.gz", "-o", "/tmp"], &["it is a directory", "-o"]);
     // An exit code of help and of versions, for every verb.
     let verbs: Vec<String> = run(&["help"])
@@ -501,7 +560,10 @@ fn strangers_are_led_on() {
     for verb in verbs.iter().filter(|verb| run(&["help", verb]).code == 0) {
         for flag in ["-h", "--help"] {
             let done = run(&[verb, flag]);
-            assert!(done.code == 0 && done.err.is_empty() && done.out.contains("Usage: gapless"), "{verb} {flag}");
+            assert!(
+                done.code == 0 && done.err.is_empty() && done.out.contains("Usage: gapless"),
+                "{verb} {flag}"
+            );
         }
     }
     let version = run(&["--version"]);

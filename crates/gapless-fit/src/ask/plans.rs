@@ -2,7 +2,6 @@
 //! micro-batch; what a simulation does not cover (several GPUs, offloading, adapters) comes from the search over
 //! closed forms, whose blocks are simulated.
 
-use gapless_trace::numbers::{plural, verb};
 use super::error::AskError;
 use super::estimate::Estimate;
 use super::exact::{exactly, largest, simulates};
@@ -23,6 +22,7 @@ use crate::search::space::{Config, Offload, Space};
 use crate::search::train::{self, Census, Plan};
 use crate::settings::{Checkpointing, Lora, LoraTargets, Optimizer};
 use gapless_trace::Bytes;
+use gapless_trace::numbers::{plural, verb};
 
 type Result<T> = std::result::Result<T, AskError>;
 

@@ -1,6 +1,5 @@
 //! From what was said to a question: what is not given is chosen, and kept as a note where it may surprise.
 
-use gapless_trace::numbers::plural;
 use super::asked::{Asked, Degrees, Emit};
 use super::error::AskError;
 use super::{policy, refuse};
@@ -14,6 +13,7 @@ use crate::read;
 use crate::search::space::Offload;
 use crate::settings::{Checkpointing, Engine, Optimizer, Precision};
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use std::path::Path;
 
 /// A model and all that is set.
@@ -154,7 +154,10 @@ impl Question {
         let gpus = per_node * nodes;
         if !gpus.is_multiple_of(product) || degrees.data.is_some() && product != gpus {
             return Err(AskError::new(
-                format!("the degrees multiply to {product}, which does not divide {} evenly", plural(gpus, "GPU")),
+                format!(
+                    "the degrees multiply to {product}, which does not divide {} evenly",
+                    plural(gpus, "GPU")
+                ),
                 "dp x tp x pp x cp is the number of GPUs: change a degree, --gpus or --nodes",
             ));
         }

@@ -8,9 +8,9 @@ pub use html::page;
 pub use json::json;
 pub use text::text;
 
-use gapless_trace::numbers::{count as grouped, plural as counted};
 use crate::sim::{Cause, Outcome, Run};
 use crate::words::{Node, Pod};
+use gapless_trace::numbers::{count as grouped, plural as counted};
 
 /// A run with its name.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use super::{Advice, Answer, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;
 use crate::text::layout::{command, indent};
 use crate::text::paint::{BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bytes, clean, percent};
-use crate::text::{count, plural};
 use crate::text::table::{Align, Table};
+use crate::text::{count, plural};
 use std::fmt::Write;
 
 use Align::{Left, Right};

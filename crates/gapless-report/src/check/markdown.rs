@@ -1,11 +1,11 @@
 //! A verdict as a summary for a pull request: the answer first, then the figures, then what holds the peak, folded.
 
-use crate::text::plural;
 use super::shown::{LISTED, shown};
 use super::subject::Subject;
 use super::verdict::Verdict;
 use super::words::{excess, title, unknown_title, value};
 use crate::markdown::{Side, Table, code, escape};
+use crate::text::plural;
 use std::fmt::Write;
 
 use Side::{Left, Right};

@@ -55,7 +55,8 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
 /// What lies free is the most that can be won back. What a setting does win back is known where the run was replayed
 /// with it, and is then what the finding ranks by.
 fn won_back(c: &Context<'_>, mut finding: Finding, most: u64) -> Finding {
-    let Some(answer) = c.report.advice.iter().flatten().find(|answer| answer.device == c.device.device) else {
+    let Some(answer) = c.report.advice.iter().flatten().find(|answer| answer.device == c.device.device)
+    else {
         return finding.evidence(format!(
             "{} is the most that could be won back: a setting wins back a part of it, which `gapless advise` measures",
             bytes(most)

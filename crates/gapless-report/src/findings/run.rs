@@ -21,8 +21,11 @@ fn growth(c: &Context<'_>) -> Option<Finding> {
     }
     let total: u64 = growth.growers.iter().map(|g| g.total).sum();
     let per_step = bytes(leaking as u64);
-    let headline =
-        format!("live bytes grow by {per_step} a step: {} kept over {}", bytes(total), plural(growth.steps as u64, "step"));
+    let headline = format!(
+        "live bytes grow by {per_step} a step: {} kept over {}",
+        bytes(total),
+        plural(growth.steps as u64, "step")
+    );
     let mut finding = c.finding("GAP201", Severity::Warning, total, headline);
     for grower in growth.growers.iter().take(4) {
         finding = finding.evidence(format!(
@@ -211,7 +214,12 @@ fn one_holder(c: &Context<'_>) -> Option<Finding> {
     let headline = format!("one line holds {} of the peak: {}", share(holder.share), holder.label);
     Some(
         c.finding("GAP403", Severity::Info, holder.bytes, headline)
-            .evidence(format!("{} in {} ({})", bytes(holder.bytes), plural(holder.count, "allocation"), holder.kind))
+            .evidence(format!(
+                "{} in {} ({})",
+                bytes(holder.bytes),
+                plural(holder.count, "allocation"),
+                holder.kind
+            ))
             .help("start there: computing it in chunks, or in place, lowers the peak by up to that much"),
     )
 }

@@ -2,8 +2,8 @@
 
 use super::model::Fit;
 use super::paint::{BOLD, DIM, RESET, clean, paragraph, words};
-use crate::text::{shorten, width};
 use super::{COMPARE_SCHEMA, sorted};
+use crate::text::{shorten, width};
 use gapless_fit::ask::{Estimate, Question};
 use gapless_trace::Bytes;
 use serde::Serialize;

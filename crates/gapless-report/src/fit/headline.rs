@@ -3,8 +3,8 @@
 
 use super::paint::{billions, seconds, words};
 use super::text::{alternative, no_layout, short_of, source};
-use crate::text::plural;
 use crate::headline::{Bar, Headline, List, Part, Tile, Tone};
+use crate::text::plural;
 use gapless_fit::ask::{Answer, Estimate, Plans, Question};
 use gapless_fit::settings::Engine;
 use gapless_fit::simulated::Verdict;
@@ -83,14 +83,20 @@ fn figures(q: &Question, e: &Estimate) -> Vec<Tile> {
         Tile::new("Parameters", billions(e.parameters), blocks),
     ];
     if let Some(taken) = e.taken {
-        tiles.push(Tile::new("Engine takes", taken.to_string(), "its share of the card, filled with cache").strong());
+        tiles.push(
+            Tile::new("Engine takes", taken.to_string(), "its share of the card, filled with cache").strong(),
+        );
     }
     if let Some(ours) = e.gapless_reserved {
         tiles.push(Tile::new("On Gapless", ours.to_string(), "what the Gapless allocator would hold"));
     }
     if !e.recomputed.is_empty() {
         let value = format!("{} of {}", e.recomputed.len(), e.blocks);
-        tiles.push(Tile::new("Recomputed", value, "blocks under gradient checkpointing: they run forward again"));
+        tiles.push(Tile::new(
+            "Recomputed",
+            value,
+            "blocks under gradient checkpointing: they run forward again",
+        ));
     }
     tiles
 }

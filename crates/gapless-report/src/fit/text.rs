@@ -6,8 +6,8 @@ use super::paint::{
 use super::why;
 use crate::text::{plural, shorten, visible, width};
 use gapless_fit::ask::{Answer, Estimate, Method, Plans, Question, Row, Shape, at_batch};
-use gapless_fit::settings::Engine;
 use gapless_fit::formulas::Term;
+use gapless_fit::settings::Engine;
 use gapless_fit::simulated::Verdict;
 use gapless_fit::tune::LargestBatch;
 use gapless_trace::Bytes;
@@ -301,8 +301,11 @@ fn shape(out: &mut String, e: &Estimate) {
 /// The names of the phases and their peaks, each below where its phase begins, or further left where there is no room;
 /// `None` where they do not fit in `columns` at all.
 fn labels(shape: &Shape, columns: usize) -> Option<[String; 2]> {
-    let cells: Vec<[String; 2]> =
-        shape.phases.iter().map(|(name, _, peak)| [format!("└ {name}"), format!("  {}", Bytes(*peak))]).collect();
+    let cells: Vec<[String; 2]> = shape
+        .phases
+        .iter()
+        .map(|(name, _, peak)| [format!("└ {name}"), format!("  {}", Bytes(*peak))])
+        .collect();
     let mut starts: Vec<usize> = Vec::new();
     let mut at = 0;
     for (_, wide, _) in &shape.phases {
@@ -361,8 +364,10 @@ fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
         Some(found) => {
             let tight = if found.verdict == Verdict::FitsTightly { ", tightly" } else { "" };
             out.push('\n');
-            let lead =
-                format!("  largest batch on {BOLD}{}{RESET}: {GREEN}{}{RESET}{tight}  ", q.gpu_name, found.batch);
+            let lead = format!(
+                "  largest batch on {BOLD}{}{RESET}: {GREEN}{}{RESET}{tight}  ",
+                q.gpu_name, found.batch
+            );
             let aside = format!(
                 "{} would take {}; {}, no trial run",
                 found.batch + 1,

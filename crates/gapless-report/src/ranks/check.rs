@@ -3,10 +3,10 @@
 //! The verdict is that of one run (`gapless.check/1`), with the rank in each row. A rank that could not be read is a
 //! figure that is not known.
 
-use crate::text::plural;
 use super::{Run, Summary, assemble, groups};
 use crate::check::{Budgets, CheckError, Checked, Found, Row, SCHEMA, Unit, Unknown, Verdict};
 use crate::model::Report;
+use crate::text::plural;
 use gapless_trace::Bytes;
 use serde::Deserialize;
 

@@ -8,7 +8,7 @@ use super::robust::median;
 use crate::text::table::{Align, Table};
 use crate::text::{
     BOLD, CYAN, DIM, RED, RESET, YELLOW, bars, bytes, clean, count, duration, facts as layout_facts, indent,
-    percent, plural, verb, shorten, width, wrap,
+    percent, plural, shorten, verb, width, wrap,
 };
 use std::fmt::Write;
 

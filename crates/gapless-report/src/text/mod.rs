@@ -9,8 +9,8 @@ pub(crate) mod source;
 pub(crate) mod table;
 mod tree;
 
-pub use host_leaks::render as render_leaks;
 pub use gapless_trace::numbers::{count, plural, verb};
+pub use host_leaks::render as render_leaks;
 pub use tree::render as render_tree;
 
 pub use layout::{DEFAULT_WIDTH, ascii, fit, set_width, shorten, width, wrap};

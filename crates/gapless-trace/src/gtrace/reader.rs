@@ -2,7 +2,6 @@
 //! taken for it; what is wrong is an error that names block and offset. A file cut short by a kill gives the trace up
 //! to its last whole block and a note.
 
-use crate::numbers::{plural, verb};
 use super::GtraceError;
 use super::columns;
 use super::encoding::{Cursor, Fault};
@@ -11,6 +10,7 @@ use super::process;
 use super::tables;
 use super::walk::{Blocks, Tail, after_end, check_file_header, check_header, check_payload, short_tail};
 use crate::events::Events;
+use crate::numbers::{plural, verb};
 use crate::trace::{DeviceTrace, Note, Trace};
 use std::io::Read;
 

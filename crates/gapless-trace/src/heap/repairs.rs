@@ -1,7 +1,7 @@
 //! What had to be inferred while a history was rebuilt, and how that is said.
 
-use crate::numbers::{plural, verb};
 use crate::history::History;
+use crate::numbers::{plural, verb};
 use crate::trace::Note;
 use crate::words::{Bytes, Tick};
 

@@ -156,7 +156,8 @@ fn file(path: &Path) -> Result<Listing> {
 /// What a file is that `gapless report` may read.
 fn trace(start: &[u8]) -> Option<&'static str> {
     let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
-    if start.starts_with(b"GTRACE") || has(b"device_traces") || start.starts_with(b"\x80") && has(b"segments") {
+    if start.starts_with(b"GTRACE") || has(b"device_traces") || start.starts_with(b"\x80") && has(b"segments")
+    {
         return Some("this is a recording of memory, not weights");
     }
     let is_compressed = start.starts_with(b"\x1f\x8b") || start.starts_with(b"\x28\xb5\x2f\xfd");

@@ -146,7 +146,13 @@ pub(crate) struct Settings {
     pub(crate) lora: Option<String>,
 
     /// Gradient accumulation: forward and backward passes before each step of the optimizer [default: 1]
-    #[arg(long, alias = "gradient-accumulation", alias = "gradient-accumulation-steps", value_name = "N", help_heading = "The run")]
+    #[arg(
+        long,
+        alias = "gradient-accumulation",
+        alias = "gradient-accumulation-steps",
+        value_name = "N",
+        help_heading = "The run"
+    )]
     pub(crate) grad_accum: Option<u64>,
 
     /// Tokens that the key-value cache holds, all sequences together [default: batch x seq]

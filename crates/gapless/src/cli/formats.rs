@@ -52,7 +52,8 @@ pub(super) fn explain(command: Command) -> Command {
         return command;
     }
     command.mut_arg("format", |arg| {
-        arg.help("The output format [default: by the ending of the -o file, else text]").hide_default_value(true)
+        arg.help("The output format [default: by the ending of the -o file, else text]")
+            .hide_default_value(true)
     })
 }
 

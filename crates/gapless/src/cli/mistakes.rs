@@ -182,7 +182,8 @@ mod tests {
     fn numeric(command: &Command, above: &str, found: &mut Vec<(String, String)>) {
         for arg in command.get_arguments() {
             let Some(takes) = arg.get_value_names().and_then(|names| names.first()) else { continue };
-            let is_number = ["N", "M", "TOKENS", "PIXELS", "SIZE", "SECONDS", "SHARE", "PID", "MOVES", "LEVEL"];
+            let is_number =
+                ["N", "M", "TOKENS", "PIXELS", "SIZE", "SECONDS", "SHARE", "PID", "MOVES", "LEVEL"];
             if let Some(long) = arg.get_long().filter(|_| is_number.contains(&takes.as_str()))
                 && !arg.is_allow_negative_numbers_set()
             {
@@ -203,7 +204,8 @@ mod tests {
             for given in ["-1", "-0.5", "-5GiB"] {
                 let failure = told(&format!("{above}--{flag} {given}"));
                 assert!(
-                    failure.what.contains(&format!("--{flag}: invalid value")) && failure.what.contains(given),
+                    failure.what.contains(&format!("--{flag}: invalid value"))
+                        && failure.what.contains(given),
                     "{above}--{flag} {given}: {}",
                     failure.what
                 );
@@ -216,7 +218,10 @@ mod tests {
     fn numbers_that_are_none_are_told_as_numbers() {
         assert_eq!(told("fit gpt2 --batch eight").what, "--batch: invalid number \"eight\"");
         assert_eq!(told("fit gpt2 --batch=-1").what, "--batch: invalid value \"-1\": it is below 0");
-        assert_eq!(told("fit gpt2 --batch 99999999999999999999").what, "--batch: 99999999999999999999 is too large");
+        assert_eq!(
+            told("fit gpt2 --batch 99999999999999999999").what,
+            "--batch: 99999999999999999999 is too large"
+        );
         assert_eq!(told("fit gpt2 --utilization half").help, "use a number, such as 0.5 or 10");
         assert_eq!(told("estimate t.py --nproc 65").help, "use 1 to 64");
         assert_eq!(told("keep a.safetensors --device 64").help, "use 0 to 63");

@@ -283,7 +283,9 @@ fn budgets(args: &CheckArgs) -> Result<(Budgets, Option<PathBuf>)> {
     // A flag wins over the file, and an error names the one that is wrong.
     let pick = |flag: &str, given: &Option<String>, table: Option<Amount>| match given {
         Some(text) => Some((flag.to_owned(), Amount::Text(text.clone()))),
-        None => table.map(|amount| (format!("gapless.toml, {}", flag[2..].replace('-', "_").replace("max_", "")), amount)),
+        None => table.map(|amount| {
+            (format!("gapless.toml, {}", flag[2..].replace('-', "_").replace("max_", "")), amount)
+        }),
     };
     let bytes = |flag: &str, given: &Option<String>, table: Option<Amount>| {
         pick(flag, given, table).map(|(name, amount)| amount.bytes(&name)).transpose()

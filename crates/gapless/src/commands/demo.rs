@@ -15,7 +15,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<Answer> {
     let ending = args.output.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     if ending.is_some_and(|ending| !matches!(ending.as_str(), "html" | "htm")) {
         let what = format!("{}: the demo writes an HTML page", args.output.display());
-        return Err(Failure::new(what, "use a name that ends in .html; `gapless report` has other formats").into());
+        return Err(
+            Failure::new(what, "use a name that ends in .html; `gapless report` has other formats").into()
+        );
     }
     let trace = gapless_ingest::read(TRACE, NAME, &gapless_ingest::ReadOptions::default())?;
     let analysis = load::analyse(&trace, Path::new(NAME))?;

@@ -3,9 +3,9 @@
 mod info;
 mod quantize;
 
-use crate::{Answer, sizes};
 use crate::cli::weights::{PackArgs, UnpackArgs, VerifyArgs, WeightsArgs, WeightsCommand};
 use crate::failure::{self, Failure};
+use crate::{Answer, sizes};
 use anyhow::Result;
 use gapless_trace::Bytes;
 use gapless_trace::numbers::plural;
@@ -183,7 +183,8 @@ fn pack(args: &PackArgs) -> Result<Answer> {
 
 /// What is told of one file that was read.
 fn told(input: &Path, path: &Path, checked: &Checked, verb: &str) -> Result<()> {
-    let counts = format!("{}, {} of them compressed", plural(checked.tensors as u64, "tensor"), checked.streams);
+    let counts =
+        format!("{}, {} of them compressed", plural(checked.tensors as u64, "tensor"), checked.streams);
     let sizes = format!("{} in {}", Bytes(checked.original), Bytes(checked.packed));
     say(&format!("{}  {verb}  {counts}  {sizes}", name(input, path)))
 }

@@ -16,7 +16,8 @@ use gapless_fit::search::space::Offload;
 use gapless_fit::settings::{Checkpointing, Engine, Lora, LoraTargets, Optimizer, Precision};
 
 pub(in crate::commands) fn asked(settings: &Settings) -> Result<Asked> {
-    let parse = |flag: &str, text: &Option<String>| text.as_deref().map(|text| sizes::memory(flag, text)).transpose();
+    let parse =
+        |flag: &str, text: &Option<String>| text.as_deref().map(|text| sizes::memory(flag, text)).transpose();
     Ok(Asked {
         infer: settings.infer,
         batch: settings.batch,

@@ -53,7 +53,11 @@ pub(super) fn gpus(args: &FitArgs) -> Result<Answer> {
 
 fn show(args: &FitArgs, flag: &str, text: &str) -> Result<Answer> {
     if args.format != FitFormat::Text {
-        return Err(Failure::new(format!("{flag} is text"), "leave out --format, and name a file that ends in .txt").into());
+        return Err(Failure::new(
+            format!("{flag} is text"),
+            "leave out --format, and name a file that ends in .txt",
+        )
+        .into());
     }
     output::write_text(args.output.as_deref(), text)?;
     Ok(Answer::Yes)

@@ -1,12 +1,12 @@
 //! `gapless fleet advise`: requests that could be lower, from recorded peaks.
 
-use gapless_trace::numbers::plural;
 use super::opened;
 use crate::cli::fleet::{AdviseArgs, AdviseFormat};
 use crate::{Answer, output, sizes};
 use anyhow::Result;
 use gapless_fleet::advise::{Advice, Verdict, advise, read};
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use serde_json::{Value, json};
 use std::fmt::Write;
 

@@ -1,12 +1,12 @@
 //! `gapless fleet check-log`: whether a log can be believed.
 
-use gapless_trace::numbers::{plural, verb};
 use super::{arrivals, lists, opened};
 use crate::cli::fleet::CheckLogArgs;
 use crate::{Answer, output};
 use anyhow::Result;
 use gapless_fleet::check::{Options, check};
 use gapless_fleet::log;
+use gapless_trace::numbers::{plural, verb};
 
 pub(super) fn run(args: &CheckLogArgs) -> Result<Answer> {
     let (nodes, pods) = lists(&args.workload)?;
@@ -25,7 +25,11 @@ pub(super) fn run(args: &CheckLogArgs) -> Result<Answer> {
             let total: u64 = nodes.iter().map(|node| u64::from(node.gpus)).sum();
             let unproven = match checked.unproven {
                 0 => String::new(),
-                n => format!("; {} of gangs {} not proven", plural(n as u64, "failure"), verb(n as u64, "is", "are")),
+                n => format!(
+                    "; {} of gangs {} not proven",
+                    plural(n as u64, "failure"),
+                    verb(n as u64, "is", "are")
+                ),
             };
             let text = format!(
                 "the log is right: {}, {} placed, {} failed, {} moved, {:.3} of {total} GPUs allocated{unproven}\n",

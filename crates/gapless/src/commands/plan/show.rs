@@ -1,10 +1,10 @@
 //! A plan for people, programs and pictures.
 
-use gapless_trace::numbers::plural;
 use super::{Planned, gap};
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use serde_json::json;
 use std::fmt::Write;
 

@@ -4,7 +4,6 @@
 //! of the accesses separated by spaces with an `@` before the first (`@3 7 9`: then the buffer may move in between);
 //! `spaces` names the memories that a buffer may lie in, separated by spaces, all where it is empty.
 
-use gapless_trace::numbers::plural;
 use super::show::buffers;
 use super::{bytes, interrupted};
 use crate::failure::Failure;
@@ -16,6 +15,7 @@ use gapless_plan::spaces::{
 use gapless_plan::{Options, Problem};
 use gapless_problems::csv::Buffers;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use serde::Deserialize;
 use serde_json::json;
 use std::fmt::Write;

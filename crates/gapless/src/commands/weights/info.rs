@@ -1,6 +1,5 @@
 //! `gapless weights info`: what a file or a folder of weights holds, as a table or as JSON.
 
-use gapless_trace::numbers::{plural, verb};
 use super::failed;
 use crate::Answer;
 use crate::cli::PlainFormat;
@@ -8,6 +7,7 @@ use crate::cli::weights::InfoArgs;
 use crate::{failure, output};
 use anyhow::Result;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::{plural, verb};
 use gapless_weights::listing::{Listing, list};
 use gapless_weights::survey::{Survey, check_listing, survey};
 use serde_json::{Value, json};
@@ -98,7 +98,12 @@ fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
         100.0 * saved as f64 / total.max(1) as f64
     );
     for (why, count) in &survey.unread {
-        let _ = writeln!(text, "  {} {} not sampled: {why}", plural(*count as u64, "tensor"), verb(*count as u64, "was", "were"));
+        let _ = writeln!(
+            text,
+            "  {} {} not sampled: {why}",
+            plural(*count as u64, "tensor"),
+            verb(*count as u64, "was", "were")
+        );
     }
     let mut order: Vec<usize> = (0..listing.tensors.len()).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(listing.tensors[*index].bytes), *index));
