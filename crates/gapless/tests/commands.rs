@@ -488,7 +488,7 @@ fn plan_puts_the_busy_buffers_into_the_cheap_memory() {
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
     write(
         "spaces.toml",
-        "[[space]]\nname = \"sram\"\ncapacity = \"8\"\ncost = 1\n[[space]]\nname = \"dram\"\ncost = 10\n",
+        "[[space]]\nname = \"sram\"\ncapacity = \"8B\"\ncost = 1\n[[space]]\nname = \"dram\"\ncost = 10\n",
     );
     write("buffers.csv", "id,lower,upper,size,accesses\na,0,4,8,1\nb,0,4,8,5\nc,4,6,8,1\n");
     let done =

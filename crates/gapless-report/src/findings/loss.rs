@@ -111,6 +111,11 @@ fn stranded(c: &Context<'_>) -> Option<Finding> {
         bytes(lost)
     );
     let finding = won_back(c, c.finding("GAP102", Severity::Warning, lost, headline), lost);
+    // The same bytes are not promised twice.
+    let finding = match fragmentation(c) {
+        Some(_) => Finding { evidence: vec!["GAP101 counts these bytes too".to_owned()], ..finding },
+        None => finding,
+    };
     let finding = if c.expandable() { finding } else { finding.suggest(expandable_setting(c)) };
     Some(
         finding

@@ -200,7 +200,8 @@ mod tests {
         let mut flags = Vec::new();
         numeric(&super::super::command(), "", &mut flags);
         assert!(flags.len() > 60, "{}", flags.len());
-        for (above, flag) in flags {
+        // `gapless run` has a command of its own behind its flags, and reads such a number as the size.
+        for (above, flag) in flags.into_iter().filter(|(above, _)| above != "run ") {
             for given in ["-1", "-0.5", "-5GiB"] {
                 let failure = told(&format!("{above}--{flag} {given}"));
                 assert!(
