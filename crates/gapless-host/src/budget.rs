@@ -367,7 +367,8 @@ mod tests {
         {
             assert_eq!(parse_limit(text.as_bytes()), Ok(bytes), "{text}");
         }
-        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#')) {
+        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#'))
+        {
             let fields: Vec<&str> = line.split('|').collect();
             let wanted = fields[1].parse::<u64>().ok().filter(|&bytes| bytes > 0);
             assert_eq!(parse_limit(fields[0].as_bytes()).ok(), wanted, "{line}");

@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_every_other_door() {
-        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#')) {
+        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#'))
+        {
             let fields: Vec<&str> = line.split('|').collect();
             let wanted = fields[1].parse::<u64>().ok().filter(|&bytes| bytes > 0).map(Size::Bytes);
             assert_eq!(parse_size(fields[0].trim()), wanted, "{line}");

@@ -36,7 +36,11 @@ impl Progress {
                 "{msg} {spinner} {bytes} {bytes_per_sec}"
             };
             if let Ok(style) = ProgressStyle::with_template(template) {
-                self.bar.set_style(style.progress_chars(if crate::output::is_ascii() { "##-" } else { "━━─" }));
+                self.bar.set_style(style.progress_chars(if crate::output::is_ascii() {
+                    "##-"
+                } else {
+                    "━━─"
+                }));
             }
             self.bar.set_message(format!("reading {}", self.name));
             self.bar.set_draw_target(ProgressDrawTarget::stderr());

@@ -185,10 +185,7 @@ fn an_invalid_value_is_named_with_what_to_write() {
     let run = in_folder(folder.path());
     for (args, wanted) in [
         (&["fit", "gpt2", "--lora", "r=x"][..], "invalid rank \"x\": use a whole number"),
-        (
-            &["run", "--host-limit", "0", "--host", "--", "true"],
-            "invalid size \"0\": it must be more than 0",
-        ),
+        (&["run", "--host-limit", "0", "--host", "--", "true"], "invalid size \"0\": it must be more than 0"),
         (&["plan", "b.csv"], "invalid name \"x\" in its shares: no buffer has it"),
         (&["plan", "c.csv", "--spaces", "s.toml"], "invalid count of accesses \"often\": use a whole number"),
     ] {

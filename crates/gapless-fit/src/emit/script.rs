@@ -54,7 +54,9 @@ fn title(recipe: &Recipe) -> String {
     let recomputed = match (recipe.recompute.len(), recipe.selective.len()) {
         (0, 0) => "no gradient checkpointing".to_owned(),
         (full, 0) => format!("gradient checkpointing of {full} of {} blocks", recipe.blocks),
-        (full, half) => format!("gradient checkpointing of {full} of {} blocks, {half} in part", recipe.blocks),
+        (full, half) => {
+            format!("gradient checkpointing of {full} of {} blocks, {half} in part", recipe.blocks)
+        }
     };
     format!(
         "{name}: {}, {}, micro-batch {} x {} of {}, {recomputed}.",

@@ -1,15 +1,15 @@
 //! The screen: taken, drawn on, and restored when the program ends, by a key, an error, a panic or a signal.
 
-use crate::output;
-use gapless_report::text;
-use ratatui::buffer::Buffer;
 use super::draw::Palette;
 use super::state::Ui;
 use super::view;
 use crate::cli::live::TopArgs;
 use crate::machine::collect::collect;
+use crate::output;
 use anyhow::{Context, Result};
+use gapless_report::text;
 use ratatui::DefaultTerminal;
+use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
