@@ -107,7 +107,7 @@ fn an_explicit_format_wins_and_a_contradiction_is_told() {
     // A format that the verb does not have is an error, and no file of another format appears.
     for (verb, name) in [("advise", "y.html"), ("oom", "y.csv"), ("report", "y.svg"), ("check", "y.html")] {
         let done = run_in(folder.path(), &[verb, &file, "-o", name], None);
-        assert!(done.code == 2 && done.err.contains("the name asks for"), "{verb}: {}", done.err);
+        assert!(done.code == 2 && done.err.contains("its name asks for"), "{verb}: {}", done.err);
         assert!(!folder.path().join(name).exists());
     }
     let demo = run_in(folder.path(), &["demo", "-o", "demo.json"], None);

@@ -91,7 +91,7 @@ pub(super) fn asked(mut command: &Command, mut matches: &ArgMatches) -> Asked {
     }
     Asked::Unknown(Failure::new(
         format!(
-            "{}: the name asks for {wanted}, and `gapless {}` writes {}",
+            "cannot write {}: its name asks for {wanted}, and `gapless {}` writes {}",
             path.display(),
             names.join(" "),
             known.join(", ")
