@@ -63,17 +63,22 @@ _UNITS = {
 }
 
 
+_SIZE = re.compile(r"\s*([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
 def parse_bytes(value: Any) -> int:
-    """A number of bytes from 60GiB, 512 MiB, 1.5g or a whole number; the same notation as on the command line."""
+    """A number of bytes from 60GiB, 512 MiB, 1.5g or a whole number; the notation of the command line."""
     if isinstance(value, int) and not isinstance(value, bool):
         count = value
     else:
-        match = re.fullmatch(r"\s*([0-9_]+(?:\.[0-9_]*)?)\s*([A-Za-z]*)\s*", str(value))
+        match = _SIZE.fullmatch(str(value))
         unit = _UNITS.get(match.group(2).lower()) if match else None
         if match is None or unit is None:
             raise ValueError("a number of bytes, such as 60GiB")
-        number = match.group(1).replace("_", "")
-        count = round(float(number) * unit) if "." in number else int(number) * unit
+        whole, _, fraction = match.group(1).replace("_", "").partition(".")
+        parts = 10 ** len(fraction)
+        # Half a byte is rounded up.
+        count = int(whole or 0) * unit + (int(fraction or 0) * unit * 2 + parts) // (2 * parts)
     if not 0 <= count <= 1 << 60:
         raise ValueError("a number of bytes, such as 60GiB")
     return count

@@ -1,12 +1,14 @@
 """Options from keywords and variables: what is taken, what is refused, and what the refusal names."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 
 import gapless
 from gapless import OptionError
 from gapless._options import OPTIONS, collect, parse_bytes, text_for_library
+from gapless.weights import _ways
 
 
 @pytest.mark.parametrize(
@@ -15,6 +17,20 @@ from gapless._options import OPTIONS, collect, parse_bytes, text_for_library
 )
 def test_sizes_mean_what_they_mean_on_the_command_line(text, count):
     assert parse_bytes(text) == count
+
+
+def test_sizes_are_those_of_every_other_door():
+    lines = (Path(__file__).parents[2] / "testdata/sizes.csv").read_text().splitlines()
+    rows = [line.split("|") for line in lines if not line.startswith("#")]
+    assert len(rows) > 40
+    for text, count, _ in rows:
+        for read in (parse_bytes, _ways.rate):
+            # A rate of nothing is none.
+            if count.isdigit() and (int(count) > 0 or read is parse_bytes):
+                assert read(text) == int(count), text
+            else:
+                with pytest.raises((ValueError, OptionError)):
+                    read(text)
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", -1, "20 apples", "1e9", "2000000TiB", "1.2.3", True, None, 1.5j])

@@ -6,8 +6,9 @@ use std::process::Command;
 
 /// Crate, and the crates of ours that it may use. A new arrow is a decision: it is made here, and in ARCHITECTURE.md.
 const ALLOWED: &[(&str, &[&str])] = &[
+    ("gapless-size", &[]),
     ("gapless-threads", &[]),
-    ("gapless-trace", &["gapless-threads"]),
+    ("gapless-trace", &["gapless-size", "gapless-threads"]),
     ("gapless-formats", &["gapless-threads"]),
     ("gapless-weights", &["gapless-formats", "gapless-threads"]),
     ("gapless-ingest", &["gapless-formats", "gapless-threads", "gapless-trace"]),
@@ -18,8 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-kube", &["gapless-fleet", "gapless-threads", "gapless-trace"]),
     ("gapless-stats", &[]),
     ("gapless-pool", &[]),
-    ("gapless-ledger", &[]),
-    ("gapless-host", &[]),
+    ("gapless-ledger", &["gapless-size"]),
+    ("gapless-host", &["gapless-size"]),
     ("gapless-malloc", &["gapless-host", "gapless-stats"]),
     ("gapless-cuda", &["gapless-pool"]),
     ("gapless-hip", &["gapless-cuda", "gapless-pool"]),
@@ -54,6 +55,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-host",
             "gapless-kube",
             "gapless-ledger",
+            "gapless-size",
             "gapless-stats",
             "gapless-plan",
             "gapless-problems",

@@ -33,6 +33,17 @@ impl Gpu {
     pub fn is_rocm(&self) -> bool {
         self.compute_capability == 0
     }
+
+    /// Whether it computes in bfloat16: NVIDIA's from Ampere on, and all of AMD's here.
+    #[must_use]
+    pub fn has_bf16(&self) -> bool {
+        self.is_rocm() || self.compute_capability >= 80
+    }
+
+    #[must_use]
+    pub fn has_fp8(&self) -> bool {
+        self.fp8_tflops > 0.0
+    }
 }
 
 #[rustfmt::skip]
@@ -83,52 +94,141 @@ pub const GPUS: &[Gpu] = &[
 /// Other names under which devices go.
 const ALIASES: &[(&str, &str)] = &[
     ("h100-80", "h100"),
-    ("h100-sxm", "h100"),
-    ("h200-sxm", "h200"),
-    ("a100", "a100-80"),
-    ("a100-80gb", "a100-80"),
-    ("a100-40gb", "a100-40"),
+    ("h200-141", "h200"),
     ("a10g", "a10"),
     ("rtx4090", "4090"),
     ("rtx5090", "5090"),
     ("rtx3090", "3090"),
     ("rtx4080", "4080"),
-    ("v100", "v100-16"),
     ("rtx-a6000", "a6000"),
+    ("6000-ada", "rtx6000-ada"),
+    ("pro-6000-blackwell", "rtx-pro-6000"),
+    ("gh200-480", "gh200-96"),
+];
+
+/// Names of cards that were sold with different memories.
+const AMBIGUOUS: &[(&str, &[&str])] = &[
+    ("a100", &["a100-80", "a100-40"]),
+    ("v100", &["v100-16", "v100-32"]),
+    ("6000", &["a6000", "rtx6000-ada", "rtx-pro-6000"]),
+    ("rtx6000", &["a6000", "rtx6000-ada", "rtx-pro-6000"]),
+];
+
+/// Words of a vendor's name that tell no two devices apart.
+const NOISE: [&str; 18] = [
+    "nvidia",
+    "geforce",
+    "tesla",
+    "quadro",
+    "amd",
+    "instinct",
+    "gpu",
+    "sxm",
+    "sxm2",
+    "sxm3",
+    "sxm4",
+    "sxm5",
+    "hbm2",
+    "hbm2e",
+    "hbm3",
+    "hbm3e",
+    "generation",
+    "edition",
 ];
 
 /// No such device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no GPU is known as {asked:?}: did you mean {nearest:?}? Or give its memory, as --memory 24GiB. Known: {known}"
-)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownGpu {
     pub asked: String,
-    pub nearest: &'static str,
-    pub known: String,
+    /// Devices of which the name may be; none where it is a stranger's.
+    pub near: Vec<&'static str>,
+    /// Whether all of `near` go by that name.
+    pub is_ambiguous: bool,
 }
 
-/// A device by its name, whatever its case, with `_` or spaces for `-`, with or without `nvidia`.
+impl std::fmt::Display for UnknownGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_ambiguous {
+            return write!(f, "{:?} may be any of {}", self.asked, self.near.join(", "));
+        }
+        write!(f, "no GPU is known as {:?}", self.asked)
+    }
+}
+
+impl std::error::Error for UnknownGpu {}
+
+impl UnknownGpu {
+    /// What to do next.
+    #[must_use]
+    pub fn help(&self) -> String {
+        let list = "`gapless fit --gpus-list` lists the known ones";
+        if self.is_ambiguous {
+            return format!("give one of them, or the card's memory, as --memory 24GiB; {list}");
+        }
+        let near = match self.near.as_slice() {
+            [] => String::new(),
+            [one] => format!("; the nearest known name is {one}"),
+            many => format!("; near names are {}", many.join(", ")),
+        };
+        format!("give its memory instead, as --memory 24GiB{near}; {list}")
+    }
+}
+
+/// A device by its name, as people or drivers write it: `RTX 4090`, `NVIDIA A100-SXM4-80GB`. A name that several devices
+/// go by, or none, is an error: the memory of another card would be a wrong answer.
 pub fn find(name: &str) -> Result<&'static Gpu, UnknownGpu> {
-    let plain = name.trim().to_ascii_lowercase().replace(['_', ' '], "-");
-    let plain = plain.trim_start_matches("nvidia-").trim_start_matches("geforce-").trim_start_matches("amd-");
-    let squeeze = |name: &str| name.replace('-', "");
-    let known = |wanted: &str| GPUS.iter().find(|gpu| gpu.name == wanted);
-    let alias =
-        ALIASES.iter().find(|(alias, _)| squeeze(alias) == squeeze(plain)).map_or(plain, |&(_, name)| name);
-    let squeezed = squeeze(alias);
-    if let Some(gpu) = known(alias).or_else(|| GPUS.iter().find(|gpu| squeeze(gpu.name) == squeezed)) {
+    let asked = plain(name);
+    let known = |wanted: &str| GPUS.iter().find(|gpu| plain(gpu.name) == wanted);
+    let alias = ALIASES.iter().find(|(alias, _)| plain(alias) == asked).map(|(_, name)| plain(name));
+    if let Some(gpu) = known(&asked).or_else(|| known(&alias?)) {
         return Ok(gpu);
     }
-    let nearest = GPUS.iter().map(|gpu| gpu.name).min_by_key(|name| distance(name, plain)).unwrap_or("h100");
-    let known = GPUS.iter().map(|gpu| gpu.name).collect::<Vec<_>>().join(", ");
-    Err(UnknownGpu { asked: name.to_owned(), nearest, known })
+    let error = |near: &[&'static str], is_ambiguous| {
+        Err(UnknownGpu { asked: name.to_owned(), near: near.to_vec(), is_ambiguous })
+    };
+    if let Some((_, several)) = AMBIGUOUS.iter().find(|(name, _)| *name == asked) {
+        return error(several, true);
+    }
+    let mut near: Vec<(usize, &'static str)> = GPUS
+        .iter()
+        .map(|gpu| (plain(gpu.name), gpu.name))
+        .filter(|(own, _)| {
+            let shorter = own.len().min(asked.len());
+            let begins = shorter >= 3 && (own.starts_with(&asked) || asked.starts_with(own.as_str()));
+            begins || distance(own, &asked) <= shorter / 3
+        })
+        .map(|(own, name)| (distance(&own, &asked), name))
+        .collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    let near: Vec<&str> = near.into_iter().take(3).map(|(_, name)| name).collect();
+    error(&near, false)
 }
+
+/// A name in small letters and digits, without what tells no devices apart: `80GB` is 80, `RTX 4090` is rtx4090.
+fn plain(name: &str) -> String {
+    let lower = name.to_ascii_lowercase();
+    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !NOISE.contains(word));
+    words
+        .map(|word| {
+            let number = word
+                .strip_suffix("gib")
+                .or_else(|| word.strip_suffix("gb"))
+                .or_else(|| word.strip_suffix('g'));
+            match number.filter(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())) {
+                Some(number) => number,
+                None => word,
+            }
+        })
+        .collect()
+}
+
+/// What a device is called of which only the memory is known.
+pub const UNNAMED: &str = "unnamed";
 
 /// A device of which only the memory is known: an A100's speeds, so that costs can still be compared.
 #[must_use]
 pub fn unnamed(memory: u64) -> Gpu {
-    Gpu { name: "unnamed", memory_mib: memory >> 20, ..*find("a100-80").expect("it is in the table") }
+    Gpu { name: UNNAMED, memory_mib: memory >> 20, ..*find("a100-80").expect("it is in the table") }
 }
 
 /// Letters to insert, delete or change.
@@ -186,26 +286,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_as_people_write_them() {
+    fn names_are_found_as_people_and_drivers_write_them() {
         for (text, name) in [
             ("H200", "h200"),
-            ("a100", "a100-80"),
+            ("a100-80", "a100-80"),
             ("RTX 4090", "4090"),
+            ("rtx 5090", "5090"),
             ("NVIDIA H100 NVL", "h100-nvl"),
             ("mi300x", "mi300x"),
             ("A100 40GB", "a100-40"),
+            ("a100_80g", "a100-80"),
             ("l40S", "l40s"),
+            ("a10", "a10"),
+            // As nvidia-smi prints them.
+            ("NVIDIA A100-SXM4-80GB", "a100-80"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("NVIDIA H100 PCIe", "h100-pcie"),
+            ("Tesla T4", "t4"),
+            ("Tesla V100-SXM2-16GB", "v100-16"),
+            ("NVIDIA GeForce RTX 3090", "3090"),
+            ("NVIDIA RTX A6000", "a6000"),
+            ("NVIDIA RTX 6000 Ada Generation", "rtx6000-ada"),
+            ("NVIDIA A10G", "a10"),
+            ("AMD Instinct MI300X", "mi300x"),
+            ("NVIDIA GH200 480GB", "gh200-96"),
         ] {
             assert_eq!(find(text).map(|gpu| gpu.name), Ok(name), "{text}");
         }
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_nearest() {
-        let error = find("h2000").expect_err("unknown");
-        assert_eq!(error.nearest, "h200");
-        assert!(error.to_string().contains("--memory"), "{error}");
-        assert!(find("").is_err());
+    fn another_card_is_never_taken_silently() {
+        let near = |name: &str| {
+            let error = find(name).expect_err(name);
+            assert!(error.help().contains("--memory 24GiB"), "{name}: {}", error.help());
+            (error.is_ambiguous, error.near)
+        };
+        assert_eq!(near("a100"), (true, vec!["a100-80", "a100-40"]));
+        assert_eq!(near("NVIDIA V100"), (true, vec!["v100-16", "v100-32"]));
+        assert_eq!(near("rtx 6000").1.len(), 3);
+        assert_eq!(near("3080"), (false, vec!["3090", "4080"]));
+        assert_eq!(near("h2000"), (false, vec!["h200", "h20"]));
+        for stranger in
+            ["m3", "", "gtx 1080 ti", "4090 laptop", "a100-20", "tpu-v5e", "apple", "nvidia", "mi50"]
+        {
+            assert!(!near(stranger).0, "{stranger}");
+        }
+        assert!(near("m3").1.is_empty() && near("").1.is_empty());
+        // Every prefix and every card with one more letter is the card itself, or no card.
+        for gpu in GPUS {
+            for end in 1..gpu.name.len() {
+                let cut = &gpu.name[..end];
+                let found = find(cut).map(|found| found.name);
+                assert!(found.is_err() || plain(found.unwrap_or_default()) == plain(cut), "{cut}");
+            }
+            assert!(find(&format!("{}x7", gpu.name)).is_err(), "{}", gpu.name);
+        }
+    }
+
+    #[test]
+    fn cards_before_ampere_have_no_bf16_and_those_before_ada_no_fp8() {
+        let names = |has: fn(&Gpu) -> bool| {
+            GPUS.iter().filter(|gpu| !has(gpu)).map(|gpu| gpu.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Gpu::has_bf16), ["v100-16", "v100-32", "t4"]);
+        assert!(names(Gpu::has_fp8).contains(&"a100-80") && !names(Gpu::has_fp8).contains(&"l40s"));
     }
 
     #[test]

@@ -340,42 +340,11 @@ pub fn parse_limit(text: &[u8]) -> Result<u64, &'static str> {
     if text.eq_ignore_ascii_case(b"auto") {
         return automatic().ok_or("auto: neither the cgroup nor /proc/meminfo says how much memory there is");
     }
-    let end = text.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    let (mut whole, mut below, mut scale, mut dots) = (0u64, 0u64, 1u64, 0);
-    for &byte in digits {
-        if byte == b'.' {
-            dots += 1;
-        } else if dots == 0 {
-            let more = whole.checked_mul(10).and_then(|w| w.checked_add(u64::from(byte - b'0')));
-            whole = more.ok_or("the number is too large")?;
-        } else if scale < 1_000_000_000 {
-            below = below * 10 + u64::from(byte - b'0');
-            scale *= 10;
-        }
+    match gapless_size::parse(text) {
+        Ok(size) if size.bytes == 0 => Err("zero bytes are no budget"),
+        Ok(size) => Ok(size.bytes),
+        Err(wrong) => Err(wrong.words()),
     }
-    if digits.is_empty() || digits == b"." || dots > 1 {
-        return Err("it does not begin with a number");
-    }
-    let unit = unit.trim_ascii();
-    let shift = power(unit).ok_or("the unit is not one of B, KiB, MiB, GiB, TiB")? * 10;
-    let bytes = (u128::from(whole) << shift) + (u128::from(below) << shift) / u128::from(scale);
-    match u64::try_from(bytes) {
-        Ok(0) => Err("zero bytes are no budget"),
-        Ok(bytes) => Ok(bytes),
-        Err(_) => Err("the number is too large"),
-    }
-}
-
-/// Of which power of 1024 a unit is.
-fn power(unit: &[u8]) -> Option<u32> {
-    let Some((first, rest)) = unit.split_first() else { return Some(0) };
-    if unit.eq_ignore_ascii_case(b"b") {
-        return Some(0);
-    }
-    let power = b"kmgt".iter().position(|letter| letter.eq_ignore_ascii_case(first))?;
-    let ends = [&b""[..], b"b", b"ib"].iter().any(|end| rest.eq_ignore_ascii_case(end));
-    ends.then_some(power as u32 + 1)
 }
 
 /// 90 % of the cgroup's limit, or of the machine's memory where that is less.
@@ -393,20 +362,18 @@ mod tests {
 
     #[test]
     fn limits_are_read_as_people_write_them() {
-        for (text, bytes) in [
-            ("1048576", 1 << 20),
-            ("1 MiB", 1 << 20),
-            ("1m", 1 << 20),
-            ("1.5g", 3 << 29),
-            ("200GiB", 200 << 30),
-            ("0.5 tb", 1 << 39),
-            (" 7 B ", 7),
-        ] {
+        // One grammar with `--host-limit`: GB is decimal, G and GiB are binary.
+        for (text, bytes) in [("1048576", 1 << 20), ("20GB", 20_000_000_000), ("20G", 20 << 30), (" 7 B ", 7)]
+        {
             assert_eq!(parse_limit(text.as_bytes()), Ok(bytes), "{text}");
         }
-        for wrong in
-            ["", "GiB", ".", "1..5g", "1x", "1gibb", "-1", "0", "99999999999999999999", "99999999TiB", "1 0"]
+        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#'))
         {
+            let fields: Vec<&str> = line.split('|').collect();
+            let wanted = fields[1].parse::<u64>().ok().filter(|&bytes| bytes > 0);
+            assert_eq!(parse_limit(fields[0].as_bytes()).ok(), wanted, "{line}");
+        }
+        for wrong in ["", "GiB", "1x", "-1", "0", "99999999TiB"] {
             assert!(parse_limit(wrong.as_bytes()).is_err(), "{wrong}");
         }
         let auto = parse_limit(b"auto").expect("a machine with /proc");

@@ -1,6 +1,7 @@
 //! What a stream of bytes is, by its first bytes.
 
 use crate::error::{Fault, Problem};
+use crate::strangers;
 use gapless_formats::{csv, minimalloc};
 
 /// A format that there is a reader for.
@@ -18,8 +19,8 @@ pub enum Format {
 /// How many first bytes decide.
 pub(crate) const HEAD: usize = 4096;
 
-/// The format of uncompressed bytes.
-pub(crate) fn format(head: &[u8]) -> Result<Format, Fault> {
+/// The format of uncompressed bytes of the file `name`.
+pub(crate) fn format(head: &[u8], name: &str) -> Result<Format, Fault> {
     let no = |looks_like: &str, help| {
         Err(Box::new(Problem::NotATrace { looks_like: looks_like.to_owned(), help }))
     };
@@ -32,6 +33,9 @@ pub(crate) fn format(head: &[u8]) -> Result<Format, Fault> {
     }
     if head.starts_with(b"GAPHOST1") {
         return Ok(Format::HostRun);
+    }
+    if let Some((looks_like, help)) = strangers::known(head, name) {
+        return no(looks_like, help);
     }
     if let [0x80, protocol, ..] = *head {
         return match protocol {
@@ -53,12 +57,7 @@ pub(crate) fn format(head: &[u8]) -> Result<Format, Fault> {
         return Ok(format);
     }
     for (magic, looks_like, help) in [
-        (
-            &b"PK\x03\x04"[..],
-            "a zip archive, such as a checkpoint of torch.save (.pt)",
-            "checkpoints hold weights, not memory events: give a file from torch.cuda.memory._dump_snapshot(PATH)",
-        ),
-        (b"\x89PNG", "a PNG image", SNAPSHOT),
+        (&b"\x89PNG"[..], "a PNG image", SNAPSHOT),
         (b"\xff\xd8\xff", "a JPEG image", SNAPSHOT),
         (b"GIF8", "a GIF image", SNAPSHOT),
         (b"%PDF", "a PDF document", SNAPSHOT),
@@ -67,11 +66,6 @@ pub(crate) fn format(head: &[u8]) -> Result<Format, Fault> {
         (b"BZh", "a bzip2 archive", "decompress it first (bunzip2); gzip and zstd are read directly"),
         (b"\xfd7zXZ", "an xz archive", "decompress it first (unxz); gzip and zstd are read directly"),
         (b"7z\xbc\xaf", "a 7z archive", "unpack it first; gzip and zstd are read directly"),
-        (
-            b"SQLite format 3",
-            "an SQLite database",
-            "export Nsight or profiler data as a torch snapshot instead",
-        ),
         (b"\x89HDF", "an HDF5 file", SNAPSHOT),
         (b"PAR1", "a Parquet file", "give the trace that it was exported from"),
         (b"<", "HTML or XML", "a report is made from a trace: give the trace itself"),

@@ -137,7 +137,7 @@ impl Content<'_> {
     /// # Errors
     /// When there is no reader for it.
     pub fn format(&self) -> Result<Format, ReadError> {
-        container::format(&self.head).map_err(|fault| self.error(*fault))
+        container::format(&self.head, self.name).map_err(|fault| self.error(*fault))
     }
 
     /// The first bytes, up to `count` of them; they are still read afterwards.

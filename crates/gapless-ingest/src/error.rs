@@ -5,11 +5,23 @@ use std::io;
 
 /// Why `name` could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{name}: {problem}")]
+#[error("{name}: {}", with_name(.problem, .name))]
 pub struct ReadError {
     /// The file, or "-" for the standard input.
     pub name: String,
     pub problem: Problem,
+}
+
+/// The words of a problem, with the file's name in the commands that it names.
+fn with_name(problem: &Problem, name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./+=:,@".contains(c);
+    let words = problem.to_string();
+    match problem {
+        Problem::NotATrace { .. } if name != "-" && name.chars().all(plain) => {
+            words.replace(" FILE`", &format!(" {name}`")).replace(" FILE --", &format!(" {name} --"))
+        }
+        _ => words,
+    }
 }
 
 /// What is wrong with a file. Offsets count bytes after decompression.

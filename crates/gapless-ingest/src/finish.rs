@@ -11,6 +11,7 @@ use crate::names::Name;
 use crate::rows::{Numbered, Rows, SegmentRow, Wrong};
 use crate::settings;
 use crate::value::{Table, Value};
+use gapless_trace::numbers::{plural, verb};
 use gapless_trace::{
     Action, Annotation, Block, BlockNote, BlockState, DeviceAddr, DeviceTrace, EventIndex, Events,
     HostMemory, Note, PoolId, Segment, Source, StreamId, Tick, Trace,
@@ -519,7 +520,9 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
         notes.push(Note {
             code: "unknown-actions",
             text: format!(
-                "{unknown} event(s) of a kind that this version does not know were left out, the first {name:?}"
+                "{} of a kind that this version does not know {} left out, the first {name:?}",
+                plural(unknown as u64, "event"),
+                verb(unknown as u64, "was", "were")
             ),
         });
     }
@@ -527,10 +530,11 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
         notes.push(Note {
             code: "exact-addresses",
             text: format!(
-                "{} allocation(s) were placed at or around an address that the program chose (mallocWithAddress); \
+                "{} {} placed at or around an address that the program chose (mallocWithAddress); \
                  peaks include the memory in front of it, which torch takes and returns at once, and a replay with \
                  other settings places them as usual",
-                rows.exact_addresses.len()
+                plural(rows.exact_addresses.len() as u64, "allocation"),
+                verb(rows.exact_addresses.len() as u64, "was", "were")
             ),
         });
     }

@@ -2,6 +2,7 @@
 //! of a device's but are none. Their figures stand alone; no byte of them is part of a device's figures.
 
 use crate::rows::{BlockRow, SegmentRow};
+use gapless_trace::numbers::plural;
 use gapless_trace::{Action, BlockState, Bytes, Event, HostMemory, Note};
 
 /// The figures of the segments at the end and the events before; `None` if nothing was recorded.
@@ -65,9 +66,13 @@ pub(crate) fn note(host: &HostMemory) -> Note {
     Note {
         code: "pinned-host-memory",
         text: format!(
-            "pinned host memory, apart from the figures of the devices: {} held at the end in {} block(s), {} of it \
+            "pinned host memory, apart from the figures of the devices: {} held at the end in {}, {} of it \
              in use; at most {} were held and {} in use",
-            host.held, host.blocks, host.in_use, host.peak_held, host.peak_in_use
+            host.held,
+            plural(host.blocks as u64, "block"),
+            host.in_use,
+            host.peak_held,
+            host.peak_in_use
         ),
     }
 }

@@ -24,6 +24,7 @@ mod pickle;
 mod rmm;
 mod rows;
 mod settings;
+mod strangers;
 mod value;
 mod window;
 

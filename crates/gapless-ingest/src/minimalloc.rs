@@ -6,6 +6,7 @@
 use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
 use gapless_formats::minimalloc::Rows;
+use gapless_trace::numbers::{plural, verb};
 use gapless_trace::{
     Action, Bytes, DeviceAddr, DeviceTrace, Event, Frame, Micros, Note, Source, StreamId, Trace,
 };
@@ -55,8 +56,8 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
         notes.push(Note {
             code: "addresses-made-up",
             text: format!(
-                "{apart} of {} buffers have no offset; they got addresses of their own, side by side",
-                buffers.len()
+                "{apart} of {} without an offset got addresses of their own, side by side",
+                plural(buffers.len() as u64, "buffer")
             ),
         });
     }
@@ -64,7 +65,9 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
         notes.push(Note {
             code: "gaps-left-out",
             text: format!(
-                "{with_gaps} buffer(s) have gaps in their lifetime; they count as alive all through"
+                "{} with gaps in the lifetime {} as alive all through",
+                plural(with_gaps as u64, "buffer"),
+                verb(with_gaps as u64, "counts", "count")
             ),
         });
     }

@@ -6,6 +6,7 @@
 use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
 use gapless_formats::csv::Csv;
+use gapless_trace::numbers::plural;
 use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, Note, Source, StreamId, Trace};
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -77,7 +78,10 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     if failures > 0 {
         notes.push(Note {
             code: "free-bytes-unknown",
-            text: format!("{failures} allocation(s) failed; RMM does not log how much was free then"),
+            text: format!(
+                "{} failed; RMM does not log how much was free then",
+                plural(failures as u64, "allocation")
+            ),
         });
     }
     if clock.unread > 0 {

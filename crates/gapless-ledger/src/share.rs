@@ -92,26 +92,8 @@ fn parse_size(text: &str) -> Option<Size> {
         let part = whole.parse::<u32>().ok()? * 100 + format!("{rest:0<2}").parse::<u32>().ok()?;
         return (1..=10_000).contains(&part).then_some(Size::Part(part));
     }
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1 << 40,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return None,
-    };
-    let number = number.replace('_', "");
-    let bytes = match number.parse::<u64>() {
-        Ok(whole) => whole.checked_mul(scale)?,
-        Err(_) => (number.parse::<f64>().ok()? * scale as f64) as u64,
-    };
-    (1..=1 << 60).contains(&bytes).then_some(Size::Bytes(bytes))
+    let bytes = gapless_size::parse(text.as_bytes()).ok()?.bytes;
+    (bytes > 0).then_some(Size::Bytes(bytes))
 }
 
 #[cfg(test)]
@@ -144,6 +126,16 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert!(read(&format!("{}:1", "n".repeat(64))).is_err());
+    }
+
+    #[test]
+    fn sizes_are_those_of_every_other_door() {
+        for line in include_str!("../../../testdata/sizes.csv").lines().filter(|line| !line.starts_with('#'))
+        {
+            let fields: Vec<&str> = line.split('|').collect();
+            let wanted = fields[1].parse::<u64>().ok().filter(|&bytes| bytes > 0).map(Size::Bytes);
+            assert_eq!(parse_size(fields[0].trim()), wanted, "{line}");
+        }
     }
 
     #[test]

@@ -49,6 +49,89 @@ pub fn nearest(code: &str) -> Option<&'static Explanation> {
     (distance(&digits(near.code), &digits(&wanted)) <= 1).then_some(near)
 }
 
+/// Words that people use for a finding, where its title has others.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("oom", "GAP301"),
+    ("leak", "GAP201"),
+    ("checkpointing", "GAP401"),
+    ("adam", "GAP402"),
+    ("record_stream", "GAP104"),
+    ("empty_cache", "GAP101"),
+    ("expandable", "GAP101"),
+    ("truncated", "GAP504"),
+    ("straggler", "GAP601"),
+];
+
+/// The findings that `words` may mean, the nearest first: those whose titles have all of them, else those that people
+/// call so, else those whose texts have all of them.
+#[must_use]
+pub fn search(words: &str) -> Vec<&'static Explanation> {
+    let words: Vec<String> = words.to_lowercase().split_whitespace().map(stem).collect();
+    if words.is_empty() {
+        return Vec::new();
+    }
+    let with = |text: fn(&Explanation) -> &str| {
+        let has = |one: &&Explanation| {
+            let text = text(one).to_lowercase();
+            words.iter().all(|word| text.contains(word.as_str()))
+        };
+        EXPLANATIONS.iter().filter(has).collect::<Vec<_>>()
+    };
+    let titled = with(Explanation::title);
+    if !titled.is_empty() {
+        return titled;
+    }
+    let called = |one: &&Explanation| {
+        OTHER_WORDS.iter().any(|(word, code)| *code == one.code && words.iter().any(|w| *w == stem(word)))
+    };
+    let called: Vec<_> = EXPLANATIONS.iter().filter(called).collect();
+    if called.is_empty() { with(|one| one.text) } else { called }
+}
+
+/// A word without the ending of its plural.
+fn stem(word: &str) -> String {
+    word.strip_suffix('s').filter(|stem| stem.len() > 3 && !stem.ends_with('s')).unwrap_or(word).to_owned()
+}
+
+/// The text of an explanation for a terminal: paragraphs and items within `width` columns.
+#[must_use]
+pub fn shown(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    let mut held = String::new();
+    let flush = |held: &mut String, out: &mut String| {
+        let Some(first) = held.split_whitespace().next() else { return };
+        let is_item = first == "*" || first == "-" || first.trim_end_matches('.').parse::<u32>().is_ok();
+        let below = if is_item { " ".repeat(first.len() + 1) } else { String::new() };
+        for (i, line) in crate::text::wrap(held, width.saturating_sub(below.len())).iter().enumerate() {
+            if i > 0 {
+                out.push_str(&below);
+            }
+            out.push_str(line);
+            out.push('\n');
+        }
+        held.clear();
+    };
+    for line in text.lines() {
+        let starts = line.trim_start().split(' ').next().unwrap_or_default();
+        let is_item =
+            matches!(starts, "*" | "-") || starts.strip_suffix('.').is_some_and(|n| n.parse::<u32>().is_ok());
+        if line.is_empty() || line.starts_with('#') || is_item {
+            flush(&mut held, &mut out);
+        }
+        if line.is_empty() {
+            out.push('\n');
+        } else {
+            held.push_str(line);
+            held.push(' ');
+        }
+        if line.starts_with('#') {
+            flush(&mut held, &mut out);
+        }
+    }
+    flush(&mut held, &mut out);
+    out
+}
+
 /// Edit distance; the strings are short.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -89,6 +172,39 @@ mod tests {
                     let code = format!("GAP{code}");
                     assert!(!is_code || find(&code).is_some(), "{}: {code} is not listed", path.display());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn words_find_what_they_name() {
+        let found = |words: &str| search(words).iter().map(|one| one.code).collect::<Vec<_>>();
+        assert_eq!(found("fragmentation"), ["GAP101"]);
+        assert_eq!(found("Fragmentation"), ["GAP101"]);
+        assert_eq!(found("STRANDED"), ["GAP102"]);
+        assert_eq!(found("out of memory"), ["GAP301"]);
+        assert_eq!(found("oom"), ["GAP301"]);
+        assert_eq!(found("leaks"), ["GAP201"]);
+        assert_eq!(found("activations"), ["GAP401"]);
+        assert_eq!(found("optimizer"), ["GAP402"]);
+        assert_eq!(found("private pool"), ["GAP107"]);
+        assert!(found("step").len() > 2);
+        assert!(found("zzz").is_empty() && found("").is_empty());
+        // Each title finds its own, though a longer one may have the same words.
+        for one in EXPLANATIONS {
+            assert!(search(one.title()).iter().any(|found| found.code == one.code), "{}", one.code);
+        }
+    }
+
+    #[test]
+    fn explanations_fit_every_width_and_lose_no_word() {
+        for one in EXPLANATIONS {
+            for width in [40, 60, 80, 100, 120] {
+                let shown = shown(one.text, width);
+                let wide = shown.lines().find(|line| crate::text::visible(line) > width);
+                assert_eq!(wide, None, "{} at {width}", one.code);
+                let letters = |text: &str| text.split_whitespace().collect::<String>();
+                assert_eq!(letters(&shown), letters(one.text), "{} at {width}", one.code);
             }
         }
     }

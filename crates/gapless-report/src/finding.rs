@@ -43,16 +43,44 @@ pub struct Finding {
     pub suggestion: Option<String>,
     /// The device it is about; `None`: the trace as a whole.
     pub device: Option<u32>,
-    /// The bytes at stake, for ordering; 0 where that is not the point.
+    /// The most bytes that can be won back, for ordering; 0 where that is not the point.
     pub bytes: u64,
 }
 
-/// Sorts findings as a person wants to read them: the worst first, then by bytes at stake, then by code.
+/// Sorts findings as a person wants to read them: what failed first, then by the bytes that can be won back, whatever
+/// the severity, then the worst, then by code.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| {
-        (b.severity, b.bytes)
-            .cmp(&(a.severity, a.bytes))
-            .then_with(|| a.code.cmp(&b.code))
-            .then(a.device.cmp(&b.device))
+        let key = |one: &Finding| (one.severity == Severity::Error, one.bytes, one.severity);
+        key(b).cmp(&key(a)).then_with(|| a.code.cmp(&b.code)).then(a.device.cmp(&b.device))
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_wins_back_most_comes_first_whatever_its_severity() {
+        let of = |code: &str, severity, bytes| Finding {
+            code: code.to_owned(),
+            severity,
+            headline: String::new(),
+            evidence: Vec::new(),
+            help: String::new(),
+            suggestion: None,
+            device: None,
+            bytes,
+        };
+        let mut all = vec![
+            of("GAP101", Severity::Warning, 1_643),
+            of("GAP303", Severity::Info, 0),
+            of("GAP302", Severity::Warning, 0),
+            of("GAP401", Severity::Info, 6_656),
+            of("GAP301", Severity::Error, 7),
+        ];
+        sort(&mut all);
+        let codes: Vec<&str> = all.iter().map(|one| one.code.as_str()).collect();
+        assert_eq!(codes, ["GAP301", "GAP401", "GAP101", "GAP302", "GAP303"]);
+    }
 }

@@ -19,6 +19,7 @@ pub mod kinds;
 pub mod leaks;
 pub mod moment;
 pub mod naming;
+pub mod numbers;
 pub mod scopes;
 pub mod settings;
 pub mod stacks;

@@ -61,7 +61,7 @@ impl Bytes {
     pub const GIB: Bytes = Bytes(1 << 30);
     /// The largest size a reader accepts (2^60): the device allocators we know refuse it too, and sums of
     /// fewer than 16 of them cannot wrap.
-    pub const LIMIT: Bytes = Bytes(1 << 60);
+    pub const LIMIT: Bytes = Bytes(gapless_size::LIMIT);
 
     /// The share `self / whole`, 0 where the whole is nothing.
     #[must_use]
@@ -133,45 +133,33 @@ impl fmt::Display for Bytes {
 }
 
 /// Why a text is not a valid size.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid size {0:?}: use a number and a unit, such as 512MiB, 20GiB or 1.5GB, or a plain number of bytes"
-)]
-pub struct ParseBytesError(String);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseBytesError {
+    text: String,
+    wrong: gapless_size::Wrong,
+}
 
-/// `20GiB`, `20 GiB`, `20G` (binary, as KiB and GiB are), `20GB` (decimal), `21474836480`.
+impl fmt::Display for ParseBytesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use gapless_size::Wrong;
+        let help = match self.wrong {
+            Wrong::TooLarge | Wrong::Negative => self.wrong.words(),
+            Wrong::NoNumber | Wrong::Unit => "use a number and a unit, such as 512MiB, 20GiB or 1.5GB",
+        };
+        write!(f, "invalid size {:?}: {help}", self.text)
+    }
+}
+
+impl std::error::Error for ParseBytesError {}
+
+/// As [`gapless_size::parse`] reads it: `20GiB`, `20 GiB`, `20G` (both binary), `20GB` (decimal), `21474836480`.
 impl std::str::FromStr for Bytes {
     type Err = ParseBytesError;
 
     fn from_str(text: &str) -> Result<Bytes, ParseBytesError> {
-        let wrong = || ParseBytesError(text.to_owned());
-        let trimmed = text.trim();
-        let digits =
-            trimmed.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(trimmed.len());
-        let (number, unit) = trimmed.split_at(digits);
-        let unit = unit.trim().to_ascii_lowercase();
-        let (base, power): (f64, i32) = match unit.as_str() {
-            "" | "b" => (1.0, 0),
-            "k" | "kib" => (1024.0, 1),
-            "m" | "mib" => (1024.0, 2),
-            "g" | "gib" => (1024.0, 3),
-            "t" | "tib" => (1024.0, 4),
-            "kb" => (1000.0, 1),
-            "mb" => (1000.0, 2),
-            "gb" => (1000.0, 3),
-            "tb" => (1000.0, 4),
-            _ => return Err(wrong()),
-        };
-        let number = number.replace('_', "");
-        // Whole numbers stay exact, however large.
-        if let (Ok(whole), scale) = (number.parse::<u64>(), base.powi(power) as u64) {
-            return whole.checked_mul(scale).filter(|&b| b <= Bytes::LIMIT.0).map(Bytes).ok_or_else(wrong);
-        }
-        let value = number.parse::<f64>().map_err(|_| wrong())? * base.powi(power);
-        if value.is_finite() && value >= 0.0 && value <= Bytes::LIMIT.0 as f64 {
-            Ok(Bytes(value.round() as u64))
-        } else {
-            Err(wrong())
+        match gapless_size::parse(text.as_bytes()) {
+            Ok(size) => Ok(Bytes(size.bytes)),
+            Err(wrong) => Err(ParseBytesError { text: text.to_owned(), wrong }),
         }
     }
 }
@@ -310,21 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_read_as_people_write_them() {
-        for (text, bytes) in [
-            ("20GiB", 20 << 30),
-            ("20 gib", 20 << 30),
-            ("20G", 20 << 30),
-            ("1.5GB", 1_500_000_000),
-            ("1_000", 1000),
-            ("0", 0),
-            ("1152921504606846976", 1 << 60),
-        ] {
-            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
-        }
-        for text in ["", "GiB", "-1", "20 apples", "1e9", "2000000TiB", "1.2.3", "∞"] {
-            assert!(text.parse::<Bytes>().is_err(), "{text}");
-        }
+    fn an_invalid_size_is_told_with_its_reason() {
+        assert_eq!("1.5GB".parse(), Ok(Bytes(1_500_000_000)));
+        let told = |text: &str| text.parse::<Bytes>().expect_err(text).to_string();
+        assert!(told("20 apples").contains("use a number and a unit"));
+        assert!(told("").contains("use a number and a unit"));
+        assert!(told("99999999TiB").contains("too large"));
+        assert!(told("-1").contains("below 0"));
     }
 
     #[test]

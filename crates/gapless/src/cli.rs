@@ -16,8 +16,11 @@ pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod weights;
 
+mod formats;
 mod layout;
+mod mistakes;
 
+use crate::failure::Failure;
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,7 +34,6 @@ use std::path::PathBuf;
     long_about = "Memory for AI workloads, without gaps.\n\nGapless shows where the GPU memory of a run went, what was lost to fragmentation, and what \
                   to do next.",
     after_help = EXAMPLES,
-    max_term_width = 100,
     propagate_version = true
 )]
 pub(crate) struct Args {
@@ -45,12 +47,38 @@ pub(crate) struct Args {
 
 /// The command line, with the texts below the options laid out for a terminal.
 pub(crate) fn command() -> clap::Command {
-    layout::tidy(Args::command())
+    use std::io::IsTerminal;
+    let columns = crate::output::columns(std::io::stdout().is_terminal()).unwrap_or(80);
+    layout::tidy(Args::command().term_width(columns.clamp(40, 100)))
+}
+
+/// Why the words of a command line are not understood.
+pub(crate) enum Misread {
+    /// Help, a version, or a mistake that clap tells well.
+    Told(clap::Error),
+    /// A mistake that has better words.
+    Failure(Failure),
 }
 
 /// What was asked for, from all words of the command line.
-pub(crate) fn parse(words: &[OsString]) -> Result<Args, clap::Error> {
-    Args::from_arg_matches(&command().try_get_matches_from(words)?)
+pub(crate) fn parse(words: &[OsString]) -> Result<Args, Misread> {
+    let told = |error: clap::Error| match mistakes::words_for(words, &error) {
+        Some(failure) => Misread::Failure(failure),
+        None => Misread::Told(error),
+    };
+    let matches = command().try_get_matches_from(words).map_err(told)?;
+    let matches = match formats::asked(&command(), &matches) {
+        formats::Asked::Nothing => matches,
+        formats::Asked::Format(names, format) => {
+            formats::with_default(command(), &names, format).try_get_matches_from(words).map_err(told)?
+        }
+        formats::Asked::Contradiction(what) => {
+            crate::failure::note(&what);
+            matches
+        }
+        formats::Asked::Unknown(failure) => return Err(Misread::Failure(failure)),
+    };
+    Args::from_arg_matches(&matches).map_err(Misread::Told)
 }
 
 const EXAMPLES: &str = "\
@@ -149,10 +177,12 @@ pub(crate) enum PlainFormat {
 #[command(after_help = "\
 Examples:
   gapless explain GAP101       what a finding means, and what to do
+  gapless explain stranded     the same, by a word of its name
   gapless explain              all codes")]
 pub(crate) struct ExplainArgs {
-    /// A finding's code, such as GAP101; without one, all codes are listed
-    pub(crate) code: Option<String>,
+    /// A finding's code, such as GAP101, or words of its name; without one, all findings are listed
+    #[arg(value_name = "CODE|WORDS")]
+    pub(crate) words: Vec<String>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -1,6 +1,8 @@
 //! Failures as people see them: what is wrong, where, and what to do next.
 
-use std::fmt;
+use crate::output;
+use gapless_report::text;
+use std::fmt::{self, Write};
 use std::io;
 
 /// A failure that knows the next step.
@@ -26,21 +28,19 @@ impl std::error::Error for Failure {}
 
 /// Prints `error` with its causes and, where one is known, the next step.
 pub(crate) fn print(error: &anyhow::Error) {
-    use std::io::Write;
-    let mut err = anstream::stderr().lock();
-    // Standard error is the last resort: where it is closed too there is nobody to tell.
-    let _ = writeln!(err, "\x1b[1;31merror\x1b[0m: {}", plain(error));
+    let mut text = format!("\x1b[1;31merror\x1b[0m: {}\n", plain(error));
     let mut told = plain(error);
     for cause in error.chain().skip(1).map(plain) {
         // Some errors quote their cause: what was read once is not said again.
         if !told.ends_with(&cause) {
-            let _ = writeln!(err, "  caused by: {cause}");
+            let _ = writeln!(text, "  caused by: {cause}");
             told = cause;
         }
     }
     if let Some(help) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()).map(|f| &f.help) {
-        let _ = writeln!(err, "\x1b[1;36mhelp\x1b[0m: {}", plain(help));
+        let _ = writeln!(text, "\x1b[1;36mhelp\x1b[0m: {}", plain(help));
     }
+    tell(&text);
 }
 
 /// Tells of a panic, of whichever thread: the command ends with it, and with exit code 101.
@@ -59,8 +59,19 @@ pub(crate) fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
 
 /// Tells something that does not stop the command.
 pub(crate) fn note(what: &str) {
-    use std::io::Write;
-    let _ = writeln!(anstream::stderr().lock(), "\x1b[1;33mnote\x1b[0m: {}", plain(what));
+    tell(&format!("\x1b[1;33mnote\x1b[0m: {}\n", plain(what)));
+}
+
+/// Writes to standard error. On a terminal lines are wrapped; in a log each message is one line, which grep finds.
+pub(crate) fn tell(styled: &str) {
+    use std::io::{IsTerminal, Write};
+    let plain = if output::is_ascii() { text::ascii(styled) } else { styled.to_owned() };
+    let shown = match output::columns(std::io::stderr().is_terminal()) {
+        Some(columns) => text::fit(&plain, columns.max(40)),
+        None => plain,
+    };
+    // Standard error is the last resort: where it is closed too there is nobody to tell.
+    let _ = anstream::stderr().lock().write_all(shown.as_bytes());
 }
 
 /// Messages quote names of files and what is in them: no control character of those reaches a terminal.

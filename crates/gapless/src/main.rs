@@ -7,14 +7,17 @@ mod commands;
 mod failure;
 mod load;
 mod machine;
+mod near;
 mod opener;
 mod output;
 mod progress;
 mod ranks;
 mod shortcut;
+mod sizes;
 mod small_pages;
 mod sweep;
 
+use cli::Misread;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -34,12 +37,10 @@ fn main() -> ExitCode {
     let given = shortcut::expand(std::env::args_os().collect());
     let args = match cli::parse(&given) {
         Ok(args) => args,
-        Err(error) => {
-            if let Some(missing) = shortcut::missing_file(&given, &error) {
-                failure::print(&missing.into());
-                return ExitCode::from(2);
-            }
-            return usage(&error);
+        Err(Misread::Told(error)) => return usage(&error),
+        Err(Misread::Failure(failure)) => {
+            failure::print(&failure.into());
+            return ExitCode::from(2);
         }
     };
     args.color.write_global();
@@ -58,7 +59,14 @@ fn main() -> ExitCode {
 /// Help and versions go to standard output and are an answer, so failing to write them is a failure. Mistakes go to
 /// standard error.
 fn usage(message: &clap::Error) -> ExitCode {
-    let written = message.print().and_then(|()| std::io::stdout().flush());
+    let styled = message.render().ansi().to_string();
+    let styled = if output::is_ascii() { gapless_report::text::ascii(&styled) } else { styled };
+    let written = if message.use_stderr() {
+        anstream::stderr().write_all(styled.as_bytes())
+    } else {
+        let mut out = anstream::stdout();
+        out.write_all(styled.as_bytes()).and_then(|()| out.flush())
+    };
     let code = if message.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
     match written {
         Err(error) if !message.use_stderr() && error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -2,8 +2,9 @@
 
 use crate::failure::Failure;
 use anyhow::{Context, Result};
+use gapless_report::text;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 const STDOUT: &str = "cannot write to standard output";
@@ -67,14 +68,38 @@ pub(crate) fn write_to(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -
     }
 }
 
-/// Lets texts be as wide as the terminal that shows them; without one they keep to 80 columns.
+/// Lets texts be as wide as the terminal that shows them, or as COLUMNS says; without either they keep to 80 columns.
 pub(crate) fn use_terminal_width() {
-    use std::io::IsTerminal;
-    if io::stdout().is_terminal()
-        && let Ok((columns, _)) = ratatui::crossterm::terminal::size()
-    {
-        gapless_report::text::set_width(usize::from(columns));
+    if let Some(columns) = columns(io::stdout().is_terminal()) {
+        text::set_width(columns);
     }
+}
+
+/// The columns of a line where that is known: as the environment says, or of the terminal if there is one.
+pub(crate) fn columns(is_terminal: bool) -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
+    let measured = || is_terminal.then(|| ratatui::crossterm::terminal::size().ok()).flatten();
+    said.filter(|&columns| columns > 0).or_else(|| measured().map(|(columns, _)| usize::from(columns)))
+}
+
+/// Whether texts must be ASCII: the locale has no UTF-8, or the terminal says that it is a dumb one. A locale that is
+/// not set says nothing, as in most containers.
+pub(crate) fn is_ascii() -> bool {
+    let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = value("LC_ALL").or_else(|| value("LC_CTYPE")).or_else(|| value("LANG"));
+    let is_narrow = |locale: String| {
+        let name = locale.split('@').next().unwrap_or_default();
+        // macOS names the character set alone.
+        let charset = name.split_once('.').map_or(name, |(_, charset)| charset);
+        charset.to_ascii_lowercase().replace('-', "") != "utf8"
+    };
+    locale.is_some_and(is_narrow) || value("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// A styled text as it is shown: within the width of a line, and in ASCII where nothing else can be shown.
+pub(crate) fn shown(styled: &str) -> String {
+    let plain = if is_ascii() { text::ascii(styled) } else { styled.to_owned() };
+    text::fit(&plain, text::width())
 }
 
 /// Whether a file may be made at `path`: tried, because permissions alone do not tell.
@@ -86,12 +111,12 @@ pub(crate) fn can_create_beside(path: &Path) -> bool {
 pub(crate) fn write_text(path: Option<&Path>, styled: &str) -> Result<()> {
     match path {
         Some(path) if path.as_os_str() != "-" => {
-            let plain = anstream::adapter::strip_str(styled).to_string();
+            let plain = anstream::adapter::strip_str(&shown(styled)).to_string();
             write_file(path, |out| Ok(out.write_all(plain.as_bytes())?))
         }
         _ => {
             let mut out = anstream::stdout().lock();
-            out.write_all(styled.as_bytes()).context(STDOUT)?;
+            out.write_all(shown(styled).as_bytes()).context(STDOUT)?;
             out.flush().context(STDOUT)
         }
     }

@@ -36,7 +36,11 @@ impl Progress {
                 "{msg} {spinner} {bytes} {bytes_per_sec}"
             };
             if let Ok(style) = ProgressStyle::with_template(template) {
-                self.bar.set_style(style.progress_chars("━━─"));
+                self.bar.set_style(style.progress_chars(if crate::output::is_ascii() {
+                    "##-"
+                } else {
+                    "━━─"
+                }));
             }
             self.bar.set_message(format!("reading {}", self.name));
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -59,7 +63,7 @@ impl Counter {
     pub(crate) fn new(what: &'static str, total: usize) -> Counter {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32.cyan/dim} {pos}/{len} {eta}") {
-            bar.set_style(style.progress_chars("━━─"));
+            bar.set_style(style.progress_chars(if crate::output::is_ascii() { "##-" } else { "━━─" }));
         }
         bar.set_message(what);
         Counter { bar, since: Instant::now() }

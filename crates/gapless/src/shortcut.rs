@@ -12,6 +12,13 @@ use std::path::Path;
 
 /// The arguments, with `report` before a first argument that is a file or `-`.
 pub(crate) fn expand(mut args: Vec<OsString>) -> Vec<OsString> {
+    // Help on help is help.
+    if let [_, help, flag] = args.as_slice()
+        && help == "help"
+        && (flag == "-h" || flag == "--help")
+    {
+        args.pop();
+    }
     if let Some(at) = first(&args)
         && !is_verb(&args[at])
         && (args[at] == "-" || Path::new(&args[at]).exists())
@@ -40,7 +47,7 @@ pub(crate) fn missing_file(args: &[OsString], error: &clap::Error) -> Option<Fai
 }
 
 /// Where the verb stands: the first argument that is not a flag of the whole program.
-fn first(args: &[OsString]) -> Option<usize> {
+pub(crate) fn first(args: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(arg) = args.get(at).and_then(|arg| arg.to_str().or(Some("name"))) {
         match arg {

@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use crate::progress::Counter;
+use crate::sizes;
 use anyhow::Result;
 use gapless_replay::Script;
 use gapless_replay::sweep::Progress;
@@ -14,17 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `--capacity`.
 pub(crate) fn capacity(text: Option<&str>) -> Result<Option<Bytes>> {
-    let help = "for example --capacity 24GiB";
-    let Some(text) = text else { return Ok(None) };
-    let capacity: Bytes = text.parse().map_err(|error| Failure::new(format!("--capacity: {error}"), help))?;
-    if capacity == Bytes::ZERO {
-        return Err(Failure::new("--capacity 0: a card needs memory", help).into());
-    }
-    if capacity.0 < 1 << 20 {
-        let what = format!("--capacity {text} is less than 1 MiB");
-        return Err(Failure::new(what, "name the unit, as in --capacity 24GiB").into());
-    }
-    Ok(Some(capacity))
+    text.map(|text| sizes::memory("--capacity", text)).transpose()
 }
 
 /// The device to replay: the one asked for, else the first that allocated something.

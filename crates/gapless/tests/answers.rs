@@ -30,7 +30,8 @@ fn a_trace_without_devices_is_not_called_fine() {
     let run = in_folder(folder.path());
     for format in ["text", "markdown"] {
         let report = run(&["report", "torn.gtrace", "--format", format]);
-        assert!(report.out.contains("nothing is known of its memory"), "{}", report.out);
+        let words = report.out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("nothing is known of its memory"), "{}", report.out);
         assert!(!report.out.contains("nothing needs a change"), "{}", report.out);
     }
     let oom = run(&["oom", "torn.gtrace"]);
@@ -184,10 +185,7 @@ fn an_invalid_value_is_named_with_what_to_write() {
     let run = in_folder(folder.path());
     for (args, wanted) in [
         (&["fit", "gpt2", "--lora", "r=x"][..], "invalid rank \"x\": use a whole number"),
-        (
-            &["run", "--host-limit", "0", "--host", "--", "true"],
-            "invalid size \"0\": a limit is at least one byte",
-        ),
+        (&["run", "--host-limit", "0", "--host", "--", "true"], "invalid size \"0\": it must be more than 0"),
         (&["plan", "b.csv"], "invalid name \"x\" in its shares: no buffer has it"),
         (&["plan", "c.csv", "--spaces", "s.toml"], "invalid count of accesses \"often\": use a whole number"),
     ] {

@@ -425,9 +425,9 @@ fn plan_packs_a_csv_and_proves_it() {
     assert_eq!((plan["peak"].as_u64(), plan["lower_bound"].as_u64()), (Some(16), Some(16)));
     assert_eq!(plan["proven_optimal"], true);
     assert_eq!(plan["buffers"].as_array().expect("buffers").len(), 4);
-    let fits = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "16"], None);
+    let fits = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "16B"], None);
     assert_eq!(fits.code, 0, "{}", fits.out);
-    let tight = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "15"], None);
+    let tight = run_in(folder.path(), &["plan", "buffers.csv", "--capacity", "15B"], None);
     assert_eq!(tight.code, 1, "{}", tight.out);
     assert!(tight.out.contains("cannot lie in it together"), "{}", tight.out);
 }
@@ -470,7 +470,7 @@ fn plan_says_what_is_wrong_with_the_question() {
         &["plan", "negative.csv"],
         &["plan", "twice.csv"],
         &["plan", "columns.csv"],
-        &["plan", "good.csv", "--capacity", "7"],
+        &["plan", "good.csv", "--capacity", "7B"],
         &["plan", "good.csv", "--time-limit", "soon"],
         &["plan", "good.csv", "--without", "magic"],
         &["plan", "missing.csv"],
@@ -488,7 +488,7 @@ fn plan_puts_the_busy_buffers_into_the_cheap_memory() {
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
     write(
         "spaces.toml",
-        "[[space]]\nname = \"sram\"\ncapacity = \"8\"\ncost = 1\n[[space]]\nname = \"dram\"\ncost = 10\n",
+        "[[space]]\nname = \"sram\"\ncapacity = \"8B\"\ncost = 1\n[[space]]\nname = \"dram\"\ncost = 10\n",
     );
     write("buffers.csv", "id,lower,upper,size,accesses\na,0,4,8,1\nb,0,4,8,5\nc,4,6,8,1\n");
     let done =

@@ -158,25 +158,25 @@ fn a_budget_that_cannot_be_known_hides_none_that_is_exceeded() {
     fs::write(folder.path().join("b.csv"), BUFFERS).expect("written");
     // A list of buffers has no segments and no steps: two of the three figures are not known.
     let check = |limit: &str, more: &[&str]| {
-        let mut args = vec!["check", "b.csv", "--max-peak-reserved", "1GiB", "--max-growth-per-step", "1"];
+        let mut args = vec!["check", "b.csv", "--max-peak-reserved", "1GiB", "--max-growth-per-step", "1B"];
         args.extend(["--max-peak-allocated", limit]);
         args.extend(more);
         run_in(folder.path(), &args, None)
     };
-    let over = check("1", &[]);
+    let over = check("1B", &[]);
     assert_eq!(over.code, 1, "{}", over.err);
     assert!(over.out.contains("over") && over.out.contains("peak allocated"), "{}", over.out);
     assert_eq!(over.out.matches("not known").count(), 2, "{}", over.out);
     let within = check("1GiB", &[]);
     assert_eq!(within.code, 2, "not known is not passed: {}", within.out);
     assert!(within.out.contains("ok") && within.err.contains("is not known, because"), "{within:?}");
-    let json = check("1", &["--format", "json"]);
+    let json = check("1B", &["--format", "json"]);
     let value: Value = serde_json::from_str(&json.out).expect("JSON");
     assert_eq!((value["passed"].as_bool(), json.code), (Some(false), 1));
     assert_eq!(value["rows"].as_array().map(Vec::len), Some(1), "{value}");
     assert_eq!(value["unknown"].as_array().map(Vec::len), Some(2), "{value}");
     for (format, marks) in [("github", ["::error", "not known"]), ("junit", ["<failure", "<error"])] {
-        let done = check("1", &["--format", format]);
+        let done = check("1B", &["--format", format]);
         assert_eq!(done.code, 1);
         assert!(marks.iter().all(|mark| done.out.contains(mark)), "{format}: {}", done.out);
     }
@@ -189,7 +189,7 @@ fn a_name_with_control_characters_does_not_reach_a_terminal() {
     fs::write(folder.path().join(name), BUFFERS).expect("written");
     for format in ["github", "junit"] {
         let args =
-            ["check", name, "--max-peak-allocated", "1", "--max-peak-reserved", "1", "--format", format];
+            ["check", name, "--max-peak-allocated", "1B", "--max-peak-reserved", "1B", "--format", format];
         let done = run_in(folder.path(), &args, None);
         assert_eq!(done.code, 1, "{}", done.err);
         let wild = done.out.chars().find(|c| c.is_control() && *c != '\n');

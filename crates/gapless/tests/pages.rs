@@ -45,9 +45,9 @@ fn a_plan_shows_peak_bound_gap_and_whether_it_fits() {
         free["headline"]["tiles"].as_array().expect("tiles").iter().find(|t| t["name"] == "Buffers");
     let note = buffers.and_then(|t| t["note"].as_str()).expect("a note");
     assert!(note.contains("1 fixed") && note.contains("1 aligned, to 4 B"), "{note}");
-    let fits = plan(&["--capacity", "20"]);
+    let fits = plan(&["--capacity", "20B"]);
     assert_eq!((fits["headline"]["tone"].as_str(), tile(&fits, "Capacity")), (Some("good"), "20 B"));
-    let never = plan(&["--capacity", "12"]);
+    let never = plan(&["--capacity", "12B"]);
     assert_eq!(never["headline"]["tone"], "bad");
     assert_eq!(never["headline"]["lists"][0]["rows"].as_array().map(Vec::len), Some(2), "who is in conflict");
 }

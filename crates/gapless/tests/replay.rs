@@ -149,7 +149,7 @@ fn a_replay_on_a_small_card_says_where_it_ended() {
     assert!(number(&oom["reserved"]) <= 13 * GIB && number(&run["peak_reserved"]) <= 13 * GIB);
     let least = number(&run["min_capacity"]);
     assert!(least > 13 * GIB);
-    let enough = replay(&[&trace("gpt2_train"), "--with", "torch", "--capacity", &least.to_string()]);
+    let enough = replay(&[&trace("gpt2_train"), "--with", "torch", "--capacity", &format!("{least}B")]);
     assert_eq!(enough["runs"][0]["oom"], Value::Null);
 }
 

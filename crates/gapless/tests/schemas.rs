@@ -69,8 +69,8 @@ fn plan_keeps_its_schema() {
         holds("plan", &done.out)
     };
     ask(&[], 0);
-    ask(&["--capacity", "16"], 0);
-    let tight = ask(&["--capacity", "15"], 1);
+    ask(&["--capacity", "16B"], 0);
+    let tight = ask(&["--capacity", "15B"], 1);
     assert!(!tight["conflict"].as_array().expect("a conflict").is_empty());
     let spaces = ask(&["--spaces", "spaces.toml"], 0);
     assert_eq!(spaces["spaces"].as_array().expect("spaces").len(), 2);

@@ -5,9 +5,9 @@ are what is best on the machines that were measured.
 """
 
 import os
-import re
 from typing import Any, Optional, Union
 
+from .. import _options
 from .._errors import OptionError
 
 VARIABLE = "GAPLESS_WEIGHTS"
@@ -24,7 +24,6 @@ CHOICES: "dict[str, dict[str, int]]" = {
     "direct": {"uring": 0, "threads": THREADS, "no": CACHED},
 }
 DEFAULTS = {"cached": "copy", "ring": "huge", "keep": "yes", "direct": "uring"}
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 def rate(given: "Optional[Union[int, float, str]]") -> int:
@@ -39,10 +38,10 @@ def rate(given: "Optional[Union[int, float, str]]") -> int:
 
 def size(text: str) -> Optional[int]:
     """Bytes of a number with a unit; none where it is not one."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if match is None or match[2] not in _UNITS:
+    try:
+        return _options.parse_bytes(text)
+    except ValueError:
         return None
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def apply(settings: Any, limit_rate: "Optional[Union[int, float, str]]", timeout: Optional[float], shared: bool) -> None:

@@ -77,6 +77,8 @@ pub struct Estimate {
     pub outside: Bytes,
     /// Memory of the host that this GPU's rank needs, where something is offloaded.
     pub host: Bytes,
+    /// What a serving engine takes of the device, which fills its share with cache whatever was asked for.
+    pub taken: Option<Bytes>,
     /// They add up to the peak of allocated bytes.
     pub components: Vec<(&'static str, u64)>,
     pub peak_at: PeakAt,
@@ -141,6 +143,7 @@ impl Estimate {
             context: context(q.gpu()),
             outside: Bytes::ZERO,
             host: Bytes::ZERO,
+            taken: None,
             components: account.components.iter().map(|(c, bytes)| (c.name(), bytes.0)).collect(),
             peak_at: PeakAt {
                 step: Some(account.at.step),
@@ -188,6 +191,10 @@ impl Estimate {
             self.peak_reserved = moved(self.peak_reserved);
             self.floor = self.floor.map(moved);
             self.gapless_reserved = self.gapless_reserved.map(moved);
+            if let Some(shape) = &mut self.shape {
+                let all = shape.most.iter_mut().chain(shape.phases.iter_mut().map(|(_, _, peak)| peak));
+                all.for_each(|value| *value = moved(Bytes(*value)).0);
+            }
             self.method = Method::Adjusted;
             self.error = policy::ADJUSTED_ERROR;
         };
@@ -247,6 +254,7 @@ impl Estimate {
             context: context(gpu),
             outside,
             host: Bytes::ZERO,
+            taken: q.is_paged().then(|| q.memory().saturating_sub(Bytes(plan.left(q.memory().0)))),
             components,
             peak_at: PeakAt { phase: "forward", ..PeakAt::default() },
             error: engine::ERROR,
@@ -311,6 +319,7 @@ impl Estimate {
             context: context(gpu),
             outside: Bytes(outside),
             host,
+            taken: None,
             components,
             peak_at: PeakAt {
                 step: None,

@@ -22,6 +22,7 @@ use crate::search::space::{Config, Offload, Space};
 use crate::search::train::{self, Census, Plan};
 use crate::settings::{Checkpointing, Lora, LoraTargets, Optimizer};
 use gapless_trace::Bytes;
+use gapless_trace::numbers::{plural, verb};
 
 type Result<T> = std::result::Result<T, AskError>;
 
@@ -209,7 +210,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         let kept = plans.least_needed;
         plans.keeps_recipe = false;
         plans.title =
-            "Nothing fits that keeps the recipe. Plans with another optimizer, or with adapters".to_owned();
+            "Nothing fits that keeps the recipe. Plans with another optimizer, or with LoRA".to_owned();
         for optimizer in policy::FALLBACK_OPTIMIZERS {
             let other = Space { optimizers: vec![optimizer], ..space.clone() };
             collect(q, &profile, &other, top, &mut plans)?;
@@ -234,7 +235,11 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     }
     let c = &plans.census;
     let simulated = if plans.simulated > 0 {
-        format!("{} runs were simulated from beginning to end; ", plans.simulated)
+        format!(
+            "{} {} simulated from beginning to end; ",
+            plural(plans.simulated as u64, "run"),
+            verb(plans.simulated as u64, "was", "were")
+        )
     } else {
         String::new()
     };
@@ -244,10 +249,14 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         "nothing cheaper in this space fits"
     };
     plans.proof = format!(
-        "{simulated}of {} configurations, the search priced {}; it left out {} whose weights and optimizer state, or whose \
+        "{simulated}of {}, the search priced {}; it left out {} whose weights and optimizer state, or whose \
          smaller batch, already do not fit, {} that cost more before anything is recomputed, and {} that another one \
          covers; {nothing}",
-        c.points, c.examined, c.by_memory, c.by_cost, c.by_rule
+        plural(c.points as u64, "configuration"),
+        c.examined,
+        c.by_memory,
+        c.by_cost,
+        c.by_rule
     );
     let m = CostModel::default();
     plans.notes.push(format!(

@@ -13,6 +13,7 @@ use crate::read;
 use crate::search::space::Offload;
 use crate::settings::{Checkpointing, Engine, Optimizer, Precision};
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use std::path::Path;
 
 /// A model and all that is set.
@@ -125,6 +126,7 @@ impl Question {
                     .to_owned(),
             );
         }
+        notes.extend(formats_of_the_gpu(asked, &gpu, run.precision));
         let scores = run.attention(own_attention(&architecture)) == Attention::Eager;
         if checkpointing == Checkpointing::Selective && !scores {
             notes.push(
@@ -152,7 +154,10 @@ impl Question {
         let gpus = per_node * nodes;
         if !gpus.is_multiple_of(product) || degrees.data.is_some() && product != gpus {
             return Err(AskError::new(
-                format!("the degrees multiply to {product}, which does not divide {gpus} GPUs evenly"),
+                format!(
+                    "the degrees multiply to {product}, which does not divide {} evenly",
+                    plural(gpus, "GPU")
+                ),
                 "dp x tp x pp x cp is the number of GPUs: change a degree, --gpus or --nodes",
             ));
         }
@@ -248,6 +253,32 @@ impl Question {
     }
 }
 
+/// What the GPU does not compute in, although it is asked to.
+fn formats_of_the_gpu(asked: &Asked, gpu: &Gpu, precision: Precision) -> Vec<String> {
+    let mut notes = Vec::new();
+    let is_named = asked.gpu.is_some() && gpu.name != hardware::UNNAMED;
+    let is_bf16 = matches!(precision, Precision::Bf16 | Precision::AmpBf16 | Precision::Bf16Fp32States);
+    if is_named && is_bf16 && !gpu.has_bf16() {
+        notes.push(format!(
+            "{} does not compute in bf16: PyTorch emulates it slowly and vLLM refuses it; --precision {} takes the same memory",
+            gpu.name,
+            if precision == Precision::AmpBf16 { "amp-fp16" } else { "fp16" }
+        ));
+    }
+    let is_fp8 = asked.fp8 || asked.quantize == Some(Format::Fp8);
+    if is_named && is_fp8 && !gpu.has_fp8() {
+        notes.push(format!(
+            "{} does not compute in fp8: an engine keeps the weights in 8 bits and computes in 16, or refuses; int8 and int4 \
+             are the usual formats there",
+            gpu.name
+        ));
+    }
+    if is_named && asked.attention == Some(Attention::Flash) && !gpu.has_bf16() {
+        notes.push(format!("flash attention needs a card from Ampere on, and {} is older", gpu.name));
+    }
+    notes
+}
+
 /// The precision where none is said: bf16, or what the asked target keeps.
 fn usual_precision(asked: &Asked, notes: &mut Vec<String>) -> Precision {
     if asked.emit != Some(Emit::Train(Target::DeepSpeed)) || asked.infer {
@@ -272,15 +303,15 @@ pub(super) fn own_attention(architecture: &Architecture) -> Attention {
 }
 
 fn device(asked: &Asked) -> Result<(Gpu, String), AskError> {
-    let named = asked.gpu.as_deref().map(hardware::find).transpose().map_err(|error| {
-        AskError::new(
-            format!("--gpu: no GPU is known as {:?}", error.asked),
-            format!(
-                "did you mean {}? Or give its memory, as --memory 24GiB. Known: {}",
-                error.nearest, error.known
-            ),
-        )
-    })?;
+    let found = asked.gpu.as_deref().map(hardware::find).transpose();
+    let named = match (found, asked.memory) {
+        (Ok(named), _) => named,
+        // An unknown card whose memory is given: its name is only a name.
+        (Err(unknown), Some(memory)) if !unknown.is_ambiguous => {
+            return Ok((hardware::unnamed(memory.0), format!("{} with {memory}", unknown.asked)));
+        }
+        (Err(unknown), _) => return Err(AskError::new(format!("--gpu: {unknown}"), unknown.help())),
+    };
     let Some(memory) = asked.memory else {
         let gpu = match named {
             Some(gpu) => *gpu,
@@ -304,8 +335,8 @@ fn weights_alone(path: &str, model: &Model) -> AskError {
             weights.iter().map(|w| w.shape.iter().map(|&s| u128::from(s)).product::<u128>()).sum();
         let bytes: u64 = weights.iter().map(|w| w.bytes).sum();
         format!(
-            ". What is exact: {} tensors, {elements} parameters, {} as stored ({bytes} B)",
-            weights.len(),
+            ". What is exact: {}, {elements} parameters, {} as stored ({bytes} B)",
+            plural(weights.len() as u64, "tensor"),
             Bytes(bytes)
         )
     });

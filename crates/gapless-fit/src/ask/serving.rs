@@ -13,6 +13,7 @@ use crate::search::serve::{ServePlan, Served, Serving};
 use crate::search::train::Census;
 use crate::settings::Engine;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 
 type Result<T> = std::result::Result<T, AskError>;
 
@@ -102,7 +103,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     Ok(Plans {
         title,
         keeps_recipe,
-        proof: format!("{examined} configurations looked at, none left out; {nothing}"),
+        proof: format!("{} looked at, none left out; {nothing}", plural(examined as u64, "configuration")),
         notes,
         least_needed: if rows.is_empty() {
             needed(&served)
@@ -139,14 +140,14 @@ fn serve_row(q: &Question, plan: &ServePlan, tokens: u64) -> Row {
     }
     words.push(if q.is_paged() {
         format!(
-            "{} blocks of {}: room for {} tokens of cache · {} left",
-            plan.pages(),
+            "{} of {}: room for {} of cache · {} left",
+            plural(plan.pages(), "block"),
             plan.page,
-            plan.tokens,
+            plural(plan.tokens, "token"),
             Bytes(plan.left(q.memory().0))
         )
     } else {
-        format!("room for {} tokens of cache", plan.tokens)
+        format!("room for {} of cache", plural(plan.tokens, "token"))
     });
     let cache = plan.cache_per_token * tokens.div_ceil(plan.replicas.max(1));
     let estimate = Estimate::serving(q, plan, cache);

@@ -37,18 +37,18 @@ impl Question {
             words.push(run.optimizer.name().to_owned());
             words.push(
                 match self.checkpointing {
-                    Checkpointing::None => "no checkpointing",
-                    Checkpointing::Full => "full checkpointing",
-                    Checkpointing::Selective => "selective checkpointing",
-                    Checkpointing::Optimal => "checkpointing as needed",
+                    Checkpointing::None => "no gradient checkpointing",
+                    Checkpointing::Full => "gradient checkpointing",
+                    Checkpointing::Selective => "selective gradient checkpointing",
+                    Checkpointing::Optimal => "gradient checkpointing as needed",
                 }
                 .to_owned(),
             );
             if run.accumulation > 1 {
-                words.push(format!("{} passes a step", run.accumulation));
+                words.push(format!("gradient accumulation {}", run.accumulation));
             }
             if let Some(lora) = run.lora {
-                words.push(format!("adapters of rank {} on {} weights", lora.rank, self.format.name()));
+                words.push(adapters(lora.rank, self.format));
             }
         }
         words.push(
@@ -70,6 +70,12 @@ impl Question {
         }
         words.join(" · ")
     }
+}
+
+/// Low-rank adapters on frozen weights: people call them QLoRA where those have 4 bits.
+fn adapters(rank: u64, base: Format) -> String {
+    let name = if base.bits() < 8.0 { "QLoRA" } else { "LoRA" };
+    format!("{name} r={rank} on {} weights", base.name())
 }
 
 /// What is not nothing, largest first.
@@ -109,15 +115,17 @@ pub(super) fn describe(c: &Config, full: u64, half: u64, blocks: u64) -> String 
     }
     words.push(format!("micro-batch {} x {}", c.micro_batch, c.accumulation));
     words.push(match (full, half) {
-        (0, 0) => "nothing recomputed".to_owned(),
-        (full, 0) if full == blocks => "all blocks recomputed".to_owned(),
-        (0, half) => format!("attention core of {half} of {blocks} blocks recomputed"),
-        (full, 0) => format!("{full} of {blocks} blocks recomputed"),
-        (full, half) => format!("{full} of {blocks} blocks recomputed, the attention core of {half}"),
+        (0, 0) => "no gradient checkpointing".to_owned(),
+        (full, 0) if full == blocks => "gradient checkpointing".to_owned(),
+        (0, half) => format!("gradient checkpointing of the attention core of {half} of {blocks} blocks"),
+        (full, 0) => format!("gradient checkpointing of {full} of {blocks} blocks"),
+        (full, half) => {
+            format!("gradient checkpointing of {full} of {blocks} blocks, of the attention core of {half}")
+        }
     });
     words.push(c.optimizer.name().to_owned());
     if let Some(lora) = c.lora {
-        words.push(format!("adapters of rank {} on {} weights", lora.rank, c.format.name()));
+        words.push(adapters(lora.rank, c.format));
     }
     let away: Vec<&str> = [
         (c.offload.optimizer, "optimizer"),
@@ -129,7 +137,7 @@ pub(super) fn describe(c: &Config, full: u64, half: u64, blocks: u64) -> String 
     .map(|(_, name)| *name)
     .collect();
     if !away.is_empty() {
-        words.push(format!("{} on the host", away.join(" and ")));
+        words.push(format!("CPU offload of {}", away.join(" and ")));
     }
     words.join(" · ")
 }

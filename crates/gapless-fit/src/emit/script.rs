@@ -52,9 +52,11 @@ fn title(recipe: &Recipe) -> String {
     let config = &recipe.config;
     let name: String = recipe.name.chars().filter(|c| !c.is_control() && *c != '"' && *c != '\\').collect();
     let recomputed = match (recipe.recompute.len(), recipe.selective.len()) {
-        (0, 0) => "nothing recomputed".to_owned(),
-        (full, 0) => format!("{full} of {} blocks recomputed", recipe.blocks),
-        (full, half) => format!("{full} of {} blocks recomputed, {half} in part", recipe.blocks),
+        (0, 0) => "no gradient checkpointing".to_owned(),
+        (full, 0) => format!("gradient checkpointing of {full} of {} blocks", recipe.blocks),
+        (full, half) => {
+            format!("gradient checkpointing of {full} of {} blocks, {half} in part", recipe.blocks)
+        }
     };
     format!(
         "{name}: {}, {}, micro-batch {} x {} of {}, {recomputed}.",

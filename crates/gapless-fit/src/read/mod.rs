@@ -108,7 +108,7 @@ pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
         }
         None => unsupported(
             "this is not the description of a model",
-            "give a config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in model's name",
+            "give a config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in model's name; `gapless report` reads the recording of a run",
         )
         .named(text),
     }

@@ -10,6 +10,7 @@ pub use text::text;
 
 use crate::sim::{Cause, Outcome, Run};
 use crate::words::{Node, Pod};
+use gapless_trace::numbers::{count as grouped, plural as counted};
 
 /// A run with its name.
 #[derive(Clone, Debug)]
@@ -39,22 +40,4 @@ fn refusals(run: &Run) -> Vec<(Cause, usize)> {
 /// Free GPUs at the end that a typical request could not use, in per cent of all GPUs.
 fn fragmented(run: &Run) -> f64 {
     run.curve.last().map_or(0.0, |point| point.fragmented)
-}
-
-/// A number and its noun, in the plural unless there is one.
-fn counted(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
-}
-
-/// A number with commas.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }

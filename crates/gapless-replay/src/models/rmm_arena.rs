@@ -61,7 +61,8 @@ impl FromStr for RmmArenaSettings {
     fn from_str(text: &str) -> Result<RmmArenaSettings, SettingsError> {
         let mut parsed = RmmArenaSettings::default();
         for setting in settings(Self::NAME, Self::KEYS, text)? {
-            let bytes = setting.bytes("at least 1 MiB, such as 10GiB", |bytes| bytes >= SUPERBLOCK)?;
+            let bytes = setting
+                .bytes("a size with its unit, at least 1 MiB, such as 10GiB", |bytes| bytes >= SUPERBLOCK)?;
             parsed.size = Some(bytes);
         }
         Ok(parsed)

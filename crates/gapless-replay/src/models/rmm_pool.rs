@@ -59,9 +59,10 @@ impl FromStr for RmmPoolSettings {
     fn from_str(text: &str) -> Result<RmmPoolSettings, SettingsError> {
         let mut parsed = RmmPoolSettings::default();
         for setting in settings(Self::NAME, Self::KEYS, text)? {
-            let bytes = setting.bytes("a number of bytes that is a multiple of 256, such as 10GiB", |b| {
-                b.is_multiple_of(UNIT)
-            })?;
+            let bytes = setting
+                .bytes("a size with its unit, a multiple of 256 bytes, such as 10GiB", |b| {
+                    b.is_multiple_of(UNIT)
+                })?;
             if setting.key == "initial" {
                 parsed.initial = Some(bytes);
             } else {
@@ -392,8 +393,11 @@ mod tests {
         assert_eq!(new("initial:1MiB"), Ok(()));
         let message = |text: &str| new(text).expect_err("refused").to_string();
         assert!(message("initial:2MiB").contains("initial is 2.00 MiB, but the card has 1.00 MiB to give"));
-        assert!(message("maximum:256").contains("more than maximum, 256 B"), "the default is more than that");
-        assert!(message("initial:100").contains("a multiple of 256"));
+        assert!(
+            message("maximum:256B").contains("more than maximum, 256 B"),
+            "the default is more than that"
+        );
+        assert!(message("initial:100B").contains("a multiple of 256"));
         assert!(message("size:1").contains("it has initial, maximum"));
     }
 }

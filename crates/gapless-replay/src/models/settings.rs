@@ -84,13 +84,15 @@ impl Setting<'_> {
         share.ok_or_else(|| self.bad("a share of the card, above 0 and at most 1, such as 0.75"))
     }
 
-    /// A number of bytes for which `fits` holds.
+    /// A number of bytes for which `fits` holds; only zero needs no unit.
     pub(super) fn bytes(
         &self,
         wanted: &'static str,
         fits: impl Fn(u64) -> bool,
     ) -> Result<u64, SettingsError> {
-        let bytes = self.value.parse::<Bytes>().ok().map(|bytes| bytes.0).filter(|&bytes| fits(bytes));
+        let has_unit = self.value.ends_with(|last: char| last.is_ascii_alphabetic());
+        let bytes = self.value.parse::<Bytes>().ok().map(|bytes| bytes.0);
+        let bytes = bytes.filter(|&bytes| (has_unit || bytes == 0) && fits(bytes));
         bytes.ok_or_else(|| self.bad(wanted))
     }
 }

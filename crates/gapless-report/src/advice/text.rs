@@ -4,8 +4,9 @@
 use super::{Advice, Answer, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;
 use crate::text::layout::{command, indent};
-use crate::text::paint::{BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bytes, clean, count, percent};
+use crate::text::paint::{BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bytes, clean, percent};
 use crate::text::table::{Align, Table};
+use crate::text::{count, plural};
 use std::fmt::Write;
 
 use Align::{Left, Right};
@@ -80,8 +81,8 @@ fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
     row("smallest card", if s.needs_larger_card(a) { format!("{card}: it grows") } else { card });
     // A run that ended early made fewer calls for that reason alone: then only what the other one costs is told.
     let costs: fn(&Setting) -> String = |t| {
-        let calls = format!("{} device allocs, {} frees", count(t.device_allocs), count(t.device_frees));
-        format!("{calls}, {} retries, {} in the driver", count(t.retries), driver_time(t.driver_time_ms))
+        let calls = [plural(t.device_allocs, "device alloc"), plural(t.device_frees, "free")].join(", ");
+        format!("{calls}, {}, {} in the driver", plural(t.retries, "retry"), driver_time(t.driver_time_ms))
     };
     if before.survives {
         // What grows is a cost, what shrinks is a gain, and what stays the same is neither.

@@ -5,6 +5,7 @@ use super::subject::Subject;
 use super::verdict::Verdict;
 use super::words::{excess, title, unknown_title, value};
 use crate::markdown::{Side, Table, code, escape};
+use crate::text::plural;
 use std::fmt::Write;
 
 use Side::{Left, Right};
@@ -45,5 +46,5 @@ pub fn markdown(verdict: &Verdict, subject: &Subject) -> String {
 }
 
 fn limits(count: usize) -> String {
-    if count == 1 { "1 limit".to_owned() } else { format!("{count} limits") }
+    plural(count as u64, "limit")
 }

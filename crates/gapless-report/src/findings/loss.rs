@@ -41,6 +41,7 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
         help +=
             "; `gapless advise FILE` replays this run with hundreds of settings and shows what each saves";
     }
+    let finding = won_back(c, finding, lost);
     let path = &c.report.source.path;
     let plain = path != "-" && path.chars().all(|c| c.is_ascii_alphanumeric() || "._-/+".contains(c));
     let finding = match () {
@@ -49,6 +50,26 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
         () => finding,
     };
     Some(finding.help(help))
+}
+
+/// What lies free is the most that can be won back. What a setting does win back is known where the run was replayed
+/// with it, and is then what the finding ranks by.
+fn won_back(c: &Context<'_>, mut finding: Finding, most: u64) -> Finding {
+    let Some(answer) = c.report.advice.iter().flatten().find(|answer| answer.device == c.device.device)
+    else {
+        return finding.evidence(format!(
+            "{} is the most that could be won back: a setting wins back a part of it, which `gapless advise` measures",
+            bytes(most)
+        ));
+    };
+    let saving = answer.suggestions.first().map_or(0, |best| best.saving);
+    finding.bytes = saving.min(most);
+    let words = if saving == 0 {
+        "no setting that was replayed wins back any of it".to_owned()
+    } else {
+        format!("the best setting that was replayed wins back {}", bytes(saving))
+    };
+    finding.evidence(words)
 }
 
 /// The setting, for the release of PyTorch that made the run.
@@ -89,7 +110,12 @@ fn stranded(c: &Context<'_>) -> Option<Finding> {
         "{} is stranded at the peak: free, but other blocks keep its segments from being released",
         bytes(lost)
     );
-    let finding = c.finding("GAP102", Severity::Warning, lost, headline);
+    let finding = won_back(c, c.finding("GAP102", Severity::Warning, lost, headline), lost);
+    // The same bytes are not promised twice.
+    let finding = match fragmentation(c) {
+        Some(_) => Finding { evidence: vec!["GAP101 counts these bytes too".to_owned()], ..finding },
+        None => finding,
+    };
     let finding = if c.expandable() { finding } else { finding.suggest(expandable_setting(c)) };
     Some(
         finding

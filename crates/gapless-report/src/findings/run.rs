@@ -2,6 +2,7 @@
 
 use super::{Context, MIB, Rule, bytes, percent, share};
 use crate::finding::{Finding, Severity};
+use crate::text::plural;
 
 pub(super) const RULES: &[Rule] =
     &[growth, slow_growth, out_of_memory, retries, device_calls, activations, optimizer_state, one_holder];
@@ -20,14 +21,17 @@ fn growth(c: &Context<'_>) -> Option<Finding> {
     }
     let total: u64 = growth.growers.iter().map(|g| g.total).sum();
     let per_step = bytes(leaking as u64);
-    let headline =
-        format!("live bytes grow by {per_step} a step: {} kept over {} steps", bytes(total), growth.steps);
+    let headline = format!(
+        "live bytes grow by {per_step} a step: {} kept over {}",
+        bytes(total),
+        plural(growth.steps as u64, "step")
+    );
     let mut finding = c.finding("GAP201", Severity::Warning, total, headline);
     for grower in growth.growers.iter().take(4) {
         finding = finding.evidence(format!(
-            "{} a step, {} allocations, by {}",
+            "{} a step, {}, by {}",
             bytes(grower.bytes_per_step as u64),
-            grower.count,
+            plural(grower.count, "allocation"),
             grower.label
         ));
     }
@@ -51,9 +55,9 @@ fn slow_growth(c: &Context<'_>) -> Option<Finding> {
     Some(
         c.finding("GAP202", Severity::Info, total, headline)
             .evidence(format!(
-                "{} over {} steps, most by {}",
+                "{} over {}, most by {}",
                 bytes(total),
-                growth.steps,
+                plural(growth.steps as u64, "step"),
                 growth.growers[0].label
             ))
             .help("harmless for a short run; kept loss tensors look like this (log loss.item() instead)"),
@@ -121,7 +125,7 @@ fn retries(c: &Context<'_>) -> Option<Finding> {
     };
     Some(
         c.finding("GAP302", Severity::Warning, 0, headline)
-            .evidence(format!("{} device calls took memory, {} gave it back", churn.device_allocs, churn.device_frees))
+            .evidence(format!("{} took memory, {} gave it back", plural(churn.device_allocs, "device call"), churn.device_frees))
             .help(
                 "each flush waits for the device and takes the memory again: the run is at its limit; less live memory, or less \
                  fragmentation, makes it faster",
@@ -166,6 +170,11 @@ fn activations(c: &Context<'_>) -> Option<Finding> {
     );
     Some(
         c.finding("GAP401", Severity::Info, kinds.activations, headline)
+            .evidence(format!(
+                "with the temporaries of the steps, {}, {} of it can shrink with the batch",
+                bytes(kinds.temporaries),
+                percent(kinds.activations + kinds.temporaries, in_use)
+            ))
             .evidence(c.device.kinds.evidence.clone())
             .help(
                 "a smaller micro-batch with gradient accumulation, or checkpointing the blocks, acts on these bytes; a leaner \
@@ -205,7 +214,12 @@ fn one_holder(c: &Context<'_>) -> Option<Finding> {
     let headline = format!("one line holds {} of the peak: {}", share(holder.share), holder.label);
     Some(
         c.finding("GAP403", Severity::Info, holder.bytes, headline)
-            .evidence(format!("{} in {} allocations ({})", bytes(holder.bytes), holder.count, holder.kind))
+            .evidence(format!(
+                "{} in {} ({})",
+                bytes(holder.bytes),
+                plural(holder.count, "allocation"),
+                holder.kind
+            ))
             .help("start there: computing it in chunks, or in place, lowers the peak by up to that much"),
     )
 }

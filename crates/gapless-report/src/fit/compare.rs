@@ -1,8 +1,9 @@
 //! Two answers, and what makes the difference between them: the contract `gapless.fit-compare/1` and its text.
 
 use super::model::Fit;
-use super::paint::{BOLD, DIM, RESET, clean, words};
+use super::paint::{BOLD, DIM, RESET, clean, paragraph, words};
 use super::{COMPARE_SCHEMA, sorted};
+use crate::text::{shorten, width};
 use gapless_fit::ask::{Estimate, Question};
 use gapless_trace::Bytes;
 use serde::Serialize;
@@ -58,22 +59,20 @@ impl Comparison<'_> {
         let mut out = String::new();
         for (letter, side) in [("A", a), ("B", b)] {
             let (q, e) = (side.question, side.estimate);
-            let _ = writeln!(
-                out,
-                "{BOLD}{letter}  {}{RESET}  {DIM}{}{RESET}",
-                clean(side.asked),
-                clean(&q.model.name)
-            );
-            let _ = writeln!(out, "   {}", q.headline());
+            let lead = format!("{BOLD}{letter}  {}{RESET}  ", clean(side.asked));
+            paragraph(&mut out, &lead, "   ", &clean(&q.model.name), DIM);
+            paragraph(&mut out, "   ", "     ", &q.headline(), "");
             let fits = if e.verdict.fits() { "fits" } else { "does not fit" };
-            let _ =
-                writeln!(out, "   {fits} on {}; the peak is in {}", q.gpu_name, clean(&e.peak_at.words()));
+            let where_ = format!("{fits} on {}; the peak is in {}", q.gpu_name, clean(&e.peak_at.words()));
+            paragraph(&mut out, "   ", "     ", &where_, "");
         }
-        let _ = writeln!(out, "\n  {BOLD}{:<26} {:>10} {:>10} {:>11}{RESET}", "", "A", "B", "B - A");
+        let names = width().saturating_sub(38).clamp(12, 26);
+        let _ = writeln!(out, "\n  {BOLD}{:<names$} {:>10} {:>10} {:>11}{RESET}", "", "A", "B", "B - A");
         let line = |out: &mut String, name: &str, a: u64, b: u64, style: &str| {
+            let name = shorten(name, names);
             let _ = writeln!(
                 out,
-                "  {style}{name:<26} {:>10} {:>10} {:>11}{RESET}",
+                "  {style}{name:<names$} {:>10} {:>10} {:>11}{RESET}",
                 Bytes(a).to_string(),
                 Bytes(b).to_string(),
                 signed(a, b)
@@ -87,20 +86,17 @@ impl Comparison<'_> {
         }
         let moved = b.estimate.peak_allocated.0 as i64 - a.estimate.peak_allocated.0 as i64;
         if let Some((name, x, y)) = rows.first().filter(|(_, x, y)| x != y) {
-            let _ = writeln!(
-                out,
-                "\n  {DIM}Of {} at the peak, {} is {}.{RESET}",
-                signed(0, moved.unsigned_abs()).replace('+', if moved < 0 { "-" } else { "+" }),
-                signed(*x, *y),
-                words(name)
-            );
+            let total = signed(0, moved.unsigned_abs()).replace('+', if moved < 0 { "-" } else { "+" });
+            let text = format!("Of {total} at the peak, {} is {}.", signed(*x, *y), words(name));
+            out.push('\n');
+            paragraph(&mut out, "  ", "  ", &text, DIM);
         }
         if a.estimate.peak_at.phase != b.estimate.peak_at.phase {
-            let _ = writeln!(
-                out,
-                "  {DIM}The peak moves from {} to {}: components are those alive at each one's own peak.{RESET}",
+            let text = format!(
+                "The peak moves from {} to {}: components are those alive at each one's own peak.",
                 a.estimate.peak_at.phase, b.estimate.peak_at.phase
             );
+            paragraph(&mut out, "  ", "  ", &text, DIM);
         }
         out
     }

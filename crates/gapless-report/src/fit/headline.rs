@@ -4,7 +4,9 @@
 use super::paint::{billions, seconds, words};
 use super::text::{alternative, no_layout, short_of, source};
 use crate::headline::{Bar, Headline, List, Part, Tile, Tone};
+use crate::text::plural;
 use gapless_fit::ask::{Answer, Estimate, Plans, Question};
+use gapless_fit::settings::Engine;
 use gapless_fit::simulated::Verdict;
 use gapless_trace::Bytes;
 
@@ -55,17 +57,22 @@ fn verdict(q: &Question, e: &Estimate, is_plan: bool) -> (String, Tone) {
         Verdict::FitsTightly => "; the allocator has to give cached memory back".to_owned(),
         Verdict::DoesNotFit => short_of(q, e).replace("\n  ", "; "),
     };
+    if let (Verdict::Fits, Some(taken)) = (e.verdict, e.taken) {
+        let engine = q.engine.map_or("the engine", Engine::name);
+        let share = taken.share_of(memory) * 100.0;
+        let title = format!(
+            "fits on {}{how}: {engine} takes {taken} of {memory}{each}, {share:.0} %; what was asked needs {total} of it",
+            q.gpu_name
+        );
+        return (title, tone);
+    }
     (format!("{word} on {}{how}: {total} of {memory}{each}, {share:.0} %{more}", q.gpu_name), tone)
 }
 
 fn figures(q: &Question, e: &Estimate) -> Vec<Tile> {
     let bar = format!("± {:.0} %", e.error * 100.0);
     let beside = format!("with {} of context and libraries", e.context);
-    let blocks = match e.blocks {
-        0 => String::new(),
-        1 => "1 block".to_owned(),
-        many => format!("{many} blocks"),
-    };
+    let blocks = if e.blocks == 0 { String::new() } else { plural(e.blocks, "block") };
     let worst = if q.cluster.gpus() > 1 { ", on the worst GPU" } else { "" };
     let mut tiles = vec![
         Tile::new("Process total", e.process_total().to_string(), format!("{beside}{worst}")).strong(),
@@ -75,12 +82,21 @@ fn figures(q: &Question, e: &Estimate) -> Vec<Tile> {
         Tile::new("Memory of the GPU", q.memory().to_string(), q.gpu_name.clone()),
         Tile::new("Parameters", billions(e.parameters), blocks),
     ];
+    if let Some(taken) = e.taken {
+        tiles.push(
+            Tile::new("Engine takes", taken.to_string(), "its share of the card, filled with cache").strong(),
+        );
+    }
     if let Some(ours) = e.gapless_reserved {
         tiles.push(Tile::new("On Gapless", ours.to_string(), "what the Gapless allocator would hold"));
     }
     if !e.recomputed.is_empty() {
         let value = format!("{} of {}", e.recomputed.len(), e.blocks);
-        tiles.push(Tile::new("Recomputed", value, "blocks run forward again in backward"));
+        tiles.push(Tile::new(
+            "Recomputed",
+            value,
+            "blocks under gradient checkpointing: they run forward again",
+        ));
     }
     tiles
 }

@@ -28,6 +28,8 @@ pub struct Fit {
     pub context: Option<u64>,
     pub communication: Option<u64>,
     pub host: Option<u64>,
+    /// What a serving engine takes of the device: it fills its share with cache, asked for or not.
+    pub engine_takes: Option<u64>,
     pub gapless_reserved: Option<u64>,
     pub floor: Option<u64>,
     pub error: Option<f64>,
@@ -225,6 +227,7 @@ impl Fit {
             context: e.map(|e| e.context.0),
             communication: e.map(|e| e.outside.0),
             host: e.map(|e| e.host.0),
+            engine_takes: e.and_then(|e| e.taken).map(|taken| taken.0),
             gapless_reserved: e.and_then(|e| e.gapless_reserved).map(|b| b.0),
             floor: e.and_then(|e| e.floor).map(|b| b.0),
             error: e.map(|e| e.error),

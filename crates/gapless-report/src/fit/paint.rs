@@ -1,15 +1,14 @@
 //! Styles and words that the texts of an answer share.
 
+use crate::text::{visible, width, wrap};
 use std::fmt::Write;
 
-pub(super) const BOLD: &str = "\x1b[1m";
-pub(super) const DIM: &str = "\x1b[2m";
-pub(super) const RED: &str = "\x1b[1;31m";
-pub(super) const GREEN: &str = "\x1b[1;32m";
-pub(super) const YELLOW: &str = "\x1b[1;33m";
-pub(super) const CYAN: &str = "\x1b[36m";
-pub(super) const RESET: &str = "\x1b[0m";
-pub(super) const WIDTH: usize = 72;
+pub(super) use crate::text::{BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clean};
+
+/// The columns of a bar across the page.
+pub(super) fn bar_width() -> usize {
+    width().saturating_sub(8).min(72)
+}
 
 /// A style for each component, so that bar and table belong together.
 pub(super) fn style(component: &str) -> &'static str {
@@ -41,26 +40,13 @@ pub(super) fn billions(count: u64) -> String {
     }
 }
 
-/// Names come from files: control characters must not reach the terminal.
-pub(super) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
 /// Words wrapped to the page.
 pub(super) fn paragraph(out: &mut String, first: &str, rest: &str, text: &str, style: &str) {
-    let (mut line, mut lead) = (String::new(), first);
-    for word in text.split_whitespace() {
-        if !line.is_empty() && lead.chars().count() + line.chars().count() + 1 + word.chars().count() > 100 {
-            let _ = writeln!(out, "{lead}{style}{line}{RESET}");
-            lead = rest;
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
+    let room = width().saturating_sub(visible(first).max(visible(rest)));
+    for (i, line) in wrap(text, room).iter().enumerate() {
+        let lead = if i == 0 { first } else { rest };
+        let _ = writeln!(out, "{lead}{style}{line}{}", if style.is_empty() { "" } else { RESET });
     }
-    let _ = writeln!(out, "{lead}{style}{line}{RESET}");
 }
 
 /// A time in the unit that suits it.

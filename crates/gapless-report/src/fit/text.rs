@@ -1,11 +1,13 @@
 //! An answer for people: the verdict first, then the account, then the step over time, then plans.
 
 use super::paint::{
-    BOLD, CYAN, DIM, GREEN, RED, RESET, WIDTH, YELLOW, billions, clean, paragraph, seconds, style, words,
+    BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bar_width, billions, clean, paragraph, seconds, style, words,
 };
 use super::why;
-use gapless_fit::ask::{Answer, Estimate, Method, Plans, Question, Row, at_batch};
+use crate::text::{plural, shorten, visible, width};
+use gapless_fit::ask::{Answer, Estimate, Method, Plans, Question, Row, Shape, at_batch};
 use gapless_fit::formulas::Term;
+use gapless_fit::settings::Engine;
 use gapless_fit::simulated::Verdict;
 use gapless_fit::tune::LargestBatch;
 use gapless_trace::Bytes;
@@ -42,7 +44,8 @@ pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -
     if let Some(terms) = terms {
         why::text(&mut out, terms);
     } else if hint {
-        let _ = writeln!(out, "\n{DIM}{}{RESET}", next(q, answer));
+        out.push('\n');
+        paragraph(&mut out, "", "", next(q, answer), DIM);
     }
     out
 }
@@ -64,10 +67,12 @@ fn next(q: &Question, answer: &Answer) -> &'static str {
 fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
     let mut facts = vec![format!("{} parameters", billions(parameters))];
     if blocks > 0 {
-        facts.push(format!("{blocks} block{}", if blocks == 1 { "" } else { "s" }));
+        facts.push(plural(blocks, "block"));
     }
-    let _ = writeln!(out, "{BOLD}{}{RESET}  {DIM}{}{RESET}", clean(&q.model.name), facts.join(" · "));
-    let _ = writeln!(out, "{}", q.headline());
+    let room = width().saturating_sub(facts.iter().map(|fact| visible(fact) + 3).sum());
+    let lead = format!("{BOLD}{}{RESET}  ", shorten(&clean(&q.model.name), room));
+    crate::text::facts(out, &lead, &facts);
+    paragraph(out, "", "  ", &q.headline(), "");
     for note in &q.notes {
         paragraph(out, "", "      ", &format!("note: {}", clean(note)), DIM);
     }
@@ -80,7 +85,7 @@ pub(super) fn no_layout(q: &Question, answer: &Answer) -> String {
         answer.plans.as_ref().and_then(|plans| plans.least_needed).map_or_else(String::new, |bytes| {
             format!("; the least that any needs is {} of {} each", Bytes(bytes), q.memory())
         });
-    format!("no layout over {gpus} GPU{} holds what was asked{least}", if gpus == 1 { "" } else { "s" })
+    format!("no layout over {} holds what was asked{least}", plural(gpus, "GPU"))
 }
 
 /// What fits where what was asked does not, in one line.
@@ -123,6 +128,17 @@ fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
     let share = total.share_of(memory) * 100.0;
     let each = if q.cluster.gpus() > 1 { " each" } else { "" };
     let _ = match e.verdict {
+        Verdict::Fits if e.taken.is_some() => {
+            let taken = e.taken.unwrap_or_default();
+            let engine = q.engine.map_or("the engine", Engine::name);
+            writeln!(
+                out,
+                "\n  {GREEN}fits{RESET} on {BOLD}{}{RESET}{how}: {engine} takes {taken} of {memory}{each}, {:.0} %\n  \
+                 {DIM}weights, cache for what was asked, and the rest of the process need {total} of it{RESET}",
+                q.gpu_name,
+                taken.share_of(memory) * 100.0
+            )
+        }
         Verdict::Fits => writeln!(
             out,
             "\n  {GREEN}fits{RESET} on {BOLD}{}{RESET}{how}: {total} of {memory}{each}, {share:.0} %",
@@ -140,9 +156,10 @@ fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
             short_of(q, e)
         ),
     };
+    let columns = bar_width();
     // All of the card, and what would be beyond it.
     let scale = total.0.max(memory.0).max(1);
-    let cells = |bytes: u64| (bytes as f64 / scale as f64 * WIDTH as f64).round() as usize;
+    let cells = |bytes: u64| (bytes as f64 / scale as f64 * columns as f64).round() as usize;
     let mut bar = String::new();
     let mut used = 0;
     let mut sum = 0;
@@ -156,18 +173,26 @@ fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
             used = to;
         }
     }
-    let left = WIDTH.saturating_sub(used);
+    let left = columns.saturating_sub(used);
     let _ = writeln!(out, "  {bar}{DIM}{}{RESET}", "·".repeat(left));
     if total > memory {
-        let at = cells(memory.0).min(WIDTH.saturating_sub(1));
-        let _ = writeln!(out, "  {}{RED}▲ the card ends here{RESET}", " ".repeat(at));
+        let at = cells(memory.0).min(columns.saturating_sub(1));
+        let words = "the card ends here";
+        let _ = if at + 4 + words.len() <= width() {
+            writeln!(out, "  {}{RED}▲ {words}{RESET}", " ".repeat(at))
+        } else {
+            writeln!(out, "  {}{RED}{words} ▲{RESET}", " ".repeat(at.saturating_sub(words.len() + 1)))
+        };
     }
 }
 
 fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     let _ = writeln!(out);
     let row = |out: &mut String, name: &str, bytes: Bytes, aside: String| {
-        let _ = writeln!(out, "  {name:<16} {bytes:>9}  {DIM}{aside}{RESET}");
+        // Of a value with its unit the width is the text's.
+        let lead = format!("  {name:<16} {:>9}  ", bytes.to_string());
+        let below = " ".repeat(if width() < 70 { 6 } else { visible(&lead) });
+        paragraph(out, &lead, &below, &aside, DIM);
     };
     row(out, "peak allocated", e.peak_allocated, format!("± {:.0} %: {}", e.error * 100.0, source(e.method)));
     let ours =
@@ -189,13 +214,15 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     if e.host > Bytes::ZERO {
         row(out, "host memory", e.host, "for each GPU, pinned".to_owned());
     }
+    if let Some(taken) = e.taken {
+        let aside = "the engine fills its share of the card with cache, asked for or not";
+        row(out, "engine takes", taken, aside.to_owned());
+    }
     if !e.recomputed.is_empty() && e.blocks > 0 {
-        let _ = writeln!(
-            out,
-            "  {:<16} {:>9}  {DIM}blocks run forward again in backward{RESET}",
-            "recomputed",
-            format!("{} of {}", e.recomputed.len(), e.blocks)
-        );
+        let count = format!("{} of {}", e.recomputed.len(), e.blocks);
+        let lead = format!("  {:<16} {count:>9}  ", "recomputed");
+        let below = " ".repeat(if width() < 70 { 6 } else { visible(&lead) });
+        paragraph(out, &lead, &below, "blocks under gradient checkpointing: they run forward again", DIM);
     }
 }
 
@@ -208,7 +235,8 @@ pub(super) fn source(method: Method) -> &'static str {
 }
 
 fn components(out: &mut String, e: &Estimate) {
-    let _ = writeln!(out, "\n  {BOLD}Alive at the peak{RESET}  {DIM}{}{RESET}", clean(&e.peak_at.words()));
+    section(out, "Alive at the peak", &clean(&e.peak_at.words()));
+    let longest = width().saturating_sub(52).clamp(8, 36);
     let total = e.peak_allocated.0.max(1);
     let mut rows = e.components.clone();
     rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -220,7 +248,7 @@ fn components(out: &mut String, e: &Estimate) {
         rows.push(("all else", small));
     }
     for (name, bytes) in rows {
-        let cells = (bytes as f64 / largest as f64 * 36.0).round() as usize;
+        let cells = (bytes as f64 / largest as f64 * longest as f64).round() as usize;
         let _ = writeln!(
             out,
             "    {:<26} {:>9}  {:>5.1} %  {}{}{RESET}",
@@ -241,10 +269,8 @@ fn shape(out: &mut String, e: &Estimate) {
         return;
     }
     let top = shape.most.iter().copied().max().unwrap_or(1).max(1);
-    let _ = writeln!(
-        out,
-        "\n  {BOLD}One step over time{RESET}  {DIM}allocated bytes, allocation by allocation{RESET}"
-    );
+    section(out, "One step over time", "allocated bytes, allocation by allocation");
+    let shape = &narrowed(shape, width().saturating_sub(4));
     for row in [1u64, 0] {
         let line: String = shape
             .most
@@ -259,15 +285,75 @@ fn shape(out: &mut String, e: &Estimate) {
             .collect();
         let _ = writeln!(out, "    {CYAN}{}{RESET}", line.trim_end());
     }
-    let mut names = String::new();
-    let mut peaks = String::new();
-    for (name, columns, peak) in &shape.phases {
-        let width = (*columns).max(name.len() + 3).max(11);
-        let _ = write!(names, "{:<width$}", format!("└ {name}"));
-        let _ = write!(peaks, "{:<width$}", format!("  {}", Bytes(*peak)));
+    match labels(shape, width().saturating_sub(4)) {
+        Some([names, peaks]) => {
+            let _ = writeln!(out, "    {DIM}{names}{RESET}");
+            let _ = writeln!(out, "    {DIM}{peaks}{RESET}");
+        }
+        None => {
+            let all: Vec<String> =
+                shape.phases.iter().map(|(name, _, peak)| format!("{name} {}", Bytes(*peak))).collect();
+            paragraph(out, "    ", "    ", &all.join(" · "), DIM);
+        }
     }
-    let _ = writeln!(out, "    {DIM}{}{RESET}", names.trim_end());
-    let _ = writeln!(out, "    {DIM}{}{RESET}", peaks.trim_end());
+}
+
+/// The names of the phases and their peaks, each below where its phase begins, or further left where there is no room;
+/// `None` where they do not fit in `columns` at all.
+fn labels(shape: &Shape, columns: usize) -> Option<[String; 2]> {
+    let cells: Vec<[String; 2]> = shape
+        .phases
+        .iter()
+        .map(|(name, _, peak)| [format!("└ {name}"), format!("  {}", Bytes(*peak))])
+        .collect();
+    let mut starts: Vec<usize> = Vec::new();
+    let mut at = 0;
+    for (_, wide, _) in &shape.phases {
+        starts.push(at);
+        at += wide;
+    }
+    let mut end = columns;
+    for (start, cell) in starts.iter_mut().zip(&cells).rev() {
+        let wide = cell.iter().map(|text| visible(text)).max().unwrap_or(0);
+        *start = (*start).min(end.checked_sub(wide)?);
+        end = start.saturating_sub(1);
+    }
+    let line = |row: usize| {
+        let mut line = String::new();
+        for (start, cell) in starts.iter().zip(&cells) {
+            line.push_str(&" ".repeat(start.saturating_sub(visible(&line))));
+            line.push_str(&cell[row]);
+        }
+        line
+    };
+    Some([line(0), line(1)])
+}
+
+/// The same picture in at most so many columns.
+fn narrowed(shape: &Shape, columns: usize) -> Shape {
+    let all = shape.most.len();
+    if all <= columns {
+        return shape.clone();
+    }
+    let most = (0..columns)
+        .map(|column| {
+            let (from, to) = (column * all / columns, (column + 1) * all / columns);
+            shape.most[from..to.max(from + 1)].iter().copied().max().unwrap_or(0)
+        })
+        .collect();
+    let phases = shape.phases.iter().map(|&(name, wide, peak)| (name, (wide * columns / all).max(1), peak));
+    Shape { most, phases: phases.collect() }
+}
+
+/// A title, and what is to be said beside it.
+fn section(out: &mut String, title: &str, aside: &str) {
+    out.push('\n');
+    if visible(title) + visible(aside) + 4 <= width() {
+        let _ = writeln!(out, "  {BOLD}{title}{RESET}  {DIM}{aside}{RESET}");
+        return;
+    }
+    paragraph(out, "  ", "  ", title, BOLD);
+    paragraph(out, "    ", "    ", aside, DIM);
 }
 
 fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
@@ -277,21 +363,24 @@ fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
         }
         Some(found) => {
             let tight = if found.verdict == Verdict::FitsTightly { ", tightly" } else { "" };
-            let _ = writeln!(
-                out,
-                "\n  largest batch on {BOLD}{}{RESET}: {GREEN}{}{RESET}{tight}  {DIM}{} would take {}; {} simulations, no trial run{RESET}",
-                q.gpu_name,
-                found.batch,
+            out.push('\n');
+            let lead = format!(
+                "  largest batch on {BOLD}{}{RESET}: {GREEN}{}{RESET}{tight}  ",
+                q.gpu_name, found.batch
+            );
+            let aside = format!(
+                "{} would take {}; {}, no trial run",
                 found.batch + 1,
                 found.next,
-                found.looked_at
+                plural(found.looked_at as u64, "simulation")
             );
+            paragraph(out, &lead, "    ", &aside, DIM);
         }
     }
 }
 
 fn plans(out: &mut String, plans: &Plans) {
-    let _ = writeln!(out, "\n  {BOLD}{}{RESET}  {DIM}cheapest first{RESET}", plans.title);
+    section(out, &plans.title, "cheapest first");
     if plans.rows.is_empty() {
         let least = plans
             .least_needed
@@ -308,21 +397,22 @@ fn plans(out: &mut String, plans: &Plans) {
 }
 
 fn plan(out: &mut String, place: usize, row: &Row) {
-    let _ = writeln!(out, "   {BOLD}{place:>2}{RESET}  {}", row.words);
+    paragraph(out, &format!("   {BOLD}{place:>2}{RESET}  "), "       ", &row.words, "");
     let exact = if row.exact { "" } else { "~" };
     let batch = row.largest_batch.map_or_else(String::new, |b| format!(" · up to batch {b}"));
-    let _ = writeln!(
-        out,
-        "       {GREEN}{exact}{}{RESET} of memory{batch} · {CYAN}{}{RESET} {}{DIM}{}{RESET}",
+    let lead = format!(
+        "       {GREEN}{exact}{}{RESET} of memory{batch} · {CYAN}{}{RESET} ",
         row.process_total,
-        seconds(row.seconds),
-        row.unit,
-        if row.cost.is_empty() {
-            String::new()
-        } else {
-            let terms: Vec<String> =
-                row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
-            format!(": {}", terms.join(", "))
-        }
+        seconds(row.seconds)
     );
+    let terms: Vec<String> = row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
+    let cost = if terms.is_empty() { String::new() } else { format!(": {}", terms.join(", ")) };
+    let aside = format!("{}{cost}", row.unit);
+    // The figures stay on one line; what the time is made of goes on below.
+    if visible(&lead) + visible(&aside) <= width() {
+        let _ = writeln!(out, "{lead}{}{DIM}{cost}{RESET}", row.unit);
+    } else {
+        let _ = writeln!(out, "{lead}{}", row.unit);
+        paragraph(out, "         ", "         ", cost.trim_start_matches(": "), DIM);
+    }
 }

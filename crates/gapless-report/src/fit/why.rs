@@ -6,17 +6,16 @@ use gapless_trace::Bytes;
 use std::fmt::Write;
 
 pub(super) fn text(out: &mut String, terms: &[Term]) {
-    let _ = writeln!(
-        out,
-        "\n  {BOLD}Where the numbers come from{RESET}  {DIM}simulated first, closed forms beside them{RESET}"
-    );
+    out.push('\n');
+    let title = format!("  {BOLD}Where the numbers come from{RESET}  ");
+    paragraph(out, &title, "    ", "simulated first, closed forms beside them", DIM);
     for term in terms {
         let value = match term.unit {
             Unit::Bytes => Bytes(term.value).to_string(),
             _ => billions(term.value),
         };
         let _ = writeln!(out, "    {BOLD}{}{RESET}  {value}", words(term.name));
-        let _ = writeln!(out, "      = {}", term.equation);
+        paragraph(out, "      = ", "        ", term.equation, "");
         if !term.inputs.is_empty() {
             let inputs: Vec<String> =
                 term.inputs.iter().map(|(symbol, value)| format!("{symbol} = {value}")).collect();

@@ -147,8 +147,7 @@ fn survivors(out: &mut String, a: &Autopsy) {
     let _ = writeln!(out, "\n  {BOLD}What would have served it{RESET}");
     for s in &a.survivors {
         command(out, "    ", &clean(&s.line), CYAN);
-        let retries =
-            if s.retries == 1 { "1 retry".to_owned() } else { format!("{} retries", count(s.retries)) };
+        let retries = plural(s.retries, "retry");
         let needs = s.needs.as_ref().map_or_else(String::new, |v| format!(", needs torch {v} or later"));
         let _ = writeln!(out, "      {DIM}peak reserved {}, {retries}{needs}{RESET}", bytes(s.peak_reserved));
     }

@@ -10,7 +10,7 @@ use super::robust::median;
 use super::summary::Summary;
 use super::{Run, divergence, groups, summary};
 use crate::model::Tool;
-use crate::text::{bytes, count, duration, percent, plural};
+use crate::text::{bytes, count, duration, percent, plural, verb};
 use rustc_hash::FxHashSet;
 
 /// Points of all timelines together, and the least and most of one.
@@ -149,6 +149,7 @@ fn holder(row: &Excess) -> OddHolder {
 
 fn sentence(cause: &Cause, peers: usize) -> String {
     let others = plural(peers as u64, "replica");
+    let not = verb(peers as u64, "does not", "do not");
     match &cause.facts {
         Facts::Failed { times, asked, device_free } => format!(
             "a request of {} failed here ({}), with {} free on the device; on most other ranks none failed",
@@ -165,10 +166,10 @@ fn sentence(cause: &Cause, peers: usize) -> String {
             plural(*steps as u64, "step")
         ),
         Facts::Holds { more, lasting: true } => {
-            format!("it holds {} that its {others} do not hold, until the end", bytes(*more))
+            format!("it holds {} that its {others} {not} hold, until the end", bytes(*more))
         }
         Facts::Holds { more, lasting: false } => {
-            format!("it holds {} within a step that its {others} do not hold", bytes(*more))
+            format!("it holds {} within a step that its {others} {not} hold", bytes(*more))
         }
         Facts::Larger { share, step } => {
             let when = step.map_or_else(String::new, |step| format!(", most in step {step}"));

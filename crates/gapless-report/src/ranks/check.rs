@@ -6,6 +6,7 @@
 use super::{Run, Summary, assemble, groups};
 use crate::check::{Budgets, CheckError, Checked, Found, Row, SCHEMA, Unit, Unknown, Verdict};
 use crate::model::Report;
+use crate::text::plural;
 use gapless_trace::Bytes;
 use serde::Deserialize;
 
@@ -152,7 +153,7 @@ fn spread(members: &[(u32, &Summary)], limit: f64) -> Vec<Row> {
             value,
             limit,
             passed: value <= limit,
-            against: format!("highest peak / mean peak - 1 of {} replicas", ranks.len()),
+            against: format!("highest peak / mean peak - 1 of {}", plural(ranks.len() as u64, "replica")),
         }
     };
     groups::groups(&summaries).into_iter().map(row).collect()

@@ -6,7 +6,7 @@ use super::model::{OddHolder, RankRow, Ranks};
 use super::text::ranges;
 use crate::check::{Noticed, Subject};
 use crate::markdown::{Side, Table, code, details, escape, finding};
-use crate::text::{bytes, count, duration, percent, plural, shorten};
+use crate::text::{bytes, count, duration, percent, plural, shorten, verb};
 use std::fmt::Write;
 
 use Side::{Left, Right};
@@ -102,11 +102,14 @@ fn below(ranks: &Ranks) -> String {
     for wait in ranks.waiting.iter().take(LISTED) {
         let _ = writeln!(
             out,
-            "\nIf ranks meet after every step, {} wait {} a step for rank {}, and hold {} each meanwhile.",
+            "\nIf ranks meet after every step, {} {} {} a step for rank {}, and {} {}{} meanwhile.",
             plural(wait.ranks, "rank"),
+            verb(wait.ranks, "waits", "wait"),
             duration(wait.us_per_step as u64),
             wait.for_rank,
-            bytes(wait.held_bytes)
+            verb(wait.ranks, "holds", "hold"),
+            bytes(wait.held_bytes),
+            verb(wait.ranks, "", " each")
         );
     }
     out.push_str(&problems(ranks));

@@ -8,7 +8,7 @@ use super::robust::median;
 use crate::text::table::{Align, Table};
 use crate::text::{
     BOLD, CYAN, DIM, RED, RESET, YELLOW, bars, bytes, clean, count, duration, facts as layout_facts, indent,
-    percent, plural, shorten, width, wrap,
+    percent, plural, shorten, verb, width, wrap,
 };
 use std::fmt::Write;
 
@@ -55,7 +55,7 @@ fn head(out: &mut String, ranks: &Ranks) {
     let numbers: std::collections::BTreeSet<u32> = ranks.ranks.iter().map(|row| row.rank).collect();
     let mut facts = vec![plural(numbers.len() as u64, "rank"), plural(ranks.files, "file")];
     let events: u64 = readable(ranks).filter_map(|row| row.events).sum();
-    facts.push(format!("{} events", count(events)));
+    facts.push(plural(events, "event"));
     facts.push(ranks.numbering.clone());
     let _ = writeln!(out, "{BOLD}{}{RESET}", shorten(&clean(&ranks.path), width()));
     layout_facts(out, "", &facts);
@@ -344,11 +344,14 @@ fn divergence(out: &mut String, ranks: &Ranks) {
 fn waiting(out: &mut String, ranks: &Ranks) {
     for wait in ranks.waiting.iter().take(LISTED) {
         let text = format!(
-            "if ranks meet after every step, {} wait {} a step for rank {}, and hold {} each meanwhile",
+            "if ranks meet after every step, {} {} {} a step for rank {}, and {} {}{} meanwhile",
             plural(wait.ranks, "rank"),
+            verb(wait.ranks, "waits", "wait"),
             duration(wait.us_per_step as u64),
             wait.for_rank,
-            bytes(wait.held_bytes)
+            verb(wait.ranks, "holds", "hold"),
+            bytes(wait.held_bytes),
+            verb(wait.ranks, "", " each")
         );
         heading(out, "Waiting", &text, "");
     }

@@ -95,7 +95,7 @@ fn losses(out: &mut String, d: &DeviceReport) {
         return;
     }
     section(out, "Held and not used", "");
-    let mut table = Table::new(&[Left, Right, Right]);
+    let mut table = Table::new(&[Left, Right, Right]).names(0, 14);
     table.row(DIM, vec![String::new(), "at peak allocated".to_owned(), "at peak reserved".to_owned()]);
     type Row = (&'static str, fn(&MomentInfo) -> String);
     let rows: [Row; 6] = [
@@ -125,10 +125,11 @@ fn kinds(out: &mut String, d: &DeviceReport) {
         "What the bytes are at peak allocated",
         &format!("inferred; shares of {} {whole}", bytes(total)),
     );
+    let longest = width().saturating_sub(40).clamp(8, 40);
     let mut table = Table::new(&[Left, Right, Right, Left]);
     for (name, value) in rows {
         let part = value as f64 / total as f64;
-        let bar: String = std::iter::repeat_n('█', (part * 40.0).round() as usize).collect();
+        let bar: String = std::iter::repeat_n('█', (part * longest as f64).round() as usize).collect();
         table.row("", vec![name.to_owned(), bytes(value), percent(part), bar]);
     }
     table.render(out, "    ");
@@ -205,7 +206,7 @@ fn parts(out: &mut String, d: &DeviceReport) {
     }
     section(out, "Pools and streams at peak reserved", "");
     let align = [Left, Left, Right, Right, Right, Right, Right];
-    let mut table = Table::new(&align).names(0, 12).names(1, 8);
+    let mut table = Table::new(&align).names(0, 12).names(1, 8).spare(&[5, 4]);
     let head = ["pool", "stream", "reserved", "active", "free", "stranded", "largest free"];
     table.row(DIM, head.iter().map(|&h| h.to_owned()).collect());
     for p in d.at_peak_reserved.pools.iter().take(12) {
@@ -267,8 +268,8 @@ pub(super) fn steps(out: &mut String, d: &DeviceReport) {
         let slope = bytes(growth.bytes_per_step.abs() as u64);
         let _ = writeln!(
             out,
-            "    {DIM}live bytes at step ends: {sign}{slope} a step over {} steps{RESET}",
-            growth.steps
+            "    {DIM}live bytes at step ends: {sign}{slope} a step over {}{RESET}",
+            plural(growth.steps as u64, "step")
         );
     }
 }
@@ -281,24 +282,20 @@ fn churn(out: &mut String, d: &DeviceReport) {
     let c = &d.churn;
     let mut facts = Vec::new();
     if let Some(rate) = c.allocations_per_second {
-        facts.push(format!("{} allocations a second", count(rate.round() as u64)));
+        facts.push(format!("{} a second", plural(rate.round() as u64, "allocation")));
     }
     if let Some(each) = c.allocations_per_step {
         facts.push(format!("{} a step", count(each.round() as u64)));
     }
     facts.push(format!(
-        "{} device calls took memory, {} gave it back",
-        count(c.device_allocs),
+        "{} took memory, {} gave it back",
+        plural(c.device_allocs, "device call"),
         count(c.device_frees)
     ));
     if let Some(calls) = c.device_calls_after_warmup {
         facts.push(format!("{} of them after the first two steps", count(calls)));
     }
-    facts.push(if c.retries == 1 {
-        "1 cache flush".to_owned()
-    } else {
-        format!("{} cache flushes", count(c.retries))
-    });
+    facts.push(plural(c.retries, "cache flush"));
     facts.push(format!("{} out of memory", count(c.ooms.len() as u64)));
     indent(out, "    ", &facts.join(" · "), "");
 }

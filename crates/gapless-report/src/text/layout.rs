@@ -14,14 +14,18 @@ const WIDEST: usize = 120;
 
 static COLUMNS: AtomicUsize = AtomicUsize::new(DEFAULT_WIDTH);
 
-/// Sets the width of all texts made from now on, at least 80 and at most 120 columns. A program calls it when it knows
+/// Figures and their names need this much.
+const NARROWEST: usize = 40;
+
+/// Sets the width of all texts made from now on, at least 40 and at most 120 columns. A program calls it when it knows
 /// that its output goes to a terminal of that width.
 pub fn set_width(columns: usize) {
-    COLUMNS.store(columns.clamp(DEFAULT_WIDTH, WIDEST), Ordering::Relaxed);
+    COLUMNS.store(columns.clamp(NARROWEST, WIDEST), Ordering::Relaxed);
 }
 
 /// The columns of a line.
-pub(crate) fn width() -> usize {
+#[must_use]
+pub fn width() -> usize {
     COLUMNS.load(Ordering::Relaxed)
 }
 
@@ -61,8 +65,95 @@ pub(crate) fn facts(out: &mut String, lead: &str, facts: &[String]) {
     }
 }
 
+/// The whole text within `width` columns: a line that is wider goes on below, further in. What breaks its lines
+/// itself is left as it is; this is for everything else. Words stay whole, because a path or a command is copied.
+#[must_use]
+pub fn fit(text: &str, width: usize) -> String {
+    if text.lines().all(|line| visible(line) <= width) {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len() + 64);
+    for line in text.split_inclusive('\n') {
+        if visible(line.trim_end()) <= width {
+            out.push_str(line);
+            continue;
+        }
+        let spaces = |text: &str| text.len() - text.trim_start_matches(' ').len();
+        let lead = spaces(line);
+        let below = " ".repeat((lead + 2).min(width / 2));
+        out.push_str(&line[..lead]);
+        let (mut used, mut is_first) = (lead, true);
+        let mut rest = line[lead..].trim_end_matches('\n');
+        while !rest.is_empty() {
+            let gap = spaces(rest);
+            let end = rest[gap..].find(' ').map_or(rest.len(), |end| gap + end);
+            let (space, word) = rest[..end].split_at(gap);
+            if !is_first && used + gap + visible(word) > width {
+                out.push('\n');
+                out.push_str(&below);
+                used = below.len();
+            } else {
+                out.push_str(space);
+                used += gap;
+            }
+            out.push_str(word);
+            used += visible(word);
+            is_first = false;
+            rest = &rest[end..];
+        }
+        if line.ends_with('\n') {
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// The same text in ASCII, for a terminal that shows nothing else. Most characters keep their one column.
+#[must_use]
+pub fn ascii(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            _ if c.is_ascii() => out.push(c),
+            '→' => out.push_str("->"),
+            '←' => out.push_str("<-"),
+            '±' => out.push_str("+-"),
+            '≤' => out.push_str("<="),
+            '≥' => out.push_str(">="),
+            'Ψ' => out.push_str("Psi"),
+            _ => out.push(match c {
+                '·' | '−' | '–' | '—' | '─' | '━' | '▃' => '-',
+                '×' => 'x',
+                '›' => '>',
+                '…' => '~',
+                'µ' | 'μ' => 'u',
+                '▁' | '░' => '.',
+                '▂' | '▒' => ':',
+                '▄' => '=',
+                '▅' => '+',
+                '▆' => '*',
+                '▇' => '%',
+                '█' | '▓' => '#',
+                '│' | '┃' | '▏' | '▎' | '▍' | '▌' | '▋' | '▊' | '▉' => '|',
+                '└' | '┘' | '┌' | '┐' | '├' | '┤' | '┬' | '┴' | '┼' | '╭' | '╮' | '╯' | '╰' => {
+                    '+'
+                }
+                '▲' | '↑' => '^',
+                '▼' | '↓' => 'v',
+                '▶' => '>',
+                '\u{a0}' => ' ',
+                '‘' | '’' => '\'',
+                '“' | '”' => '"',
+                _ => '?',
+            }),
+        }
+    }
+    out
+}
+
 /// Breaks `text` at spaces into lines of at most `width` columns; a word that is longer is broken too.
-pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+#[must_use]
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     let mut used = 0;
@@ -126,7 +217,8 @@ fn pieces(word: &str, width: usize) -> Vec<String> {
 /// At most `width` columns. What stands behind a name (`model.layers.*.weight · train.py:26 step`) goes first. Of a
 /// path of names (`train.py:26 step › model.py:9 forward`) the outer ones go next, since the innermost tells holders
 /// apart; then the middle, since file names say most at their ends.
-pub(crate) fn shorten(text: &str, width: usize) -> String {
+#[must_use]
+pub fn shorten(text: &str, width: usize) -> String {
     const INWARDS: &str = " › ";
     const BEHIND: &str = " · ";
     if text.width() <= width || width < 4 {
@@ -137,6 +229,38 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
     }
     if let Some((_, inner)) = text.split_once(INWARDS) {
         return shorten(inner, width);
+    }
+    if let Some(shortened) = shorten_place(text, width) {
+        return shortened;
+    }
+    middle(text, width)
+}
+
+/// `model.py:59 forward`: the number of the line is kept, and what is longer of file and function gives first.
+fn shorten_place(text: &str, width: usize) -> Option<String> {
+    let (place, function) = text.split_once(' ')?;
+    let (file, line) = place.rsplit_once(':')?;
+    if line.is_empty() || !line.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    const LEAST: usize = 4;
+    let room = width.checked_sub(line.len() + 2).filter(|&room| room >= 2 * LEAST)?;
+    let (wide_file, wide_function) = (file.width(), function.width());
+    let half = room / 2;
+    let (for_file, for_function) = if wide_file <= half {
+        (wide_file, room - wide_file)
+    } else if wide_function <= half {
+        (room - wide_function, wide_function)
+    } else {
+        (half, room - half)
+    };
+    Some(format!("{}:{line} {}", middle(file, for_file), middle(function, for_function)))
+}
+
+/// Without its middle; the end says most.
+fn middle(text: &str, width: usize) -> String {
+    if text.width() <= width || width < 4 {
+        return text.to_owned();
     }
     let head = (width - 1) / 3;
     let tail = width - 1 - head;
@@ -191,6 +315,41 @@ mod tests {
         );
         assert_eq!(wrap("\x1b[1;31maa\x1b[0m bb cc", 5).len(), 2, "styles take no room");
         assert_eq!(wrap("日本 日本", 5), ["日本", "日本"], "two columns each");
+    }
+
+    #[test]
+    fn a_line_that_is_too_wide_goes_on_below_and_a_long_word_stays_whole() {
+        let path = "/a/path/".repeat(12);
+        let text = format!("short\n  {}\n  {path} b\n", "a few words ".repeat(12).trim_end());
+        let fitted = fit(&text, DEFAULT_WIDTH);
+        let lines: Vec<&str> = fitted.lines().collect();
+        assert_eq!(lines[0], "short");
+        assert!(lines.iter().all(|line| line.width() <= DEFAULT_WIDTH || line.contains(&path)), "{fitted}");
+        assert!(lines[2].starts_with("    a") || lines[2].starts_with("    few"), "{fitted}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&fitted), words(&text), "nothing is lost");
+        assert_eq!(fit("a  b\n", 80), "a  b\n");
+    }
+
+    #[test]
+    fn ascii_is_ascii_whatever_comes() {
+        let all = "a · b × c › d … ± 2 % → µs ▁▂▃▄▅▆▇█▒░ ─━└▲ é 日本 Ψ";
+        let plain = ascii(all);
+        assert!(plain.is_ascii(), "{plain}");
+        assert!(plain.starts_with("a - b x c > d ~ +- 2 % -> us .:-=+*%#:. --+^ ? ?? Psi"), "{plain}");
+        // Bars rise in eight different letters.
+        let bars: std::collections::BTreeSet<char> = ascii("▁▂▃▄▅▆▇█").chars().collect();
+        assert_eq!(bars.len(), 8);
+    }
+
+    #[test]
+    fn the_number_of_a_line_survives_every_width() {
+        let name = "a_module_with_a_very_long_name.py:1234 SomeClass.a_function_with_a_very_long_name";
+        for width in 16..name.len() {
+            let short = shorten(name, width);
+            assert!(short.width() <= width && short.contains(":1234 "), "{width}: {short}");
+        }
+        assert_eq!(shorten("x.py:7 a_function_with_a_very_long_name", 24), "x.py:7 a_fun…y_long_name");
     }
 
     #[test]

@@ -9,14 +9,14 @@ pub(crate) mod source;
 pub(crate) mod table;
 mod tree;
 
+pub use gapless_trace::numbers::{count, plural, verb};
 pub use host_leaks::render as render_leaks;
-pub use paint::count;
 pub use tree::render as render_tree;
 
-pub use layout::{DEFAULT_WIDTH, set_width};
-pub(crate) use layout::{facts, indent, shorten, visible, width, wrap};
+pub use layout::{DEFAULT_WIDTH, ascii, fit, set_width, shorten, width, wrap};
+pub(crate) use layout::{facts, indent, visible};
 pub(crate) use paint::{
-    BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bars, bytes, clean, duration, percent, plural,
+    BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bars, bytes, clean, duration, percent,
 };
 
 use crate::model::Report;

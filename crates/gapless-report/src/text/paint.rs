@@ -45,25 +45,6 @@ pub(crate) fn percent(value: f64) -> String {
     format!("{hundredths:.digits$} %")
 }
 
-/// An integer with thin groups of three: 190,112.
-#[must_use]
-pub fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// "1 event", "2 events".
-pub(crate) fn plural(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,13 +52,5 @@ mod tests {
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(clean("a\x1b[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        assert_eq!(
-            [count(7), count(1_000), count(26_389), count(1_234_567)],
-            ["7", "1,000", "26,389", "1,234,567"]
-        );
     }
 }

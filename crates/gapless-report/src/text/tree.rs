@@ -1,10 +1,10 @@
-//! `gapless report --tree`: the bytes at peak allocated as a tree of stacks, outermost line first, within 80 columns.
+//! `gapless report --tree`: the bytes at peak allocated as a tree of stacks, outermost line first, within the width of a line.
 //!
 //! Frames of torch and of the standard library are folded, except the innermost one of a stack. A line that has one
 //! child of the same size stands on one row with it. Branches below 1 % are one row with their number and bytes. Blocks
 //! without a stack are grouped by kind, then by block size. The root is the active bytes then, as in the JSON.
 
-use super::{BOLD, DIM, RESET, bytes, clean, count, percent, plural, shorten};
+use super::{BOLD, DIM, RESET, bytes, clean, percent, plural, shorten, width};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use gapless_trace::kinds::Kind;
 use gapless_trace::naming::{INSIDE, Names, Origin};
@@ -13,7 +13,6 @@ use gapless_trace::{Bytes, StackId};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 
-const WIDTH: usize = 80;
 /// Bytes and share in front of a row.
 const HEAD: usize = 17;
 /// Rows of deeper levels are not indented further, so that there is room for their text.
@@ -142,16 +141,12 @@ impl Tree {
             let (at, depth) = match row {
                 Row::Node(at, depth) => (at, depth),
                 Row::Folded { branches, bytes, depth } => {
-                    let branches = if branches == 1 {
-                        "1 branch".to_owned()
-                    } else {
-                        format!("{} branches", count(branches as u64))
-                    };
+                    let branches = plural(branches as u64, "branch");
                     line(out, whole, bytes, depth, &format!("{branches} below 1 %"), DIM);
                     continue;
                 }
             };
-            let (last, text) = self.chain(at, WIDTH - HEAD - indent(depth));
+            let (last, text) = self.chain(at, width() - HEAD - indent(depth));
             line(out, whole, self.nodes[at].bytes, depth, &text, "");
             let children = &self.nodes[last].children;
             let large = |&&child: &&usize| self.nodes[child].bytes.saturating_mul(SMALLEST) >= whole;
@@ -197,7 +192,7 @@ fn line(out: &mut String, whole: u64, held: u64, depth: usize, text: &str, style
     let indent = indent(depth);
     let head =
         format!("{:>8} {:>6}  {:indent$}", bytes(held), percent(Bytes(held).share_of(Bytes(whole))), "");
-    let text = shorten(text, WIDTH - head.chars().count());
+    let text = shorten(text, width() - head.chars().count());
     let _ = writeln!(out, "{style}{head}{text}{}", if style.is_empty() { "" } else { RESET });
 }
 
@@ -259,7 +254,7 @@ mod tests {
         tree(&stacks).render(&mut out);
         assert!(out.lines().count() > 100);
         for row in out.replace(DIM, "").replace(RESET, "").lines() {
-            assert!(row.chars().count() <= WIDTH, "{row}");
+            assert!(row.chars().count() <= width(), "{row}");
         }
     }
 }

@@ -10,6 +10,7 @@ use super::process;
 use super::tables;
 use super::walk::{Blocks, Tail, after_end, check_file_header, check_header, check_payload, short_tail};
 use crate::events::Events;
+use crate::numbers::{plural, verb};
 use crate::trace::{DeviceTrace, Note, Trace};
 use std::io::Read;
 
@@ -419,8 +420,9 @@ impl Builder {
             notes.push(Note {
                 code: "gtrace-newer",
                 text: format!(
-                    "{} block(s) of kinds that this build does not know were left out",
-                    self.skipped
+                    "{} of kinds that this build does not know {} left out",
+                    plural(self.skipped as u64, "block"),
+                    verb(self.skipped as u64, "was", "were")
                 ),
             });
         }

@@ -1,6 +1,7 @@
 //! What had to be inferred while a history was rebuilt, and how that is said.
 
 use crate::history::History;
+use crate::numbers::{plural, verb};
 use crate::trace::Note;
 use crate::words::{Bytes, Tick};
 
@@ -32,9 +33,9 @@ impl Repairs {
                 .filter(|a| a.end > history.last_tick && !a.stack.is_none())
                 .count();
             let mut text = format!(
-                "the recording begins with {held} in {} allocations already held; they were rebuilt from the \
+                "the recording begins with {held} in {} already held; they were rebuilt from the \
                  final segments, and peaks before the recording are not known",
-                history.preexisting
+                plural(history.preexisting as u64, "allocation")
             );
             if seen > 0 {
                 text += &format!(
@@ -48,9 +49,9 @@ impl Repairs {
             note(
                 "recording-restarts",
                 format!(
-                    "the recording begins again {} time(s) at the addresses of its first events: what was held \
+                    "the recording begins again {} at the addresses of its first events: what was held \
                      before is taken as released there",
-                    self.restarts
+                    plural(self.restarts as u64, "time")
                 ),
             );
         }
@@ -58,8 +59,9 @@ impl Repairs {
             note(
                 "segment-frees-missing",
                 format!(
-                    "{} segment(s) were taken again without a recorded release; the release is taken as implied",
-                    self.implied_segment_frees
+                    "{} {} taken again without a recorded release; the release is taken as implied",
+                    plural(self.implied_segment_frees as u64, "segment"),
+                    verb(self.implied_segment_frees as u64, "was", "were")
                 ),
             );
         }
@@ -67,8 +69,9 @@ impl Repairs {
             note(
                 "blocks-trimmed",
                 format!(
-                    "{} block(s) were smaller than the recorded settings say (were they changed during the run?)",
-                    self.trimmed_blocks
+                    "{} {} smaller than the recorded settings say (were they changed during the run?)",
+                    plural(self.trimmed_blocks as u64, "block"),
+                    verb(self.trimmed_blocks as u64, "was", "were")
                 ),
             );
         }
@@ -76,9 +79,10 @@ impl Repairs {
             note(
                 "final-state-differs",
                 format!(
-                    "{} block(s) or segment(s) of the final snapshot differ from what the events lead to: figures \
+                    "{} of the final snapshot {} from what the events lead to: figures \
                      may be off by their sizes",
-                    self.final_differences
+                    plural(self.final_differences as u64, "block"),
+                    verb(self.final_differences as u64, "differs", "differ")
                 ),
             );
         }

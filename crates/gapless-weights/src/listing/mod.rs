@@ -116,7 +116,7 @@ fn other_files(path: &Path) -> Vec<PathBuf> {
 
 fn file(path: &Path) -> Result<Listing> {
     let input = Input::open(path)?;
-    let start = input.bytes(0, 8.min(input.size as usize))?;
+    let start = input.bytes(0, 512.min(input.size as usize))?;
     let named = |problem: Fault| Error::Format { path: path.to_owned(), problem };
     let (format, tensors, notes) = if start.starts_with(b"GGUF") {
         let (tensors, notes) = of_gguf(&input).map_err(named)?;
@@ -126,6 +126,12 @@ fn file(path: &Path) -> Result<Listing> {
         ("NumPy", tensors, notes)
     } else if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         archive(&input).map_err(named)?
+    } else if let Some(what) = trace(&start) {
+        return Error::refused(
+            path,
+            what,
+            "`gapless report` reads recordings of memory, compressed or not; weights must not be compressed as a whole",
+        );
     } else if start.starts_with(b"\x80\x02")
         || start.starts_with(b"\x80\x04")
         || start.starts_with(b"\x80\x05")
@@ -145,6 +151,17 @@ fn file(path: &Path) -> Result<Listing> {
     };
     input.check_unchanged()?;
     Ok(Listing { format, files: vec![path.to_owned()], tensors, notes })
+}
+
+/// What a file is that `gapless report` may read.
+fn trace(start: &[u8]) -> Option<&'static str> {
+    let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
+    if start.starts_with(b"GTRACE") || has(b"device_traces") || start.starts_with(b"\x80") && has(b"segments")
+    {
+        return Some("this is a recording of memory, not weights");
+    }
+    let is_compressed = start.starts_with(b"\x1f\x8b") || start.starts_with(b"\x28\xb5\x2f\xfd");
+    is_compressed.then_some("this file is compressed, with gzip or zstd")
 }
 
 /// An ONNX file has no magic number: its first field is the version, or it has the name.

@@ -26,7 +26,7 @@ pub(crate) struct AdviseArgs {
     pub(crate) rank: Option<u32>,
 
     /// The memory of the card that the run must fit on [default: unlimited]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
 
     /// Only this device [default: the first; of many ranks, all]

@@ -41,11 +41,11 @@ pub(crate) struct CheckArgs {
     pub(crate) device: Option<u32>,
 
     /// The most device memory that the process may hold
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) max_peak_reserved: Option<String>,
 
     /// The most memory that may be allocated at once
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) max_peak_allocated: Option<String>,
 
     /// The highest 1 - peak allocated / peak reserved, as 0.15 or 15%
@@ -53,7 +53,7 @@ pub(crate) struct CheckArgs {
     pub(crate) max_fragmentation: Option<String>,
 
     /// The most that live bytes may grow from step to step
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) max_growth_per_step: Option<String>,
 
     /// Of many ranks: the highest value of highest peak / mean peak - 1 among replicas, as 0.05 or 5%

@@ -15,7 +15,7 @@ pub(crate) struct ExportArgs {
     pub(crate) file: PathBuf,
 
     /// The output format [default: from the file name of -o]
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, alias = "format", value_enum, value_name = "FORMAT")]
     pub(crate) to: Option<ExportFormat>,
 
     /// The output file [default: standard output]
@@ -31,7 +31,7 @@ pub(crate) struct ExportArgs {
     pub(crate) steps: Option<String>,
 
     /// Leave out allocations smaller than this (Perfetto) [default: 1MiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) min_size: Option<String>,
 }
 

@@ -12,6 +12,7 @@ Examples:
   gapless fit ./my-model --precision amp-bf16 --max-batch      the largest batch, without trial runs
   gapless fit qwen3-32b --infer --gpu l40s --quantize int4 --kv-tokens 32768
   gapless fit gpt-oss-20b --infer --engine vllm --gpu h100     weights, blocks of the cache, what is left
+  gapless fit llama-3-8b --lora r=16,base=nf4 --gpu 4090       QLoRA on 24 GiB; --lora r=16 is LoRA
   gapless fit llama-3-70b --gpus 8 --nodes 2 --gpu h100        a plan over 16 GPUs
   gapless fit gpt2 --gpu 4090 --batch 64 --emit torch --out plan/
   gapless fit llama-3-8b --why                                 every number with its equation, inputs and source
@@ -121,20 +122,37 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, value_name = "OPTIMIZER", help_heading = "The run")]
     pub(crate) optimizer: Option<OptimizerArg>,
 
-    /// What is run again in backward instead of kept; auto: as few blocks as fit [default: none]
-    #[arg(long, value_enum, value_name = "WHAT", help_heading = "The run")]
+    /// Gradient checkpointing (activation recomputation): what is run again in backward instead of kept; auto: as few
+    /// blocks as fit [default: none]
+    #[arg(
+        long,
+        visible_alias = "gradient-checkpointing",
+        alias = "activation-checkpointing",
+        value_enum,
+        value_name = "WHAT",
+        num_args = 0..=1,
+        default_missing_value = "full",
+        help_heading = "The run"
+    )]
     pub(crate) checkpointing: Option<CheckpointingArg>,
 
     /// How attention is computed [default: the model's own, else sdpa]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "The run")]
     pub(crate) attention: Option<AttentionArg>,
 
-    /// Train low-rank adapters on a frozen model: r=16, or r=16,targets=qv,base=nf4 [default: targets=all,base=bf16]
+    /// LoRA: train low-rank adapters on a frozen model: r=16, or r=16,targets=qv,base=nf4 (QLoRA) [default:
+    /// targets=all,base=bf16]
     #[arg(long, value_name = "r=N,...", help_heading = "The run")]
     pub(crate) lora: Option<String>,
 
-    /// Forward and backward passes before each step of the optimizer [default: 1]
-    #[arg(long, value_name = "N", help_heading = "The run")]
+    /// Gradient accumulation: forward and backward passes before each step of the optimizer [default: 1]
+    #[arg(
+        long,
+        alias = "gradient-accumulation",
+        alias = "gradient-accumulation-steps",
+        value_name = "N",
+        help_heading = "The run"
+    )]
     pub(crate) grad_accum: Option<u64>,
 
     /// Tokens that the key-value cache holds, all sequences together [default: batch x seq]
@@ -161,8 +179,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "NAME", help_heading = "The hardware")]
     pub(crate) gpu: Option<String>,
 
-    /// Memory of the device, as 24GiB, instead of the named one's
-    #[arg(long, value_name = "BYTES", help_heading = "The hardware")]
+    /// Memory of the device, instead of the named one's: 24GiB or 24G (2^30 each), or 24GB (10^9 each)
+    #[arg(long, value_name = "SIZE", help_heading = "The hardware")]
     pub(crate) memory: Option<String>,
 
     /// Devices of a node [default: 1, or as many as the degrees need]
@@ -174,7 +192,7 @@ pub(crate) struct Settings {
     pub(crate) nodes: Option<u64>,
 
     /// Memory of the host for each GPU, for offloading [default: 128GiB]
-    #[arg(long, value_name = "BYTES", help_heading = "The hardware")]
+    #[arg(long, value_name = "SIZE", help_heading = "The hardware")]
     pub(crate) host_memory: Option<String>,
 
     /// Data-parallel degree
@@ -201,18 +219,30 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, value_name = "STAGE", help_heading = "Over several GPUs")]
     pub(crate) zero: Option<ZeroArg>,
 
-    /// What lives on the host while it is not used: optimizer, params, activations
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT", help_heading = "Over several GPUs")]
+    /// CPU offload: what lives on the host while it is not used: optimizer, params, activations
+    #[arg(
+        long,
+        visible_alias = "cpu-offload",
+        value_enum,
+        value_delimiter = ',',
+        value_name = "WHAT",
+        help_heading = "Over several GPUs"
+    )]
     pub(crate) offload: Option<Vec<OffloadArg>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionArg {
+    #[value(alias = "float32", alias = "32")]
     Fp32,
+    #[value(alias = "bfloat16")]
     Bf16,
+    #[value(alias = "float16", alias = "half", alias = "16")]
     Fp16,
     /// fp32 weights under torch.autocast
+    #[value(alias = "bf16-mixed")]
     AmpBf16,
+    #[value(alias = "fp16-mixed", alias = "16-mixed")]
     AmpFp16,
     /// 16-bit weights and gradients, fp32 master copies and states (ZeRO, DeepSpeed)
     Mixed,
@@ -224,8 +254,10 @@ pub(crate) enum PrecisionArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OptimizerArg {
+    #[value(alias = "adam")]
     Adamw,
     AdamwFused,
+    #[value(alias = "adamw-8bit", alias = "adam8bit", alias = "paged-adamw-8bit")]
     Adamw8bit,
     Sgd,
     SgdMomentum,
@@ -238,7 +270,9 @@ pub(crate) enum OptimizerArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CheckpointingArg {
+    #[value(alias = "off", alias = "no", alias = "false")]
     None,
+    #[value(alias = "on", alias = "yes", alias = "true", alias = "gradient")]
     Full,
     Selective,
     Auto,
@@ -282,7 +316,9 @@ pub(crate) enum ZeroArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OffloadArg {
+    #[value(alias = "optimizer-state", alias = "optimizer-states", alias = "optim")]
     Optimizer,
+    #[value(alias = "parameters", alias = "param", alias = "weights")]
     Params,
     Activations,
 }

@@ -205,7 +205,7 @@ pub(crate) struct AdviseArgs {
     pub(crate) file: PathBuf,
 
     /// The memory of a GPU, to tell how many pods could share one
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) gpu_memory: Option<String>,
 
     #[arg(long, value_enum, default_value_t = AdviseFormat::Text)]

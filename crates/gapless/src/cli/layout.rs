@@ -15,6 +15,7 @@ pub(super) fn tidy(command: Command) -> Command {
         Some(text) => command.after_help(lay_out(&text)),
         None => command,
     };
+    let command = super::formats::explain(command);
     let verbs: Vec<String> = command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
     verbs.iter().fold(command, |command, verb| command.mut_subcommand(verb, tidy))
 }

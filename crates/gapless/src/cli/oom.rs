@@ -21,7 +21,7 @@ pub(crate) struct OomArgs {
     pub(crate) file: PathBuf,
 
     /// The most memory that the process could use [default: inferred from the trace]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
 
     /// Only this device [default: the one where it failed]

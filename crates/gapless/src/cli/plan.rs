@@ -24,7 +24,7 @@ pub(crate) struct PlanArgs {
     pub(crate) file: PathBuf,
 
     /// Find a plan within this many bytes [default: as low as possible]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
 
     /// How long to search: 500ms, 10s, 2min
@@ -40,11 +40,11 @@ pub(crate) struct PlanArgs {
     pub(crate) threads: usize,
 
     /// Align every buffer to at least this many bytes
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) align: Option<String>,
 
     /// Split memory into heaps of at most this size; no buffer spans two heaps
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) chunk: Option<String>,
 
     /// Only these steps of a trace, from 0, half-open: 3..5, 3.., ..5 or 3

@@ -16,7 +16,7 @@ pub(crate) struct ReplayArgs {
     pub(crate) with: Vec<String>,
 
     /// The memory of the card [default: unlimited]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
 
     /// Find the smallest card on which each allocator can serve the run

@@ -24,15 +24,15 @@ interpreters that ignore PYTHONPATH (python -I, -E, -S).
 Exit code: that of the program, or 2 if the program could not be started.")]
 pub(crate) struct RunArgs {
     /// Take this much of each device's memory when CUDA starts
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) reserve: Option<String>,
 
     /// Let the allocator hold at most this much of each device's memory
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<String>,
 
     /// Use at most this much of each device's memory, including context and libraries
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) budget: Option<String>,
 
     /// Share each device with other processes of this user: a tenant's name and share, such as a:30GiB, a:60% or
@@ -57,7 +57,7 @@ pub(crate) struct RunArgs {
     pub(crate) stacks: RecordStacks,
 
     /// The most disk space for the recording; Gapless keeps the newest events, in FILE and in an older file beside it
-    #[arg(long, value_name = "BYTES", requires = "record")]
+    #[arg(long, value_name = "SIZE", requires = "record")]
     pub(crate) record_limit: Option<String>,
 
     /// Also serve the host's memory: every malloc of the program and of the programs that it starts
@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
 
     /// Let the program and those that it starts hold at most this much of the host's memory together; auto: 90 % of
     /// the cgroup's limit
-    #[arg(long, value_name = "BYTES", requires = "host")]
+    #[arg(long, value_name = "SIZE", requires = "host")]
     pub(crate) host_limit: Option<String>,
 
     /// Let --host-limit count the GPU memory of Gapless too: one budget for both

@@ -3,7 +3,7 @@
 use crate::cli::check::{CheckArgs, CheckFormat};
 use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
-use crate::{Answer, load, output};
+use crate::{Answer, load, output, sizes};
 use anyhow::{Context, Result};
 use gapless_report::Report;
 use gapless_report::check::{self, Budgets, CheckError, Subject, Verdict};
@@ -244,7 +244,7 @@ impl Amount {
             Amount::Real(n) => n.to_string(),
             Amount::Text(text) => text.clone(),
         };
-        text.parse().map_err(|error| Failure::new(format!("{name}: {error}"), "for example 20GiB").into())
+        sizes::parse(name, &text, "20GiB")
     }
 
     fn share(&self, name: &str) -> Result<f64> {
@@ -280,16 +280,26 @@ fn budgets(args: &CheckArgs) -> Result<(Budgets, Option<PathBuf>)> {
         Some(path) => read_config(&path)?,
         None => CheckTable::default(),
     };
-    let pick = |flag: &Option<String>, table: Option<Amount>| flag.clone().map(Amount::Text).or(table);
-    let bytes = |name: &str, amount: Option<Amount>| amount.map(|a| a.bytes(name)).transpose();
-    let share = |name: &str, amount: Option<Amount>| amount.map(|a| a.share(name)).transpose();
+    // A flag wins over the file, and an error names the one that is wrong.
+    let pick = |flag: &str, given: &Option<String>, table: Option<Amount>| match given {
+        Some(text) => Some((flag.to_owned(), Amount::Text(text.clone()))),
+        None => table.map(|amount| {
+            (format!("gapless.toml, {}", flag[2..].replace('-', "_").replace("max_", "")), amount)
+        }),
+    };
+    let bytes = |flag: &str, given: &Option<String>, table: Option<Amount>| {
+        pick(flag, given, table).map(|(name, amount)| amount.bytes(&name)).transpose()
+    };
+    let share = |flag: &str, given: &Option<String>, table: Option<Amount>| {
+        pick(flag, given, table).map(|(name, amount)| amount.share(&name)).transpose()
+    };
     let budgets = Budgets {
-        peak_reserved: bytes("peak reserved", pick(&args.max_peak_reserved, config.peak_reserved))?,
-        peak_allocated: bytes("peak allocated", pick(&args.max_peak_allocated, config.peak_allocated))?,
-        fragmentation: share("fragmentation", pick(&args.max_fragmentation, config.fragmentation))?,
-        growth_per_step: bytes("growth per step", pick(&args.max_growth_per_step, config.growth_per_step))?,
-        spread: share("spread", pick(&args.max_spread, config.spread))?,
-        tolerance: share("tolerance", pick(&args.tolerance, config.tolerance))?.unwrap_or(0.0),
+        peak_reserved: bytes("--max-peak-reserved", &args.max_peak_reserved, config.peak_reserved)?,
+        peak_allocated: bytes("--max-peak-allocated", &args.max_peak_allocated, config.peak_allocated)?,
+        fragmentation: share("--max-fragmentation", &args.max_fragmentation, config.fragmentation)?,
+        growth_per_step: bytes("--max-growth-per-step", &args.max_growth_per_step, config.growth_per_step)?,
+        spread: share("--max-spread", &args.max_spread, config.spread)?,
+        tolerance: share("--tolerance", &args.tolerance, config.tolerance)?.unwrap_or(0.0),
     };
     let baseline = args.baseline.clone().or(config.baseline);
     if args.tolerance.is_some() && baseline.is_none() {

@@ -1,19 +1,33 @@
 //! `gapless export`: a run in another format.
 
 use crate::cli::export::{ExportArgs, ExportFormat};
-use crate::failure::Failure;
-use crate::{Answer, load, output};
+use crate::failure::{self, Failure};
+use crate::{Answer, load, output, sizes};
 use anyhow::Result;
 use clap::ValueEnum;
 use gapless_export::{DeviceView, View, csv, gtrace, minimalloc, parquet, perfetto};
 use gapless_report::{Analysis, DeviceAnalysis};
-use gapless_trace::Bytes;
 use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::Path;
 
 pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
     let format = args.to.map_or_else(|| format_of(args.output.as_deref()), Ok)?;
+    if let (Some(to), Some(path)) = (args.to, args.output.as_deref())
+        && let Ok(named) = format_of(Some(path))
+        && named != to
+        && !(named == ExportFormat::Csv && to == ExportFormat::Minimalloc)
+    {
+        let name = |format: ExportFormat| {
+            format.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+        };
+        failure::note(&format!(
+            "{} gets {}, as --to says, and its name asks for {}",
+            path.display(),
+            name(to),
+            name(named)
+        ));
+    }
     if is_binary(format) && args.output.is_none() && std::io::stdout().is_terminal() {
         return Err(Failure::new(
             "cannot write a binary format to a terminal",
@@ -122,9 +136,7 @@ pub(crate) fn chosen<'a, 't>(
 fn perfetto_options(args: &ExportArgs) -> Result<perfetto::Options> {
     let mut options = perfetto::Options::default();
     if let Some(text) = &args.min_size {
-        options.min_size = text
-            .parse::<Bytes>()
-            .map_err(|error| Failure::new(format!("--min-size: {error}"), "for example --min-size 1MiB"))?;
+        options.min_size = sizes::parse("--min-size", text, "1MiB")?;
     }
     Ok(options)
 }

@@ -7,7 +7,7 @@ mod spaces;
 
 use crate::cli::plan::{PlanArgs, PlanFormat};
 use crate::failure::Failure;
-use crate::{Answer, output};
+use crate::{Answer, output, sizes};
 use anyhow::Result;
 use gapless_plan::{Buffer, Options, Plan, Problem, Shares, Solution, Tricks, Watch};
 use gapless_problems::csv;
@@ -133,8 +133,7 @@ fn options(args: &PlanArgs) -> Result<Options> {
 }
 
 fn bytes(flag: &str, text: &str) -> Result<Bytes> {
-    text.parse()
-        .map_err(|error| Failure::new(format!("{flag}: {error}"), format!("for example {flag} 1MiB")).into())
+    sizes::parse(flag, text, "1MiB")
 }
 
 /// `500ms`, `10s`, `2min`; a plain number is seconds.

@@ -17,6 +17,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
     if args.watch && args.rank.is_none() && !matches!(args.files.as_slice(), [one] if !one.is_dir()) {
         return Err(Failure::new("--watch follows one file", "name one file, or add --rank N").into());
     }
+    if args.tree && args.format != ReportFormat::Text {
+        let what = "--tree is text, and the name of the -o file asks for another format";
+        return Err(Failure::new(what, "name a file that ends in .txt").into());
+    }
     let target = Target::of(args)?;
     // A file that is watched may not be there yet.
     if let ([file], true, None) = (args.files.as_slice(), args.watch, args.rank) {
@@ -80,8 +84,8 @@ impl Target {
         };
         if args.open && format != ReportFormat::Html {
             return Err(Failure::new(
-                "--open shows the HTML page, and --format asks for another format",
-                "omit --format",
+                "--open shows the HTML page, and --format or the name of the -o file asks for another format",
+                "omit --format, and name a file that ends in .html",
             )
             .into());
         }

@@ -16,9 +16,9 @@ mod leaks;
 use crate::Answer;
 use crate::cli::run::{RecordStacks, RunArgs};
 use crate::failure::Failure;
+use crate::sizes;
 use anyhow::{Context, Result};
 use gapless_ledger::Share;
-use gapless_trace::Bytes;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -72,9 +72,7 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     ];
     for (name, value) in sizes {
         if let Some(text) = value {
-            let bytes: Bytes = text
-                .parse()
-                .map_err(|error| Failure::new(format!("--{name}: {error}"), "for example 60GiB"))?;
+            let bytes = sizes::parse(&format!("--{name}"), text, "60GiB")?;
             set.push((variable(&name.replace('-', "_")), bytes.0.to_string()));
         }
     }
@@ -116,7 +114,11 @@ fn share(text: &str) -> Result<String> {
     checked.map_err(|error| {
         Failure::new(format!("--tenant: {error}"), "for example --tenant a:30GiB, a:60% or a:30GiB:borrow")
     })?;
-    Ok(text.split(':').map(str::trim).collect::<Vec<_>>().join(":"))
+    let parts: Vec<&str> = text.split(':').map(str::trim).collect();
+    if let Some(size) = parts.get(1).filter(|size| !size.ends_with('%')) {
+        sizes::parse("--tenant", size, "30GiB")?;
+    }
+    Ok(parts.join(":"))
 }
 
 /// Where the recording goes, whatever folder the program changes to.
@@ -260,5 +262,6 @@ mod tests {
                 assert_eq!(handed.parse::<Share>(), accepted, "the program reads the same: {text:?}");
             }
         }
+        assert!(share("a:30").is_err_and(|error| error.to_string().contains("has no unit")));
     }
 }

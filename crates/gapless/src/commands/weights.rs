@@ -3,11 +3,12 @@
 mod info;
 mod quantize;
 
-use crate::Answer;
 use crate::cli::weights::{PackArgs, UnpackArgs, VerifyArgs, WeightsArgs, WeightsCommand};
 use crate::failure::{self, Failure};
+use crate::{Answer, sizes};
 use anyhow::Result;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use gapless_weights::pace::Pace;
 use gapless_weights::rows::{self, Rank};
 use gapless_weights::whole::{Unfinished, check_apart};
@@ -37,19 +38,8 @@ fn threads(asked: Option<u16>) -> usize {
 
 /// Threads, and how fast files may be read.
 fn manner(asked: Option<u16>, limit: Option<&str>) -> Result<gapless_weights::Work> {
-    let pace = match limit {
-        None => None,
-        Some(text) => {
-            let rate = text.parse::<Bytes>().map_err(|error| {
-                Failure::new(format!("--limit-rate: {error}"), "for example --limit-rate 500MB")
-            })?;
-            if rate.0 == 0 {
-                let what = "invalid --limit-rate 0: nothing could be read";
-                return Err(Failure::new(what.to_owned(), "for example --limit-rate 500MB").into());
-            }
-            Some(Arc::new(Pace::new(rate.0)))
-        }
-    };
+    let rate = limit.map(|text| sizes::positive("--limit-rate", text, "500MB")).transpose()?;
+    let pace = rate.map(|rate| Arc::new(Pace::new(rate.0)));
     Ok(gapless_weights::Work { threads: threads(asked), pace })
 }
 
@@ -179,7 +169,7 @@ fn end(failures: usize, of: usize) -> Result<Answer> {
     if failures == 0 {
         return Ok(Answer::Yes);
     }
-    let what = format!("{failures} of {of} files failed; they are listed above");
+    let what = format!("{failures} of {} failed, as listed above", plural(of as u64, "file"));
     Err(Failure::new(what, "copy those files again").into())
 }
 
@@ -201,10 +191,10 @@ fn pack(args: &PackArgs) -> Result<Answer> {
                     String::new()
                 };
                 say(&format!(
-                    "{}  {what}  {} of {} tensors compressed{same}",
+                    "{}  {what}  {} of {} compressed{same}",
                     name(&args.input, from),
                     done.streams,
-                    done.tensors
+                    plural(done.tensors as u64, "tensor")
                 ))?;
                 before += done.before;
                 after += done.after;
@@ -229,7 +219,8 @@ fn pack(args: &PackArgs) -> Result<Answer> {
 
 /// What is told of one file that was read.
 fn told(input: &Path, path: &Path, checked: &Checked, verb: &str) -> Result<()> {
-    let counts = format!("{} tensors, {} of them compressed", checked.tensors, checked.streams);
+    let counts =
+        format!("{}, {} of them compressed", plural(checked.tensors as u64, "tensor"), checked.streams);
     let sizes = format!("{} in {}", Bytes(checked.original), Bytes(checked.packed));
     say(&format!("{}  {verb}  {counts}  {sizes}", name(input, path)))
 }
@@ -249,9 +240,9 @@ fn unpack_rows(args: &UnpackArgs, rank: u64, world: u64) -> Result<Answer> {
         *data.entry(from.parent()).or_default() += done.data;
         let what = format!("{} written, {} read", Bytes(done.written), Bytes(done.read));
         say(&format!(
-            "{}  rank {rank} of {world}  {} tensors  {what}",
+            "{}  rank {rank} of {world}  {}  {what}",
             name(&args.input, from),
-            done.tensors
+            plural(done.tensors as u64, "tensor")
         ))?;
     }
     let (indexes, others): (Vec<_>, Vec<_>) = work

@@ -41,7 +41,10 @@ impl Inputs {
                 if found.is_empty() {
                     return Err(Failure::new(
                         format!("{}: no file in this folder is a trace", argument.display()),
-                        "give the folder with the snapshots or recordings of the ranks, or the files themselves",
+                        what_folder(argument).unwrap_or_else(|| {
+                            "give the folder with the snapshots or recordings of the ranks, or the files themselves"
+                                .to_owned()
+                        }),
                     )
                     .into());
                 }
@@ -131,6 +134,18 @@ impl Inputs {
         }
         Ok(traces)
     }
+}
+
+/// What reads a folder that has a model instead of traces.
+fn what_folder(folder: &Path) -> Option<String> {
+    let (files, _) = entries(folder).ok()?;
+    let has = |ending: &str| files.iter().any(|path| path.extension().is_some_and(|found| found == ending));
+    let name = folder.display();
+    if files.iter().any(|path| path.file_name().is_some_and(|name| name == "config.json")) {
+        return Some(format!("it has a model: `gapless fit {name}` says what that will take"));
+    }
+    let has_weights = ["safetensors", "gguf", "bin", "pt", "pth", "onnx"].iter().any(|ending| has(ending));
+    has_weights.then(|| format!("it has weights: `gapless weights info {name}` lists them"))
 }
 
 /// Files and folders in `folder`, in the order in which people count; hidden ones are left out.

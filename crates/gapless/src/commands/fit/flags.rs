@@ -5,6 +5,7 @@ use crate::cli::fit::{
     QuantizeArg, Settings, ZeroArg,
 };
 use crate::failure::Failure;
+use crate::sizes;
 use anyhow::Result;
 use gapless_fit::ask::{Adapters, Asked, Degrees, Emit, policy};
 use gapless_fit::emit::Target;
@@ -13,10 +14,10 @@ use gapless_fit::formulas::weights::Format;
 use gapless_fit::model::Attention;
 use gapless_fit::search::space::Offload;
 use gapless_fit::settings::{Checkpointing, Engine, Lora, LoraTargets, Optimizer, Precision};
-use gapless_trace::Bytes;
 
 pub(in crate::commands) fn asked(settings: &Settings) -> Result<Asked> {
-    let parse = |flag, text: &Option<String>| text.as_deref().map(|text| bytes(flag, text)).transpose();
+    let parse =
+        |flag: &str, text: &Option<String>| text.as_deref().map(|text| sizes::memory(flag, text)).transpose();
     Ok(Asked {
         infer: settings.infer,
         batch: settings.batch,
@@ -66,20 +67,6 @@ pub(super) fn emit(target: EmitTarget) -> Emit {
     }
 }
 
-fn bytes(flag: &str, text: &str) -> Result<Bytes> {
-    let value: Bytes = text
-        .parse()
-        .map_err(|error| Failure::new(format!("{flag}: {error}"), format!("as in {flag} 24GiB")))?;
-    if value.0 < 1 << 20 {
-        return Err(Failure::new(
-            format!("{flag} {text} is less than 1 MiB"),
-            format!("name the unit, as in {flag} 24GiB"),
-        )
-        .into());
-    }
-    Ok(value)
-}
-
 /// `r=16,targets=qv,base=nf4`, or a bare rank.
 fn adapters(text: &str) -> Result<Adapters> {
     let wrong =
@@ -100,9 +87,9 @@ fn adapters(text: &str) -> Result<Adapters> {
             "base" => {
                 base = match value.trim() {
                     "bf16" | "fp16" | "16-bit" => Format::Half,
-                    "nf4" => Format::Nf4,
+                    "nf4" | "4bit" | "4-bit" => Format::Nf4,
                     "nf4-double" => Format::Nf4Double,
-                    "int8" => Format::Int8,
+                    "int8" | "8bit" | "8-bit" => Format::Int8,
                     "fp8" => Format::Fp8,
                     "int4" => Format::Int4(policy::INT4_GROUP),
                     other => {
@@ -202,7 +189,7 @@ fn quantize(format: QuantizeArg) -> Format {
 
 #[cfg(test)]
 mod tests {
-    use super::{Format, LoraTargets, adapters, bytes};
+    use super::{Format, LoraTargets, adapters};
 
     #[test]
     fn adapters_are_a_rank_and_what_is_said_beside_it() {
@@ -210,11 +197,5 @@ mod tests {
         assert_eq!(of("16"), Some((16, LoraTargets::All, Format::Half)));
         assert_eq!(of("r=8,targets=qv,base=nf4"), Some((8, LoraTargets::QueryValue, Format::Nf4)));
         assert_eq!([of("base=nf4"), of("r=0"), of("r=65537"), of("r=4,base=fp7"), of("x=1")], [None; 5]);
-    }
-
-    #[test]
-    fn memory_has_a_unit() {
-        assert_eq!(bytes("--memory", "24GiB").ok().map(|b| b.0), Some(24 << 30));
-        assert!(bytes("--memory", "24").is_err_and(|e| e.to_string() == "--memory 24 is less than 1 MiB"));
     }
 }

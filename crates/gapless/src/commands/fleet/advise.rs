@@ -2,21 +2,16 @@
 
 use super::opened;
 use crate::cli::fleet::{AdviseArgs, AdviseFormat};
-use crate::failure::Failure;
-use crate::{Answer, output};
+use crate::{Answer, output, sizes};
 use anyhow::Result;
 use gapless_fleet::advise::{Advice, Verdict, advise, read};
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub(super) fn run(args: &AdviseArgs) -> Result<Answer> {
-    let gpu = match &args.gpu_memory {
-        Some(text) => Some(text.parse::<Bytes>().map_err(|error| {
-            Failure::new(format!("--gpu-memory: {error}"), "for example --gpu-memory 80GiB")
-        })?),
-        None => None,
-    };
+    let gpu = args.gpu_memory.as_deref().map(|text| sizes::memory("--gpu-memory", text)).transpose()?;
     let records = opened(&args.file, |input| read(input))?;
     let all = advise(&records, gpu.map(|size| size.0));
     match args.format {
@@ -33,8 +28,8 @@ pub(super) fn run(args: &AdviseArgs) -> Result<Answer> {
 fn text(all: &[Advice]) -> String {
     let mut out = String::new();
     let freed: u64 = all.iter().map(|advice| advice.freed).sum();
-    let groups = if all.len() == 1 { "group" } else { "groups" };
-    let _ = writeln!(out, "{} {groups} · one pod of each would free {}\n", all.len(), Bytes(freed));
+    let groups = plural(all.len() as u64, "group");
+    let _ = writeln!(out, "{groups} · one pod of each would free {}\n", Bytes(freed));
     for advice in all {
         let what = match advice.verdict {
             Verdict::Lower(bytes) => format!("lower to {}, frees {}", Bytes(bytes), Bytes(advice.freed)),
@@ -47,10 +42,10 @@ fn text(all: &[Advice]) -> String {
         let _ = writeln!(out, "  {name}");
         let _ = writeln!(
             out,
-            "    {what}\n    asks for {}, peak {} in {} runs, confidence {:.0} %",
+            "    {what}\n    asks for {}, peak {} in {}, confidence {:.0} %",
             Bytes(advice.requested),
             Bytes(advice.peak),
-            advice.runs,
+            plural(advice.runs as u64, "run"),
             advice.confidence()
         );
         if let Some((before, after)) = advice.sharing.filter(|(before, after)| after > before) {

@@ -6,6 +6,7 @@ use crate::{Answer, output};
 use anyhow::Result;
 use gapless_fleet::check::{Options, check};
 use gapless_fleet::log;
+use gapless_trace::numbers::{plural, verb};
 
 pub(super) fn run(args: &CheckLogArgs) -> Result<Answer> {
     let (nodes, pods) = lists(&args.workload)?;
@@ -24,11 +25,15 @@ pub(super) fn run(args: &CheckLogArgs) -> Result<Answer> {
             let total: u64 = nodes.iter().map(|node| u64::from(node.gpus)).sum();
             let unproven = match checked.unproven {
                 0 => String::new(),
-                n => format!("; {n} failures of gangs are not proven"),
+                n => format!(
+                    "; {} of gangs {} not proven",
+                    plural(n as u64, "failure"),
+                    verb(n as u64, "is", "are")
+                ),
             };
             let text = format!(
-                "the log is right: {} arrivals, {} placed, {} failed, {} moved, {:.3} of {total} GPUs allocated{unproven}\n",
-                checked.arrivals,
+                "the log is right: {}, {} placed, {} failed, {} moved, {:.3} of {total} GPUs allocated{unproven}\n",
+                plural(checked.arrivals as u64, "arrival"),
                 checked.placed,
                 checked.failed,
                 checked.moved,

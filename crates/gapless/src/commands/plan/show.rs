@@ -4,6 +4,7 @@ use super::{Planned, gap};
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use serde_json::json;
 use std::fmt::Write;
 
@@ -13,7 +14,7 @@ const PICTURE_LIMIT: usize = 100_000;
 
 /// "1 buffer", "2 buffers".
 pub(super) fn buffers(count: usize) -> String {
-    format!("{count} buffer{}", if count == 1 { "" } else { "s" })
+    plural(count as u64, "buffer")
 }
 
 pub(super) fn text(planned: &Planned) -> String {

@@ -15,6 +15,7 @@ use gapless_plan::spaces::{
 use gapless_plan::{Options, Problem};
 use gapless_problems::csv::Buffers;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::plural;
 use serde::Deserialize;
 use serde_json::json;
 use std::fmt::Write;
@@ -126,10 +127,9 @@ impl Question {
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "\x1b[1m{name}\x1b[0m  {} in {} space{}",
+            "\x1b[1m{name}\x1b[0m  {} in {}",
             buffers(problem.len()),
-            self.spaces.all().len(),
-            if self.spaces.all().len() == 1 { "" } else { "s" }
+            plural(self.spaces.all().len() as u64, "space")
         );
         let proof = if plan.proven_optimal() {
             "proven lowest".to_owned()

@@ -2,11 +2,12 @@
 
 use super::Target;
 use crate::cli::report::{ReportArgs, ReportFormat};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::Result;
 use gapless_report::html;
+use gapless_report::ranks::names::Numbering;
 use gapless_report::ranks::{Ranks, Run, markdown};
 use std::io::Write;
 use std::path::Path;
@@ -24,6 +25,18 @@ pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result
     }
     let run = ranks::read(inputs, args.device)?;
     let report = gapless_report::ranks::report(&run);
+    if let [first, second] = args.files.as_slice()
+        && !first.is_dir()
+        && !second.is_dir()
+        && !run.numbering.contains("recording")
+        && inputs.numbering != Some(Numbering::Word)
+    {
+        failure::note(&format!(
+            "the two files are taken for two ranks of one run; to compare two runs: gapless diff {} {}",
+            first.display(),
+            second.display()
+        ));
+    }
     let path = target.path.as_deref();
     match target.format {
         ReportFormat::Text => output::write_text(path, &gapless_report::ranks::text(&report))?,

@@ -5,9 +5,9 @@
 
 use crate::cli::run::RunArgs;
 use crate::failure::Failure;
+use crate::sizes;
 use anyhow::Result;
 use gapless_stats::{Folder, Process, folder, process};
-use gapless_trace::Bytes;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -49,13 +49,7 @@ fn limit(text: &str) -> Result<String> {
     if text.trim().eq_ignore_ascii_case("auto") {
         return Ok("auto".to_owned());
     }
-    let help = "for example --host-limit 200GiB, or auto for 90 % of the cgroup's limit";
-    let bytes: Bytes = text.parse().map_err(|error| Failure::new(format!("--host-limit: {error}"), help))?;
-    if bytes.0 == 0 {
-        return Err(
-            Failure::new("--host-limit: invalid size \"0\": a limit is at least one byte", help).into()
-        );
-    }
+    let bytes = sizes::positive("--host-limit", text, "200GiB")?;
     Ok(bytes.0.to_string())
 }
 

@@ -85,7 +85,7 @@ impl Recordings {
         }
         for file in all {
             match leaks(&file) {
-                Ok(shown) => anstream::eprint!("{shown}"),
+                Ok(shown) => crate::failure::tell(&shown),
                 Err(error) => crate::failure::print(&error),
             }
         }

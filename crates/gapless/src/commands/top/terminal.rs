@@ -5,8 +5,11 @@ use super::state::Ui;
 use super::view;
 use crate::cli::live::TopArgs;
 use crate::machine::collect::collect;
+use crate::output;
 use anyhow::{Context, Result};
+use gapless_report::text;
 use ratatui::DefaultTerminal;
+use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
@@ -58,8 +61,14 @@ fn watch(mut terminal: DefaultTerminal, args: &TopArgs, palette: Palette, ended:
     let mut ui = Ui { inside: args.pid, ..Ui::default() };
     let mut machine = collect(args.pid)?;
     let mut next = Instant::now() + interval;
+    let is_ascii = output::is_ascii();
     loop {
-        terminal.draw(|frame| view::draw(frame, &machine, &ui, palette))?;
+        terminal.draw(|frame| {
+            view::draw(frame, &machine, &ui, palette);
+            if is_ascii {
+                in_ascii(frame.buffer_mut());
+            }
+        })?;
         loop {
             if ended.load(Ordering::Relaxed) {
                 return Ok(());
@@ -85,5 +94,29 @@ fn watch(mut terminal: DefaultTerminal, args: &TopArgs, palette: Palette, ended:
                 }
             }
         }
+    }
+}
+
+/// Each cell in ASCII, for a terminal that shows nothing else.
+fn in_ascii(screen: &mut Buffer) {
+    for cell in &mut screen.content {
+        // A cell has room for one character.
+        let letter = text::ascii(cell.symbol()).chars().next().unwrap_or(' ');
+        cell.set_char(letter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::layout::Rect;
+
+    #[test]
+    fn a_screen_in_ascii_keeps_its_columns() {
+        let mut screen = Buffer::empty(Rect::new(0, 0, 12, 1));
+        screen.set_string(0, 0, "▂▇ ±2 · a→b…", ratatui::style::Style::default());
+        in_ascii(&mut screen);
+        let line: String = screen.content.iter().map(|cell| cell.symbol()).collect();
+        assert_eq!(line, ":% +2 - a-b~");
     }
 }

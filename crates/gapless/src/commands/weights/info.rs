@@ -7,6 +7,7 @@ use crate::cli::weights::InfoArgs;
 use crate::{failure, output};
 use anyhow::Result;
 use gapless_trace::Bytes;
+use gapless_trace::numbers::{plural, verb};
 use gapless_weights::listing::{Listing, list};
 use gapless_weights::survey::{Survey, check_listing, survey};
 use serde_json::{Value, json};
@@ -63,11 +64,11 @@ fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "{}  {} in {} tensors, {} files  ({how})",
+        "{}  {} in {}, {}  ({how})",
         listing.format,
         Bytes(total),
-        listing.tensors.len(),
-        listing.files.len()
+        plural(listing.tensors.len() as u64, "tensor"),
+        plural(listing.files.len() as u64, "file")
     );
     let _ = writeln!(text, "\n  type         tensors       bytes  packed  entropy by component, bits");
     for of in &survey.types {
@@ -97,7 +98,12 @@ fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
         100.0 * saved as f64 / total.max(1) as f64
     );
     for (why, count) in &survey.unread {
-        let _ = writeln!(text, "  {count} tensors were not sampled: {why}");
+        let _ = writeln!(
+            text,
+            "  {} {} not sampled: {why}",
+            plural(*count as u64, "tensor"),
+            verb(*count as u64, "was", "were")
+        );
     }
     let mut order: Vec<usize> = (0..listing.tensors.len()).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(listing.tensors[*index].bytes), *index));
@@ -133,10 +139,10 @@ fn as_text(listing: &Listing, survey: &Survey, args: &InfoArgs) -> String {
         let share = 100.0 * row.bytes as f64 / total.max(1) as f64;
         let _ = writeln!(
             text,
-            "  {:10} {:>11}  {share:>5.1} %  {} tensors changed",
+            "  {:10} {:>11}  {share:>5.1} %  {} changed",
             row.scheme,
             Bytes(row.bytes).to_string(),
-            row.tensors
+            plural(row.tensors as u64, "tensor")
         );
     }
     text

@@ -4,14 +4,16 @@ use super::account::{Account, Held, OfGpu};
 use crate::commands::metrics::exposition::{Kind, Text, gpu_labels, labels};
 use crate::machine::{Gpu, Machine};
 use gapless_trace::Bytes;
+use gapless_trace::numbers::{plural, verb};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub(super) fn text(node: &str, machine: &Machine, account: &Account) -> String {
     let mut out = String::new();
-    let gpus = if machine.gpus.len() == 1 { "GPU" } else { "GPUs" };
+    let gpus = plural(machine.gpus.len() as u64, "GPU");
     let over = account.over().count();
-    let _ = writeln!(out, "{} · {} {gpus} · {over} over their promise", shown(node), machine.gpus.len());
+    let whose = verb(over as u64, "its", "their");
+    let _ = writeln!(out, "{} · {gpus} · {over} over {whose} promise", shown(node));
     if let Some(reason) = &machine.no_nvml {
         let _ = writeln!(out, "  the driver says nothing of GPUs: {}", shown(reason));
     }
@@ -31,9 +33,8 @@ pub(super) fn text(node: &str, machine: &Machine, account: &Account) -> String {
             }
         }
         if !of.strangers.is_empty() {
-            let processes = if of.strangers.len() == 1 { "process" } else { "processes" };
-            let (count, used) = (of.strangers.len(), Bytes(of.unbooked));
-            let _ = writeln!(out, "    not booked\n      used {used} by {count} {processes}");
+            let (by, used) = (plural(of.strangers.len() as u64, "process"), Bytes(of.unbooked));
+            let _ = writeln!(out, "    not booked\n      used {used} by {by}");
         }
     }
     for name in &account.lost {
