@@ -69,15 +69,15 @@ pub fn write(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
 /// The sections, each in a tag of its own so that the page can decode what the first picture needs, first. Their names
 /// begin with `prefix`.
 fn write_data(out: &mut dyn Write, page: &Page<'_>, prefix: &str) -> io::Result<()> {
-    let stacks = payload::StackNumbers::of(page);
+    let stacks = &payload::StackNumbers::of(page);
     let (details, rects) = std::thread::scope(|scope| {
-        let detail = |device| text(&payload::detail(page.trace, device));
+        let detail = |device| text(&payload::detail(page.trace, device, stacks));
         let details = scope.spawn(move || page.devices.iter().map(detail).collect::<Vec<_>>());
-        let rects = |device| text(&payload::rects(page.trace, device, &stacks));
+        let rects = |device| text(&payload::rects(page.trace, device, stacks));
         let rects: Vec<_> = page.devices.iter().map(rects).collect();
         (details.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), rects)
     });
-    section(out, &format!("{prefix}tables"), &text(&payload::tables(page, &stacks)))?;
+    section(out, &format!("{prefix}tables"), &text(&payload::tables(page, stacks)))?;
     for (i, (rects, detail)) in rects.iter().zip(&details).enumerate() {
         section(out, &format!("{prefix}rects.{i}"), rects)?;
         section(out, &format!("{prefix}detail.{i}"), detail)?;
