@@ -15,9 +15,9 @@ const KINDS: Record<string, string> = {
 };
 /**
  * For whatever else has a name. These and the kinds stay apart in pairs for readers without one of the three kinds of
- * cones: at least 0.06 in Oklab, which web/test/colors.test.mjs computes.
+ * cones: more than 0.05 in Oklab, which web/test/colors.test.mjs computes.
  */
-const SPARE = ["#a4dcea", "#ac1d03", "#56c9a2", "#bea7fb", "#e5d50d", "#6e6d7a", "#7b208e", "#846eea", "#3947ba", "#3cf4a7", "#cb9317", "#b05646", "#8d90ff", "#814a8d"];
+const SPARE = ["#a4dcea", "#954d05", "#c8dc6a", "#733281", "#d871a1", "#4fcc92", "#dca2ff", "#885e86", "#a1b3cb", "#68735b", "#f6c2be", "#b39c63", "#294c9f", "#7174d1"];
 /** The sequence for what has a number. */
 const ALL = [...Object.values(KINDS), ...SPARE];
 

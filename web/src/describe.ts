@@ -6,6 +6,7 @@ import { hex } from "./device";
 import { h } from "./dom";
 import { bytes, count, counted, duration, shortPath } from "./format";
 import { term } from "./glossary";
+import { moduleIn } from "./modules";
 import { Origin } from "./payload";
 
 export function kindName(app: App, i: number): string {
@@ -68,7 +69,9 @@ export function facts(app: App, i: number): [string, string][] {
   rows.push(["born", start[i] === 0 ? "before the recording" : from !== null ? `${duration(from)}, ${eventText(start[i])}` : eventText(start[i])]);
   const scope = device.scopes.paths[device.scopes.of(i)];
   if (scope.length) rows.push(["scope", scope.join("/")]);
-  for (const note of detail?.notes.get(i) ?? []) rows.push(["note", detail!.noteTexts[note]]);
+  const module = device.modules.of(i);
+  if (module !== null) rows.push(["module", module]);
+  for (const note of new Set(detail?.notes.get(i))) if (moduleIn(detail!.noteTexts[note]) === null) rows.push(["note", detail!.noteTexts[note]]);
   if (detail && detail.freed[i] < end[i]) {
     const pending = end[i] - detail.freed[i];
     if (pending > 1) rows.push(["pending", `${count(pending)} events after its free`]);

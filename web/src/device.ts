@@ -3,6 +3,7 @@
 import { max, min, round, floor, ceil, lowerBound } from "./math";
 import { pack } from "./packing";
 import { Origin, type Detail, type Frame, type Rects, type Tables } from "./payload";
+import { Modules } from "./modules";
 import { Scopes } from "./scopes";
 import { Curve } from "./curve";
 import { modulePath, shortPath } from "./format";
@@ -25,6 +26,7 @@ export class Device {
   timeX: Float64Array | null = null;
   /** Read once it is asked for, after the second section is there. */
   private scoped: Scopes | null = null;
+  private named: Modules | null = null;
   private places: { y: Float64Array; height: number } | null = null;
   private readonly latestEnds: Uint32Array[] = [];
   private byAddress: Uint32Array | null = null;
@@ -132,6 +134,10 @@ export class Device {
       }
     });
     return best;
+  }
+
+  get modules(): Modules {
+    return this.detail ? (this.named ??= new Modules(this.detail)) : new Modules(null);
   }
 
   get scopes(): Scopes {

@@ -74,7 +74,7 @@ export class Flame {
   private choices(): void {
     const { app } = this;
     const options: [By, string][] = [["stack", app.stacks?.any ? "Stack" : "Kind and size"]];
-    if (app.device?.scopes.any) options.push(["module", "Module path"]);
+    if (app.device?.modules.any || app.device?.scopes.any) options.push(["module", "Module path"]);
     if (app.device?.detail?.steps.length) options.push(["step", "Step"]);
     if (!options.some(([value]) => value === this.look.by)) this.look.by = "stack";
     const next = choice("By", options, this.look.by, (value) => {

@@ -53,13 +53,11 @@ function forwards(app: App, by: By): Grouping {
   const what = (i: number) => (rects.stack[i] > 0 ? [app.stacks!.label(rects.stack[i])] : [kind(i), size(i)]);
   const group = (i: number) => (rects.stack[i] > 0 ? String(rects.stack[i]) : bare(i));
   if (by === "module") {
-    const { scopes } = device;
+    const { modules, scopes } = device;
+    const path = (i: number) => (modules.any ? (modules.of(i)?.split(".") ?? ["outside all modules"]) : scopes.of(i) ? scopes.paths[scopes.of(i)] : ["outside all scopes"]);
     return {
-      group: (i) => `${scopes.of(i)}:${group(i)}`,
-      path: (i) => {
-        const names = scopes.paths[scopes.of(i)];
-        return [...(names.length ? names : ["outside all scopes"]), ...what(i)];
-      },
+      group: (i) => `${modules.any ? modules.of(i) : scopes.of(i)}:${group(i)}`,
+      path: (i) => [...path(i), ...what(i)],
     };
   }
   if (by === "step") {

@@ -32,6 +32,7 @@ const WORDS: Record<string, string> = {
   "pool": "A separate set of segments: the default one, or one of a CUDA graph. Small blocks, up to 1 MiB, have segments of their own.",
   "scope": "The named parts of the program, such as modules, that were open when it was allocated.",
   "module": "The module of the model that allocated it.",
+  "notes": "What the program wrote about its blocks.",
   "note": "What the program wrote about this block.",
   "block": "What the allocator handed out: the request, rounded up.",
   "kind": "What the memory is for. Inferred, unless the program said so.",

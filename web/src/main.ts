@@ -94,7 +94,7 @@ function show(source: Source, link: Link): Shown {
       h("span.spacer", null),
       opener.element,
       themeButton,
-      h("button", { class: "quiet", onclick: () => dialog.showModal() }, "Keys ", h("kbd", null, "?")),
+      h("button", { class: "quiet", id: "keys", onclick: () => dialog.showModal() }, "Keys ", h("kbd", null, "?")),
     ),
     failed,
     opener.failed,

@@ -6,7 +6,9 @@ import { factList, facts, foundText, instant, title, when, whyNoStack } from "./
 import { fill, h } from "./dom";
 import { bytes, counted, shortPath } from "./format";
 import { term } from "./glossary";
+import { moduleIn } from "./modules";
 import { Origin, type Frame } from "./payload";
+import type { Holder } from "./report";
 
 /** Runs of more frames of torch and C++ than this fold. */
 const FOLD = 3;
@@ -112,7 +114,8 @@ export class Panel {
   }
 }
 
-/** The module path of a holder, where the report has one: named scopes, or a note that is a path. */
-export function moduleOf(holder: { scope?: string[]; module?: string }): string {
-  return holder.module || (holder.scope ?? []).join("/");
+/** The module paths of a holder, where the report has them: notes that are paths, or named scopes. */
+export function moduleOf(holder: Holder): string {
+  const named = (holder.notes ?? []).map(moduleIn).filter((path) => path !== null);
+  return named.length ? named.join(", ") : (holder.scope ?? []).join("/");
 }

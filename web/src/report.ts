@@ -67,8 +67,7 @@ export interface Holder {
   stack?: { name?: string; file?: string; line?: number }[];
   /** Blocks of this size where there are no stacks: a size, or [from, to). */
   size_class?: number | [number, number] | null;
-  /** The path of the module that all its blocks belong to. */
-  module?: string;
+  /** What the program wrote about its blocks, such as the path of their module. */
   notes?: string[];
   /** Of an interval: bytes that were allocated in it, and which allocations the holder has. */
   born?: number;

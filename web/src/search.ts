@@ -14,16 +14,14 @@ const NOTHING: Test = () => false;
 /** Which allocations the query finds. */
 export function matcher(app: App, typed: string): Test {
   const query = typed.toLowerCase().replace(/\s+/g, " ").trim();
-  const whole = phrase(app, query);
+  const numbered = exact(app, query);
+  if (numbered) return numbered;
+  const whole = containing(app, query);
   const words = query.split(" ");
   if (words.length === 1) return whole;
   for (let i = 0; i < app.device!.n; i++) if (whole(i)) return whole;
-  const tests = words.map((word) => phrase(app, word));
+  const tests = words.map((word) => exact(app, word) ?? containing(app, word));
   return (i) => tests.every((test) => test(i));
-}
-
-function phrase(app: App, query: string): Test {
-  return exact(app, query) ?? containing(app, query);
 }
 
 /** Sizes, addresses, steps, streams and events by number: `step 1` is not step 10. */
@@ -73,9 +71,9 @@ function containing(app: App, query: string): Test {
   const isBare = app.stacks?.any && (has("no stack recorded") || has("allocation without a stack"));
   const toTheEnd = has("to the end") ? device.forever : -1;
   const isPending = query === "pending" && detail ? (i: number) => rects.end[i] - detail.freed[i] > 1 : NOTHING;
-  // Holders that are named by their size have their own words.
-  const named = (app.deviceReport.holders ?? []).filter((holder) => !holder["stack"]?.length && has(holder.label ?? "")).map((holder) => holderMatcher(app, holder));
-  const ofModules = (app.deviceReport.holders ?? []).filter((holder) => has(holder.module ?? "")).map((holder) => holderMatcher(app, holder));
+  // Holders have words of their own: by size, or what tells stacks of one name apart.
+  const named = (app.deviceReport.holders ?? []).filter((holder) => has(holder.label ?? "")).map((holder) => holderMatcher(app, holder));
+  const isOutside = device.modules.any && has("outside all modules");
   return (i) =>
     stacks?.[rects.stack[i]] === 1 ||
     kinds[rects.kind[i]] ||
@@ -88,7 +86,7 @@ function containing(app: App, query: string): Test {
     rects.end[i] === toTheEnd ||
     isPending(i) ||
     named.some((of) => of(i)) ||
-    ofModules.some((of) => of(i));
+    (isOutside && device.modules.of(i) === null);
 }
 
 /** Where an allocation is in the run: a step, or beside all of them. */

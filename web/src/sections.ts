@@ -7,6 +7,7 @@ import { eventText, kindName, whyNoStackOf } from "./describe";
 import { fill, h, toTimeline } from "./dom";
 import { bytes, count, counted, percent } from "./format";
 import { explained, term } from "./glossary";
+import { moduleIn } from "./modules";
 import { moduleOf } from "./panel";
 import { holderMatcher } from "./search";
 import { names } from "./summary";
@@ -26,13 +27,14 @@ export function holders(app: App): HTMLElement {
   const place = (holder: Holder) => {
     const first = holder.stack?.find((f) => f.file && f.file !== "??") ?? holder.stack?.[0];
     const module = moduleOf(holder);
+    const notes = (holder.notes ?? []).filter((note) => moduleIn(note) === null);
     const why = holder.stack?.length || holder.has ? "" : whyNoStackOf(app, heldBy(app, holder));
     return h(
       "td.where",
       { "data-label": "Where" },
       h("span.name", { title: [holder.label, first?.file].filter(Boolean).join("\n") }, h("span.inner", null, ...names(holder.label || first?.name || "?"))),
       module ? h("span.file", { title: "module" }, module) : null,
-      holder.notes?.length ? h("span.file", { title: "notes" }, holder.notes.join(", ")) : null,
+      notes.length ? h("span.file", { title: "notes" }, notes.join(", ")) : null,
       why ? h("span.why", null, why) : null,
     );
   };

@@ -26,7 +26,7 @@ const DEVICE: Shape = {
   "at_peak_allocated": INSTANT,
   "at_peak_reserved": INSTANT,
   "kinds": { "inferred": "b", "evidence": "s", "at_peak": { "*": "n" } },
-  "holders": [{ "rank": "n", "bytes": "n", "count": "n", "share": "n", "kind": "s", "label": "s", "scope": ["s"], "module": "s", "notes": ["s"], "stack": [FRAME], "size_class": "x" }],
+  "holders": [{ "rank": "n", "bytes": "n", "count": "n", "share": "n", "kind": "s", "label": "s", "scope": ["s"], "notes": ["s"], "stack": [FRAME], "size_class": "x" }],
   "steps": { "count": "n", "evidence": "s" },
   "churn": { "device_allocs": "n", "device_frees": "n", "retries": "n", "ooms": [{ "tick": "n", "asked": "n" }] },
   "notes": NOTES,
