@@ -254,7 +254,12 @@ function show(source: Source, link: Link): Shown {
   async function openFile(file: File): Promise<void> {
     try {
       const next = await openSource(file);
-      history.replaceState(null, "", location.pathname + location.search);
+      try {
+        // What the address says is of the report before.
+        history.replaceState(null, "", "#");
+      } catch {
+        // Some browsers forbid it for files: the page works without.
+      }
       scrollTo(0, 0);
       shown = show(next, { renderer: link.renderer });
     } catch (error) {

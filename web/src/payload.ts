@@ -306,7 +306,7 @@ function readSegments(reader: Reader, lastTick: number): Segments {
 }
 
 /** Throws where numbers of the sections do not belong together: a file that was opened may hold anything. */
-export function verify(tables: Tables, rects: Rects, detail: Detail | null): void {
+export function verify(tables: Tables, rects: Rects, detail: Detail): void {
   const { strings, frames, stacks, kinds } = tables;
   const damaged = (what: string): never => {
     throw new Error(`the report's data is damaged: ${what}`);
@@ -319,11 +319,9 @@ export function verify(tables: Tables, rects: Rects, detail: Detail | null): voi
     if (!(rects.block[i] >= 0 && rects.block[i] <= 2 ** 52 && rects.requested[i] <= 2 ** 52)) damaged("a size that cannot be");
     if (rects.end[i] <= rects.start[i] || rects.end[i] > rects.lastTick + 1) damaged("an allocation that ends before it begins");
   }
-  if (detail) {
-    const { stream, pool, streams, pools, noteTexts, segments: spans } = detail;
-    for (let i = 0; i < rects.n; i++) if (stream[i] >= streams.length || pool[i] >= pools.length) damaged("an allocation of an unknown stream or pool");
-    for (let s = 0; s < spans.n; s++) if (spans.stream[s] >= streams.length || spans.pool[s] >= pools.length || !(spans.size[s] <= 2 ** 52)) damaged("a segment of an unknown stream or pool");
-    for (const [i, texts] of detail.notes) if (i >= rects.n || texts.some((text) => text >= noteTexts.length)) damaged("a note of an unknown allocation");
-    for (const oom of detail.ooms) if (oom.stack >= stacks.length || oom.tick > rects.lastTick) damaged("a failed request of an unknown stack");
-  }
+  const { stream, pool, streams, pools, noteTexts, segments: spans } = detail;
+  for (let i = 0; i < rects.n; i++) if (stream[i] >= streams.length || pool[i] >= pools.length) damaged("an allocation of an unknown stream or pool");
+  for (let s = 0; s < spans.n; s++) if (spans.stream[s] >= streams.length || spans.pool[s] >= pools.length || !(spans.size[s] <= 2 ** 52)) damaged("a segment of an unknown stream or pool");
+  for (const [i, texts] of detail.notes) if (i >= rects.n || texts.some((text) => text >= noteTexts.length)) damaged("a note of an unknown allocation");
+  for (const oom of detail.ooms) if (oom.stack >= stacks.length || oom.tick > rects.lastTick) damaged("a failed request of an unknown stack");
 }

@@ -84,6 +84,7 @@ export async function openSource(file: File): Promise<Source> {
   const head = new TextDecoder().decode(await file.slice(0, 4096).arrayBuffer());
   if (!/^\s*<!doctype html>/i.test(head)) throw new Error(`${file.name} is ${kindOf(head)}: ${WRITE}`);
   const text = await file.text();
+  if (!/<\/html>\s*$/.test(text.slice(-100))) throw new Error(`${file.name} ends too early: it was not written or copied to its end`);
   const found = new Map<string, string>();
   for (const [, id, content] of text.matchAll(ELEMENT)) if (!found.has(id)) found.set(id, content);
   const isOurs = text.includes('<meta name="generator" content="Gapless">');
@@ -105,10 +106,10 @@ async function check(source: Source): Promise<void> {
   const tables = new Map<string, ReturnType<typeof readTables>>();
   for (const { prefix, device } of source.views) {
     const [table, rect, detail] = await Promise.all(["tables", `rects.${device}`, `detail.${device}`].map((id) => source.section(prefix + id)));
-    if (!rect || !table) throw new Error(`the data of device ${device} is missing`);
+    if (!rect || !table || !detail) throw new Error(`the data of device ${device} is missing`);
     if (!tables.has(prefix)) tables.set(prefix, readTables(table));
     const rects = readRects(rect);
-    verify(tables.get(prefix)!, rects, detail && readDetail(detail, rects));
+    verify(tables.get(prefix)!, rects, readDetail(detail, rects));
   }
 }
 

@@ -109,7 +109,8 @@ test("a file that is no report is refused with what it is and what to do", async
     [file("other.json", "{\"a\":1}"), /is JSON, but no report/],
     [join(root, "testdata/traces/gpt2_train_stacks.pickle.gz"), /is a snapshot or an archive, not a page/],
     [pageOf("replay"), /is another page of Gapless, of a replay or a comparison: open it by itself/],
-    [file("cut.html", html.slice(0, html.indexOf('id="detail.0"') + 900)), /cannot be shown|is no report/],
+    [file("cut.html", html.slice(0, html.indexOf('id="detail.0"') + 900)), /cut\.html ends too early/],
+    [file("less.html", html.replace(/<script[^>]*id="detail\.0"[^<]*<\/script>/, "")), /the data of device 0 is missing/],
     [file("old.html", html.replace(/(id="tables">)([^<]*)/, (_, tag, text) => tag + changed(text, (data) => { data[0] = 4; }))), /layout 4, this page reads 5/],
     [file("missing.html", html.replace(/<script[^>]*id="rects\.0"[^<]*<\/script>/, "")), /the data of device 0 is missing/],
   ];
