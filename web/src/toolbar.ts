@@ -130,7 +130,7 @@ export class Toolbar {
       app.colorBy === "size" ? [h("span.key", null, "small", h("i.ramp", { style: this.ramp() }), "large")] : [],
       entries.map((entry) => this.entry(entry)),
       h("span.spacer", null),
-      device && device.rects.lanes % 2 ? h("span.key", null, "ruler: ", term("steps")) : null,
+      device && device.rects.lanes % 2 ? h("span.key", null, term("steps")) : null,
       device && device.rects.lanes > 1 ? h("span.key", null, term("scopes")) : null,
       device?.reserved ? line("reserved", theme.reserved) : null,
       line("active", theme.active),
