@@ -4,7 +4,7 @@ import { fill, h, life } from "./dom";
 
 export class Opener {
   readonly element: HTMLElement;
-  readonly failed = h("div.failed", { id: "open-failed", role: "alert", hidden: true });
+  readonly failed = h("div", { id: "open-failed", role: "alert", hidden: true });
   private readonly input = h("input", { type: "file", accept: ".html,.htm,text/html", hidden: true, id: "open-file", "aria-label": "A report to open" });
   private readonly zone = h("div.drop", { hidden: true, "aria-hidden": "true" }, h("p", null, "Drop a report of Gapless to open it here"));
 
