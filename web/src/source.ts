@@ -73,7 +73,7 @@ export function ownSource(name: string): Promise<Source> {
   return sourceOf(texts, elements.map(({ id }) => id), name, "");
 }
 
-const ELEMENT = /<script type="application\/(?:json|octet-stream\+base64)" id="([\w.]{1,40})">([^<]*)<\/script>/g;
+const ELEMENT = /[<]script type="application\/(?:json|octet-stream\+base64)" id="([\w.]{1,40})">([^<]*)<\/script>/g;
 const WRITE = "write a page with `gapless report FILE -o report.html`, and open that";
 const MOST_TEXT = 2 ** 29;
 
