@@ -1,7 +1,7 @@
 // What the page knows and shows. Parts read it, change it through its methods, and listen for what changed.
 
 import { max, min, round, floor, lowerBound } from "./math";
-import { css, hash, kindColor, moduleColor, readTheme, sizeColor, streamColor, mix, type Rgb, type Theme } from "./colors";
+import { css, hash, kindColor, moduleColors, readTheme, sizeColor, streamColor, mix, type Rgb, type Theme } from "./colors";
 import type { Device, StackBook } from "./device";
 import type { DeviceReport, Holder, Report } from "./report";
 import { holderMatcher, matcher } from "./search";
@@ -11,7 +11,7 @@ export type Axis = "time" | "event";
 /** Blocks on each other at every instant, or each at its place in a packing. */
 export type Mode = "stacked" | "packed";
 export type ColorBy = "kind" | "module" | "size" | "stream";
-export type Change = "device" | "detail" | "view" | "mode" | "marks" | "cursor" | "select" | "hover" | "theme";
+export type Change = "device" | "detail" | "view" | "mode" | "marks" | "cursor" | "select" | "hover" | "theme" | "span";
 
 /** What is in sight: x in microseconds or ticks, y in bytes. */
 export interface View {
@@ -63,12 +63,15 @@ export class App {
   branch: Branch | null = null;
   /** Whether what a search does not find is left out instead of dimmed. */
   only = false;
+  /** The selected interval of the run, [from, to) in ticks. */
+  span: [number, number] | null = null;
   /** The stack whose allocations are lit up, -1 for none. */
   litStack = -1;
   filter: Filter = { least: 0, stream: -1, hiddenKinds: new Set() };
   marks = new Uint8Array(0);
   colors = new Uint32Array(0);
-  found = { count: 0, bytes: 0, shown: 0 };
+  /** What is lit up: over the whole run, and what of it was active at the peak. */
+  found = { count: 0, bytes: 0, shown: 0, peakCount: 0, peakBytes: 0 };
   moving = false;
   private readonly listeners: { changes: Change[]; tell: () => void }[] = [];
   private restTimer = 0;
@@ -231,6 +234,13 @@ export class App {
     this.emit("cursor");
   }
 
+  setSpan(span: [number, number] | null): void {
+    const last = this.device?.lastTick ?? 0;
+    const from = span && min(last, max(0, round(span[0])));
+    this.span = span && [from!, min(last + 1, max(from! + 1, round(span[1])))];
+    this.emit("span");
+  }
+
   select(i: number): void {
     this.selected = i;
     this.emit("select");
@@ -270,7 +280,8 @@ export class App {
     const { least, stream, hiddenKinds } = this.filter;
     if (this.marks.length !== device.n) this.marks = new Uint8Array(device.n);
     const matches = this.searching ? this.matcher() : null;
-    let [count, bytes, shown] = [0, 0, 0];
+    let [count, bytes, shown, peakCount, peakBytes] = [0, 0, 0, 0, 0];
+    const peak = this.peakTick;
     for (let i = 0; i < device.n; i++) {
       let mark = Mark.Normal;
       if (rects.block[i] < least || (stream >= 0 && detail && detail.stream[i] !== stream) || hiddenKinds.has(rects.kind[i])) mark = Mark.Hidden;
@@ -281,12 +292,16 @@ export class App {
             mark = Mark.Match;
             count++;
             bytes += rects.block[i];
+            if (rects.start[i] <= peak && peak < rects.end[i]) {
+              peakCount++;
+              peakBytes += rects.block[i];
+            }
           } else mark = this.only ? Mark.Hidden : Mark.Dim;
         }
       }
       this.marks[i] = mark;
     }
-    this.found = { count, bytes, shown };
+    this.found = { count, bytes, shown, peakCount, peakBytes };
     this.recolor();
   }
 
@@ -352,14 +367,32 @@ export class App {
     const dark = this.theme.dark;
     switch (this.colorBy) {
       case "kind":
-        return [kindColor("unexplained", 0), ...this.kinds.map((name, i) => kindColor(name, i))];
+        return [kindColor("unexplained"), ...this.kinds.map(kindColor)];
       case "module":
-        return (this.stacks?.modules ?? [""]).map((m) => moduleColor(m, dark));
+        return this.moduleColors();
       case "stream":
         return (this.device?.detail?.streams ?? [""]).map((_, i) => streamColor(i));
       default:
         return Array.from({ length: 41 }, (_, log2) => sizeColor(log2, dark));
     }
+  }
+
+  private painted: { of: Device; colors: Rgb[] } | null = null;
+
+  /** The modules with the most bytes at the peak choose first. */
+  private moduleColors(): Rgb[] {
+    const { device, stacks } = this;
+    const modules = stacks?.modules ?? [""];
+    if (!device || !stacks) return modules.map(() => kindColor("unexplained"));
+    if (this.painted?.of !== device) {
+      const { block, stack } = device.rects;
+      const sums = new Float64Array(modules.length);
+      for (const i of device.aliveAt(this.peakTick)) sums[stacks.moduleOf[stack[i]]] += block[i];
+      const order = modules.map((_, m) => m).sort((a, b) => sums[b] - sums[a] || hash(modules[a]) - hash(modules[b]));
+      const colors = moduleColors(order.map((m) => modules[m]));
+      this.painted = { of: device, colors: modules.map((module) => colors.get(module)!) };
+    }
+    return this.painted.colors;
   }
 
   /** The colour of one allocation, without shade: for swatches. */

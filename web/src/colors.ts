@@ -8,14 +8,18 @@ export type Rgb = [number, number, number];
 const KINDS: Record<string, string> = {
   weights: "#2f6db3",
   gradients: "#d4622f",
-  optimizer_state: "#b072ab",
+  optimizer_state: "#a28acd",
   activations: "#2a9c82",
   temporaries: "#e3ab3c",
-  cached_free: "#c9ced6",
-  unexplained: "#8b919b",
+  unexplained: "#51555c",
 };
-const SPARE = ["#5fb0e0", "#7a6a4f", "#d98aa0", "#5a5fae"];
-const STREAMS = ["#2f6db3", "#e3ab3c", "#2a9c82", "#b072ab", "#d4622f", "#5fb0e0", "#7a6a4f", "#8b919b"];
+/**
+ * For whatever else has a name. These and the kinds stay apart in pairs for readers without one of the three kinds of
+ * cones: more than 0.05 in Oklab, which web/test/colors.test.mjs computes.
+ */
+const SPARE = ["#a4dcea", "#954d05", "#c8dc6a", "#733281", "#d871a1", "#4fcc92", "#dca2ff", "#885e86", "#a1b3cb", "#68735b", "#f6c2be", "#b39c63", "#294c9f", "#7174d1"];
+/** The sequence for what has a number. */
+const ALL = [...Object.values(KINDS), ...SPARE];
 
 export function parse(hex: string): Rgb {
   const value = parseInt(hex.slice(1), 16);
@@ -28,11 +32,22 @@ export function mix(a: Rgb, b: Rgb, share: number): Rgb {
   return [0, 1, 2].map((k) => a[k] + (b[k] - a[k]) * share) as Rgb;
 }
 
-export function kindColor(name: string, index: number): Rgb {
-  return parse(KINDS[name.replaceAll(" ", "_")] ?? SPARE[index % SPARE.length]);
+/** Which spare colour a name has, so that no two names of one page share one while there are enough. */
+const taken = new Map<string, number>();
+
+/** The colour of a kind of memory, or of any other named part. */
+export function kindColor(name: string): Rgb {
+  const key = name.replaceAll(" ", "_");
+  if (Object.hasOwn(KINDS, key)) return parse(KINDS[key]);
+  if (!taken.has(key)) taken.set(key, taken.size);
+  const at = taken.get(key)!;
+  return at < SPARE.length ? parse(SPARE[at]) : further(at);
 }
 
-export const streamColor = (index: number): Rgb => parse(STREAMS[index % STREAMS.length]);
+export const streamColor = (index: number): Rgb => (index < ALL.length ? parse(ALL[index]) : further(index));
+
+/** Colours without end, all different: hues by the golden angle, in changing lightness. */
+const further = (at: number): Rgb => oklch(0.48 + ((at * 0.27) % 0.36), 0.07 + (at % 3) * 0.03, (at * 137.508) % 360);
 
 /** From pale to deep as sizes grow by factors of four: order is seen without hue. */
 export function sizeColor(log2: number, dark: boolean): Rgb {
@@ -48,13 +63,25 @@ export function hash(text: string): number {
   return value;
 }
 
-/** Sixteen hues in three lightnesses: close hues that meet still differ in lightness most of the time. */
-export function moduleColor(path: string, dark: boolean): Rgb {
-  if (path === "") return parse(KINDS.unexplained);
-  const value = hash(path);
-  const step = (value >>> 4) % 3;
-  const lightness = (dark ? [0.56, 0.68, 0.8] : [0.5, 0.63, 0.76])[step];
-  return oklch(lightness, 0.115, ((value & 15) * 360) / 16 + 12);
+/**
+ * Colours of modules, given the most important one first. A module has the colour that follows from its path, as in
+ * every other report, unless a more important one has it already.
+ */
+export function moduleColors(paths: string[]): Map<string, Rgb> {
+  const found = new Map<string, Rgb>([["", parse(KINDS.unexplained)]]);
+  const free = ALL.filter((color) => color !== KINDS.unexplained);
+  const slots: (string | undefined)[] = free.slice();
+  let left = slots.length;
+  paths.filter((path) => path !== "").forEach((path, rank) => {
+    if (left === 0) return found.set(path, further(rank));
+    let at = hash(path) % slots.length;
+    while (slots[at] === undefined) at = (at + 1) % slots.length;
+    found.set(path, parse(slots[at]!));
+    slots[at] = undefined;
+    left--;
+    return found;
+  });
+  return found;
 }
 
 function oklch(lightness: number, chroma: number, hue: number): Rgb {

@@ -4,6 +4,7 @@
 import { max, min, round } from "./math";
 import type { App } from "./app";
 import { h, onceAFrame, Surface, upright } from "./dom";
+import { term } from "./glossary";
 import { axisBytes, axisTicks, bytes } from "./format";
 import { LEFT, tracePath } from "./plot";
 
@@ -102,7 +103,7 @@ export class Curves {
     upright(c, this.hover >= LEFT ? this.hover : px(app.xAt(app.cursor)), 0, height, theme.accent);
     c.restore();
     const part = (name: string, color: string, value: number | undefined) =>
-      value === undefined ? null : h("span", null, h("i.swatch.line", { style: `background:${color}` }), `${name} `, h("b", null, bytes(value)));
+      value === undefined ? null : h("span", null, h("i.swatch.line", { style: `background:${color}` }), term(name), " ", h("b", null, bytes(value)));
     this.said.replaceChildren(
       ...[
         part("reserved", theme.reserved, device.reserved?.at[shown]),

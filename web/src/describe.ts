@@ -2,9 +2,12 @@
 
 import { max } from "./math";
 import type { App } from "./app";
+import { hex } from "./device";
 import { h } from "./dom";
-import { bytes, count, duration, shortPath } from "./format";
+import { bytes, count, counted, duration, shortPath } from "./format";
+import { term } from "./glossary";
 import { moduleIn } from "./modules";
+import { Origin } from "./payload";
 
 export function kindName(app: App, i: number): string {
   const kind = app.device!.rects.kind[i];
@@ -14,6 +17,37 @@ export function kindName(app: App, i: number): string {
 /** The label of the stack, as the text and the JSON have it, or a phrase where no stack was recorded. */
 export function title(app: App, i: number): string {
   return app.stacks?.label(app.device!.rects.stack[i]) || kindName(app, i) || "allocation without a stack";
+}
+
+/** Why no line of Python names allocation `i`, and what to do about it; "" where one does. */
+export function whyNoStack(app: App, i: number): string {
+  const { rects } = app.device!;
+  const frames = app.stacks?.frames(rects.stack[i]) ?? [];
+  if (frames.some((f) => f.origin <= Origin.Internal)) return "";
+  if (frames.length > 0) return "no Python frame: C++ code allocated it, such as a backward pass or a library. Its C++ frames name it";
+  if (!app.stacks?.any) return 'recorded without stacks: record with context="all" and stacks="python", and lines of code stand here';
+  if (rects.start[i] === 0) return "allocated before the recording began: start the history before the first allocation";
+  return 'no Python frame when it was allocated: most often a backward pass, which runs in C++ threads. Record with stacks="all" to see the C++ frames';
+}
+
+/** The same for most of a holder's bytes. */
+export function whyNoStackOf(app: App, all: number[]): string {
+  const reasons = new Map<string, number>();
+  for (const i of all) {
+    const why = whyNoStack(app, i);
+    reasons.set(why, (reasons.get(why) ?? 0) + app.device!.rects.block[i]);
+  }
+  return [...reasons].sort((a, b) => b[1] - a[1])[0]?.[0] ?? "";
+}
+
+/** What is lit up: first what was held at the peak, then how much came and went over the whole run. */
+export function foundText(app: App): string {
+  const { count: all, bytes: sum, peakCount, peakBytes } = app.found;
+  if (all === 0) return "nothing found";
+  const held = peakCount ? `${bytes(peakBytes)} at the peak in ${counted(peakCount, "block")}` : "nothing at the peak";
+  const steps = app.deviceReport.steps?.count ?? 0;
+  if (peakCount === all) return held;
+  return `${held}; over ${steps > 1 ? `all ${steps} steps` : "the whole run"} ${counted(all, "allocation")}, ${bytes(sum)} in turn`;
 }
 
 /** The event that led to a tick, numbered as in the text. */
@@ -47,13 +81,16 @@ export function facts(app: App, i: number): [string, string][] {
   if (detail) {
     rows.push(["stream", detail.streams[detail.stream[i]] ?? "?"]);
     rows.push(["pool", `${detail.pools[detail.pool[i]] ?? "?"}, ${detail.small[i] ? "small" : "large"}`]);
+    const segment = device.segmentOf(i);
+    if (segment >= 0) rows.push(["segment", `${bytes(detail.segments.size[segment])} at ${hex(detail.base, detail.segments.addr[segment])}`]);
     rows.push(["address", device.address(i)]);
   }
   return rows;
 }
 
-export function factList(rows: [string, string][]): HTMLElement {
-  return h("dl.facts", null, rows.map(([k, v]) => [h("dt", null, k), h("dd", null, v)]).flat());
+/** `plain`: in a tooltip, where no word can be pointed at. */
+export function factList(rows: [string, string][], plain = false): HTMLElement {
+  return h("dl.facts", null, rows.map(([k, v]) => [h("dt", null, plain ? k : term(k)), h("dd", null, v)]).flat());
 }
 
 /** The values of the curves at a tick. */
@@ -84,7 +121,7 @@ export function tooltip(app: App, i: number, tick: number): HTMLElement[] {
   const from = max(0, frames.findIndex((f) => f === named));
   return [
     h("div.tip-head", null, h("i.swatch", { style: `background:${app.colorOf(i)}` }), h("b", null, bytes(app.device!.rects.block[i])), h("span", null, title(app, i))),
-    factList(facts(app, i)),
+    factList(facts(app, i), true),
     frames.length > 0
       ? h("ol.tip-stack", null, frames.slice(from, from + 5).map((f) => h("li", null, f.name || "?", h("span", null, `${shortPath(f.file)}:${f.line}`))))
       : h("span"),

@@ -6,7 +6,7 @@ import { Origin, type Detail, type Frame, type Rects, type Tables } from "./payl
 import { Modules } from "./modules";
 import { Scopes } from "./scopes";
 import { Curve } from "./curve";
-import { modulePath } from "./format";
+import { modulePath, shortPath } from "./format";
 
 /**
  * Rows of the tree that finds what is alive at a tick: the greatest end of each 16 rows, of each 16 of those, and so
@@ -29,6 +29,7 @@ export class Device {
   private named: Modules | null = null;
   private places: { y: Float64Array; height: number } | null = null;
   private readonly latestEnds: Uint32Array[] = [];
+  private byAddress: Uint32Array | null = null;
 
   constructor(readonly rects: Rects) {
     this.n = rects.n;
@@ -148,8 +149,32 @@ export class Device {
   }
 
   address(i: number): string {
-    const detail = this.detail;
-    return detail ? hex(detail.base, detail.addr[i]) : "";
+    return this.detail ? this.hex(this.detail.addr[i]) : "";
+  }
+
+  hex(offset: number): string {
+    return hex(this.detail?.base ?? 0n, offset);
+  }
+
+  /** The segment that allocation `i` lay in when it was born, -1 where none is known. */
+  segmentOf(i: number): number {
+    const { detail, rects } = this;
+    if (!detail) return -1;
+    const { n, addr, size, start, end } = detail.segments;
+    this.byAddress ??= Uint32Array.from({ length: n }, (_, s) => s).sort((a, b) => addr[a] - addr[b]);
+    const order = this.byAddress;
+    let [low, high] = [0, n];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (addr[order[middle]] <= detail.addr[i]) low = middle + 1;
+      else high = middle;
+    }
+    // Segments of one place follow each other in time: the one that was there then is near.
+    for (let at = low - 1, looks = 0; at >= 0 && looks < 64; at--, looks++) {
+      const s = order[at];
+      if (detail.addr[i] < addr[s] + size[s] && start[s] <= rects.start[i] && rects.start[i] < end[s]) return s;
+    }
+    return -1;
   }
 
   stepAt(tick: number): number {
@@ -204,8 +229,10 @@ export class StackBook {
   containing(text: string): Uint8Array {
     const wanted = text.toLowerCase();
     const has = (where: string) => where.toLowerCase().includes(wanted);
-    const frame = this.tables.frames.map((f) => has(`${f.file}:${f.line} ${f.name}`) || has(f.name));
-    return Uint8Array.from(this.tables.stacks, (stack, s) => (has(this.label(s)) && s > 0 || stack.some((f) => frame[f]) ? 1 : 0));
+    // As the panel, the flame graph and the tooltip write a frame.
+    const frame = this.tables.frames.map((f) => has(`${f.file}:${f.line} ${f.name}`) || has(`${f.name} ${shortPath(f.file)}:${f.line}`));
+    const modules = this.modules.map((module) => module !== "" && has(module));
+    return Uint8Array.from(this.tables.stacks, (stack, s) => ((has(this.label(s)) && s > 0) || modules[this.moduleOf[s]] || stack.some((f) => frame[f]) ? 1 : 0));
   }
 
   /** The stack with exactly these frames, -1 where none is. */

@@ -2,6 +2,9 @@
 
 import { max, round } from "./math";
 
+/** Ends the listeners of the report that is shown, once another one takes its place. */
+export const life = { of: new AbortController() };
+
 type Child = Node | string | number | null | undefined | false;
 type Props = Record<string, unknown>;
 
@@ -34,6 +37,14 @@ export function add(element: Element, children: (Child | Child[])[]): void {
 export function fill(element: Element, ...children: (Child | Child[])[]): void {
   element.replaceChildren();
   add(element, children);
+}
+
+/** Scrolls to the timeline where it is not in sight, as whole as the screen is high. */
+export function toTimeline(): void {
+  const section = document.getElementById("timeline");
+  const plot = section?.querySelector(".plot")?.getBoundingClientRect();
+  if (!section || !plot || (plot.top >= 40 && plot.bottom <= innerHeight)) return;
+  section.scrollIntoView({ "block": "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
 }
 
 /** A row of buttons of which one is pressed. */

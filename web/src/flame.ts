@@ -5,7 +5,7 @@ import type { App } from "./app";
 import { css, kindColor, mix, parse } from "./colors";
 import { choice, fill, h, onceAFrame, press } from "./dom";
 import { bytes, counted, percent } from "./format";
-import { flameTree, inBranch, type By, type FlameNode, type Of } from "./flametree";
+import { flameTree, inBranch, type By, type FlameNode, type Look, type Of } from "./flametree";
 
 const ROW = 21;
 /** Branches narrower than this share of the whole are not drawn: a pixel or two. */
@@ -20,20 +20,23 @@ export class Flame {
   private readonly field = h("input", { type: "search", placeholder: "Search the branches", "aria-label": "Search the flame graph", spellcheck: false, autocomplete: "off" });
   private readonly next = onceAFrame(() => this.draw());
   private byChoice: HTMLElement = h("div");
-  private ofChoice: HTMLElement;
-  private by: By = "stack";
-  private of: Of = "peak";
+  private ofChoice: HTMLElement = h("div");
+  private orderChoice: HTMLElement;
+  private look: Look = { by: "stack", of: "peak", inverted: false };
+  /** The way to the branch in sight is shown whole. */
+  private wholeWay = false;
   private root: FlameNode | null = null;
   private zoomed: FlameNode | null = null;
   private nodes = new Map<HTMLElement, FlameNode>();
 
   constructor(private readonly app: App) {
-    this.ofChoice = choice("Bytes", [["peak", "At the peak"], ["instant", "At the instant"], ["all", "Allocated in all"]], this.of, (value) => {
-      this.of = value as Of;
-      press(this.ofChoice, value);
+    this.orderChoice = choice("Order", [["root", "Caller first"], ["leaf", "Callee first"]], "root", (value) => {
+      this.look.inverted = value === "leaf";
+      press(this.orderChoice, value);
+      this.zoomed = null;
       this.rebuild();
     });
-    this.element = h("div", null, h("div.toolbar", null, h("div.search", null, this.field), this.crumbs, this.byChoice, this.ofChoice), this.said, this.rows, this.tip);
+    this.element = h("div", null, h("div.toolbar", null, h("div.search", null, this.field), h("span.spacer", null), this.byChoice, this.orderChoice, this.ofChoice), this.said, this.crumbs, this.rows, this.tip);
     let timer = 0;
     this.field.addEventListener("input", () => {
       clearTimeout(timer);
@@ -43,7 +46,19 @@ export class Flame {
       this.choices();
       this.rebuild();
     });
-    app.on(["cursor"], () => this.of === "instant" && this.rebuild());
+    app.on(["cursor"], () => this.look.of === "instant" && this.rebuild());
+    app.on(["detail", "span"], () => {
+      const isOfSpan = this.look.of === "lived" || this.look.of === "born";
+      if (isOfSpan !== !!app.span) this.look.of = app.span ? "lived" : "peak";
+      const next = choice("Bytes", [...(app.span ? ([["lived", "Live in the interval"], ["born", "Allocated in it"]] as [Of, string][]) : []), ["peak", "At the peak"], ["instant", "At the instant"], ["all", "Allocated in all"]], this.look.of, (value) => {
+        this.look.of = value as Of;
+        press(next, value);
+        this.rebuild();
+      });
+      this.ofChoice.replaceWith(next);
+      this.ofChoice = next;
+      this.rebuild();
+    });
     app.on(["marks", "theme"], () => {
       if (document.activeElement !== this.field) this.field.value = app.query;
       this.next();
@@ -61,9 +76,9 @@ export class Flame {
     const options: [By, string][] = [["stack", app.stacks?.any ? "Stack" : "Kind and size"]];
     if (app.device?.modules.any || app.device?.scopes.any) options.push(["module", "Module path"]);
     if (app.device?.detail?.steps.length) options.push(["step", "Step"]);
-    if (!options.some(([value]) => value === this.by)) this.by = "stack";
-    const next = choice("By", options, this.by, (value) => {
-      this.by = value as By;
+    if (!options.some(([value]) => value === this.look.by)) this.look.by = "stack";
+    const next = choice("By", options, this.look.by, (value) => {
+      this.look.by = value as By;
       press(next, value);
       this.rebuild();
     });
@@ -78,7 +93,7 @@ export class Flame {
     const { app } = this;
     if (!app.device?.detail) return;
     const path = this.zoomed?.path ?? [];
-    this.root = flameTree(app, this.by, this.of);
+    this.root = flameTree(app, this.look);
     // The same branch again, as far as the new tree has it.
     let at: FlameNode = this.root;
     for (const text of path) at = at.children.get(text) ?? at;
@@ -135,9 +150,10 @@ export class Flame {
 
   private zoom(node: FlameNode, keep: boolean): void {
     this.zoomed = node;
+    this.wholeWay = false;
     const { app } = this;
     if (node === this.root) app.light({});
-    else app.light({ branch: { text: node.text, has: inBranch(app, this.by, node.path) } });
+    else app.light({ branch: { text: node.text, has: inBranch(app, { ...this.look }, node.path) } });
     if (keep) {
       this.draw();
       this.focus([...this.nodes].find(([, own]) => own === node)?.[0]);
@@ -157,7 +173,7 @@ export class Flame {
   }
 
   private color(kind: number) {
-    return kindColor(kind > 0 ? this.app.kinds[kind - 1] : "unexplained", kind);
+    return kindColor(kind > 0 ? this.app.kinds[kind - 1] : "unexplained");
   }
 
   draw(): void {
@@ -226,10 +242,18 @@ export class Flame {
   private drawCrumbs(node: FlameNode): void {
     const path: FlameNode[] = [];
     for (let at: FlameNode | null = node; at; at = at.parent) path.unshift(at);
-    const shown = path.length > 4 ? [path[0], null, ...path.slice(-2)] : path;
+    const name = (own: FlameNode) => (own === this.root ? "All" : own.text);
+    // The middle of a long way folds into a button.
+    const folded = !this.wholeWay && path.length > 8 ? path.splice(3, path.length - 7, node).length : 0;
+    const crumb = (own: FlameNode, k: number) =>
+      folded && k === 3
+        ? h("button", { class: "quiet", "aria-label": "Show the whole way", onclick: () => { this.wholeWay = true; this.drawCrumbs(node); } }, `${folded} more`)
+        : own === node
+          ? h("b", { title: own.text, "aria-current": "true" }, name(own))
+          : h("button", { class: "quiet", title: own.text, onclick: () => this.zoom(own, true) }, name(own));
     fill(
       this.crumbs,
-      shown.map((own) => (own === null ? h("span", null, "…") : own === node ? h("b", { title: own.text }, own === this.root ? "All" : own.text) : h("button", { class: "quiet", title: own.text, onclick: () => this.zoom(own, true) }, own === this.root ? "All" : own.text))),
+      path.map(crumb),
       h("span.amount", { id: "flame-total" }, `${bytes(node.bytes)} · ${counted(node.blocks, "block")}`),
     );
   }

@@ -1,11 +1,21 @@
 // The tree behind the flame graph: bytes by stack, by module path or by step, at an instant or over the whole run.
 
 import type { App } from "./app";
+import { lowerBound } from "./math";
 import { bytes } from "./format";
 import { Origin } from "./payload";
 
 export type By = "stack" | "module" | "step";
-export type Of = "peak" | "instant" | "all";
+/** Live at the peak, at the instant, at some time in the interval; allocated in the interval, in all. */
+export type Of = "peak" | "instant" | "lived" | "born" | "all";
+
+/** What the tree is of. */
+export interface Look {
+  by: By;
+  of: Of;
+  /** The callee first: from the leaf to the root. */
+  inverted: boolean;
+}
 
 export interface FlameNode {
   text: string;
@@ -29,7 +39,12 @@ export function frameText(f: { name: string; file: string; line: number }): stri
   return file === "" ? f.name : `${file}${f.line ? `:${f.line}` : ""} ${f.name}`;
 }
 
-function grouping(app: App, by: By): Grouping {
+function grouping(app: App, { by, inverted }: Look): Grouping {
+  const found = forwards(app, by);
+  return inverted ? { group: found.group, path: (i) => found.path(i).reverse() } : found;
+}
+
+function forwards(app: App, by: By): Grouping {
   const device = app.device!;
   const { rects, detail } = device;
   const kind = (i: number) => (rects.kind[i] > 0 ? app.kinds[rects.kind[i] - 1].replaceAll("_", " ") : "kind not known");
@@ -66,13 +81,24 @@ function grouping(app: App, by: By): Grouping {
   };
 }
 
-export function flameTree(app: App, by: By, of: Of): FlameNode {
+/** Calls `see` for each allocation that `of` means. */
+export function each(app: App, of: Of, see: (i: number) => void): void {
+  const device = app.device!;
+  const { start } = device.rects;
+  const [from, to] = app.span ?? [0, device.forever];
+  if (of === "all") for (let i = 0; i < device.n; i++) see(i);
+  else if (of === "lived") device.alive(from, to, see);
+  else if (of === "born") for (let i = lowerBound(start, from), last = lowerBound(start, to); i < last; i++) see(i);
+  else device.aliveAt(of === "peak" ? app.peakTick : app.cursor).forEach(see);
+}
+
+export function flameTree(app: App, look: Look): FlameNode {
   const device = app.device!;
   const { rects } = device;
   const kinds = app.kinds.length + 1;
   const node = (text: string, parent: FlameNode | null): FlameNode => ({ text, path: parent ? [...parent.path, text] : [], parent, children: new Map(), bytes: 0, blocks: 0, byKind: new Float64Array(kinds) });
   const root = node("all", null);
-  const { group, path } = grouping(app, by);
+  const { group, path } = grouping(app, look);
   const leaves = new Map<number | string, FlameNode>();
   const add = (i: number) => {
     const key = group(i);
@@ -92,14 +118,13 @@ export function flameTree(app: App, by: By, of: Of): FlameNode {
       at.byKind[rects.kind[i]] += rects.block[i];
     }
   };
-  if (of === "all") for (let i = 0; i < device.n; i++) add(i);
-  else device.aliveAt(of === "peak" ? app.peakTick : app.cursor).forEach(add);
+  each(app, look.of, add);
   return root;
 }
 
 /** Whether an allocation is in a branch, at any time. */
-export function inBranch(app: App, by: By, branch: string[]): (i: number) => boolean {
-  const { group, path } = grouping(app, by);
+export function inBranch(app: App, look: Look, branch: string[]): (i: number) => boolean {
+  const { group, path } = grouping(app, look);
   const known = new Map<number | string, boolean>();
   return (i) => {
     const key = group(i);

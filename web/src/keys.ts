@@ -1,7 +1,8 @@
 // The keyboard, and the overlay that lists it.
 
 import type { App } from "./app";
-import { h } from "./dom";
+import { h, life, toTimeline } from "./dom";
+import { max, min } from "./math";
 import type { Toolbar } from "./toolbar";
 
 const KEYS: [string, string][] = [
@@ -20,9 +21,14 @@ const KEYS: [string, string][] = [
   ["X", "time or events on the axis"],
   ["C", "next colouring"],
   ["T", "light or dark"],
-  ["Esc", "close, clear the search, clear the selection"],
+  ["[ ]", "the interval begins, ends at the instant"],
+  ["I", "the interval is what is in sight"],
+  ["O", "open another report"],
+  ["Esc", "close; clear the search, the interval, the selection"],
   ["wheel", "zoom; with Shift pan, with Alt zoom in bytes"],
-  ["drag, Shift-drag", "pan, zoom into a box"],
+  ["drag", "select an interval"],
+  ["Shift-drag", "zoom into a box"],
+  ["Alt-drag", "pan"],
   ["double click", "the whole run"],
 ];
 
@@ -43,6 +49,7 @@ export interface Actions {
   toggleTheme(): void;
   say(text: string): void;
   describe(i: number): string;
+  open(): void;
 }
 
 export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, plot: HTMLElement, actions: Actions): void {
@@ -56,6 +63,7 @@ export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, 
     app.select(found[next]);
     app.setCursor(app.device!.rects.start[found[next]]);
     app.reveal(found[next]);
+    toTimeline();
     actions.say(`${next + 1} of ${found.length}: ${actions.describe(found[next])}`);
   };
   window.addEventListener("keydown", (event) => {
@@ -81,17 +89,32 @@ export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, 
       "=": () => app.zoom(1 / 1.6, 1),
       "-": () => app.zoom(1.6, 1),
       "0": () => app.reset(),
-      z: () => app.selected >= 0 && app.zoomTo(app.selected),
+      z: () => {
+        if (app.selected < 0) return;
+        app.zoomTo(app.selected);
+        toTimeline();
+      },
       n: () => step(event.shiftKey ? -1 : 1),
       p: () => {
         app.zoomToPeak();
+        toTimeline();
         actions.say("The peak");
       },
+      i: () => app.setSpan([app.tickAt(app.view.x0), app.tickAt(app.view.x1 - 1e-9) + 1]),
+      "[": () => app.setSpan([app.cursor, max(app.cursor + 1, app.span?.[1] ?? Infinity)]),
+      "]": () => app.setSpan([min(app.cursor, app.span?.[0] ?? 0), app.cursor + 1]),
+      o: () => actions.open(),
       v: () => app.setMode(app.mode === "stacked" ? "packed" : "stacked"),
       ",": () => app.setCursor(app.cursor - 1),
       ".": () => app.setCursor(app.cursor + 1),
-      g: () => app.setCursor(app.peakTick),
-      "/": () => toolbar.field.focus(),
+      g: () => {
+        app.setCursor(app.peakTick);
+        toTimeline();
+      },
+      "/": () => {
+        toolbar.field.focus({ preventScroll: true });
+        toTimeline();
+      },
       x: () => document.querySelector<HTMLElement>('.choice[aria-label="Axis"] button[aria-pressed="false"]')?.click(),
       c: () => {
         const buttons = [...document.querySelectorAll<HTMLElement>('.choice[aria-label="Colour"] button')];
@@ -102,6 +125,7 @@ export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, 
       "?": () => dialog.showModal(),
       Escape: () => {
         if (app.searching) app.search("");
+        else if (app.span) app.setSpan(null);
         else if (app.selected >= 0) app.select(-1);
       },
     };
@@ -109,5 +133,5 @@ export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, 
     if (!run || !app.device) return;
     event.preventDefault();
     run();
-  });
+  }, { signal: life.of.signal });
 }

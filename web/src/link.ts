@@ -2,6 +2,7 @@
 
 import { max, round, floor } from "./math";
 import type { App, Axis, ColorBy } from "./app";
+import { life } from "./dom";
 
 export interface Link {
   device?: number;
@@ -15,6 +16,7 @@ export interface Link {
   query?: string;
   least?: number;
   stream?: number;
+  span?: number[];
 }
 
 export function readLink(): Link {
@@ -24,14 +26,18 @@ export function readLink(): Link {
     const value = text === null || text === "" ? NaN : Number(text);
     return Number.isFinite(value) ? value : undefined;
   };
-  const view = has.get("v")?.split(",").map(Number);
+  const list = (key: string, length: number) => {
+    const values = has.get(key)?.split(",").map(Number);
+    return values?.length === length && values.every(Number.isFinite) ? values : undefined;
+  };
   return {
     device: number("d"),
     renderer: has.get("renderer") ?? undefined,
     axis: has.get("x") ?? undefined,
     color: has.get("c") ?? undefined,
     mode: has.get("m") ?? undefined,
-    view: view?.length === 4 && view.every(Number.isFinite) ? view : undefined,
+    view: list("v", 4),
+    span: list("i", 2),
     cursor: number("t"),
     selected: number("s"),
     query: has.get("q") ?? undefined,
@@ -53,6 +59,7 @@ export function applyLink(app: App, link: Link): void {
     const [x0, x1, y0, y1] = link.view;
     app.setView({ x0, x1, y0, y1 });
   }
+  if (link.span) app.setSpan([link.span[0], link.span[1]]);
   if (link.cursor !== undefined) app.setCursor(link.cursor);
   if (link.selected !== undefined && link.selected >= 0 && link.selected < (app.device?.n ?? 0)) app.select(floor(link.selected));
 }
@@ -60,7 +67,8 @@ export function applyLink(app: App, link: Link): void {
 /** Keeps the address up to date. Returns whether a change is still on its way there. */
 export function keepLink(app: App, renderer: string | undefined): () => boolean {
   let timer = 0;
-  app.on(["view", "select", "cursor", "marks", "mode", "device"], () => {
+  life.of.signal.addEventListener("abort", () => clearTimeout(timer));
+  app.on(["view", "select", "cursor", "marks", "mode", "device", "span"], () => {
     clearTimeout(timer);
     timer = window.setTimeout(() => {
       timer = 0;
@@ -75,6 +83,7 @@ export function keepLink(app: App, renderer: string | undefined): () => boolean 
       if (view.x0 !== whole.x0 || view.x1 !== whole.x1 || view.y0 !== whole.y0 || view.y1 !== whole.y1) said.set("v", [view.x0, view.x1, view.y0, view.y1].map(tenth).join(","));
       said.set("t", String(app.cursor));
       if (app.selected >= 0) said.set("s", String(app.selected));
+      if (app.span) said.set("i", app.span.join(","));
       if (app.query) said.set("q", app.query);
       if (app.filter.least) said.set("min", String(app.filter.least));
       if (app.filter.stream >= 0) said.set("stream", String(app.filter.stream));

@@ -18,7 +18,7 @@ export class Minimap {
     const canvas = h("canvas.minimap", { tabIndex: 0, role: "slider", "aria-label": "Part of the run in sight", "aria-valuemin": "0", "aria-valuemax": "100" });
     this.element = canvas;
     this.surface = new Surface(canvas, () => this.schedule());
-    app.on(["device", "detail", "view", "theme", "cursor"], () => this.schedule());
+    app.on(["device", "detail", "view", "theme", "cursor", "span"], () => this.schedule());
     const x = (event: PointerEvent) => event.clientX - canvas.getBoundingClientRect().left;
     canvas.addEventListener("pointerdown", (event) => {
       const [a, b] = this.window();
@@ -84,6 +84,13 @@ export class Minimap {
     if (device.reserved) {
       c.strokeStyle = theme.reserved;
       c.stroke(tracePath(app, device.reserved, LEFT, wide, (p) => this.value(p), px, py));
+    }
+    if (app.span) {
+      const [from, to] = app.span.map((tick) => px(app.xAt(tick)));
+      c.fillStyle = theme.accent;
+      c.globalAlpha = 0.25;
+      c.fillRect(from, 0, max(2, to - from), height);
+      c.globalAlpha = 1;
     }
     const [a, b] = this.window();
     c.fillStyle = theme.surface;

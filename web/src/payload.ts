@@ -1,6 +1,6 @@
 // Reads the sections that crates/gapless-report/src/html/payload.rs writes; the layout is drawn there.
 
-import { max, ceil } from "./math";
+import { max, min, ceil } from "./math";
 
 export interface Tables {
   strings: string[];
@@ -80,19 +80,36 @@ export interface Detail {
   /** What the program wrote about its blocks: each text once, and which of them an allocation has. */
   noteTexts: string[];
   notes: Map<number, number[]>;
+  /** Requests that failed. */
+  ooms: Oom[];
 }
 
-const VERSION = 4;
+export interface Oom {
+  tick: number;
+  asked: number;
+  /** What the device had free then. */
+  deviceFree: number;
+  stack: number;
+}
 
-/** The bytes of a section, inflated; null where the page has no such section. */
-export async function section(name: string): Promise<Uint8Array | null> {
-  const element = document.getElementById(name);
-  if (!element) return null;
-  const packed = fromBase64(element.textContent ?? "");
-  // Decoded once: the text is not needed again, and a million allocations are megabytes of it.
-  element.textContent = "";
-  const stream = new Blob([packed as BlobPart]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+const VERSION = 5;
+
+/** What a section may inflate to, so that a small file cannot fill the memory. */
+const MOST_BYTES = 2 ** 30;
+/** Events of a device that a page can draw: each costs some 40 bytes. */
+const MOST_TICKS = 2 ** 26;
+
+/** The bytes of a section, inflated, from its text. */
+export async function inflate(text: string): Promise<Uint8Array> {
+  const stream = new Blob([fromBase64(text) as BlobPart]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  const reader = stream.getReader();
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for (let next = await reader.read(); !next.done; next = await reader.read()) {
+    parts.push(next.value);
+    if ((size += next.value.length) > MOST_BYTES) throw new Error(`a section is larger than ${MOST_BYTES} bytes`);
+  }
+  return new Uint8Array(await new Blob(parts as BlobPart[]).arrayBuffer());
 }
 
 function fromBase64(text: string): Uint8Array {
@@ -129,19 +146,27 @@ class Reader {
     return value % 2 === 0 ? value / 2 : -(value + 1) / 2;
   }
 
+  /** A number of rows that follow, each of a byte at least. */
+  count(): number {
+    const rows = this.number();
+    if (rows > this.data.length) throw new Error("the report's data is cut short");
+    return rows;
+  }
+
   string(): string {
-    const length = this.number();
+    const length = this.count();
     this.at += length;
     return this.decoder.decode(this.data.subarray(this.at - length, this.at));
   }
 
   list<T>(read: () => T): T[] {
-    return Array.from({ length: this.number() }, read);
+    return Array.from({ length: this.count() }, read);
   }
 
   recency<T extends Float64Array | Uint32Array>(into: T): T {
     for (let i = 0; i < into.length; i++) {
       const back = this.number();
+      if (back > i) throw new Error("the report's data is damaged");
       into[i] = back === 0 ? this.number() : into[i - back];
     }
     return into;
@@ -170,11 +195,11 @@ export function readTables(data: Uint8Array): Tables {
     origin: reader.number(),
   }));
   const stacks: Uint32Array[] = [new Uint32Array(0)];
-  const written = reader.number();
+  const written = reader.count();
   for (let i = 0; i < written; i++) {
     const before = stacks[i];
-    const shared = reader.number();
-    const own = reader.number();
+    const shared = min(reader.number(), before.length);
+    const own = reader.count();
     const stack = new Uint32Array(own + shared);
     for (let k = 0; k < own; k++) stack[k] = reader.number();
     stack.set(before.subarray(before.length - shared), own);
@@ -186,11 +211,12 @@ export function readTables(data: Uint8Array): Tables {
 
 export function readRects(data: Uint8Array): Rects {
   const reader = new Reader(data);
-  const n = reader.number();
+  const n = reader.count();
   const lastTick = reader.number();
+  if (lastTick > MOST_TICKS) throw new Error(`it has ${lastTick} events, and a page can draw ${MOST_TICKS}`);
   const unit = reader.number();
   const given = reader.number() === 1;
-  const lanes = reader.number();
+  const lanes = min(5, reader.number());
   const start = new Uint32Array(n);
   for (let i = 0, at = 0; i < n; i++) start[i] = at += reader.number();
   const end = new Uint32Array(n);
@@ -247,11 +273,12 @@ export function readDetail(data: Uint8Array, rects: Rects): Detail {
     if (known) known.push(text);
     else notes.set(of, [text]);
   });
-  return { streams, pools, base, freed, addr, stream, pool, small, segments, time, origin, steps, scopes, noteTexts, notes };
+  const ooms = reader.list(() => ({ tick: reader.number(), asked: reader.number(), deviceFree: reader.number(), stack: reader.number() }));
+  return { streams, pools, base, freed, addr, stream, pool, small, segments, time, origin, steps, scopes, noteTexts, notes, ooms };
 }
 
 function readSegments(reader: Reader, lastTick: number): Segments {
-  const n = reader.number();
+  const n = reader.count();
   const all: Segments = {
     n,
     start: new Uint32Array(n),
@@ -276,4 +303,25 @@ function readSegments(reader: Reader, lastTick: number): Segments {
     all.expandable[i] = (flags >> 1) & 1;
   }
   return all;
+}
+
+/** Throws where numbers of the sections do not belong together: a file that was opened may hold anything. */
+export function verify(tables: Tables, rects: Rects, detail: Detail): void {
+  const { strings, frames, stacks, kinds } = tables;
+  const damaged = (what: string): never => {
+    throw new Error(`the report's data is damaged: ${what}`);
+  };
+  if (strings.length === 0 && frames.length > 0) damaged("a frame without a name");
+  for (const stack of stacks) for (const frame of stack) if (frame >= frames.length) damaged("a stack of an unknown frame");
+  for (let i = 0; i < rects.n; i++) {
+    if (rects.stack[i] >= stacks.length) damaged("an allocation of an unknown stack");
+    if (rects.kind[i] > kinds.length) damaged("an allocation of an unknown kind");
+    if (!(rects.block[i] >= 0 && rects.block[i] <= 2 ** 52 && rects.requested[i] <= 2 ** 52)) damaged("a size that cannot be");
+    if (rects.end[i] <= rects.start[i] || rects.end[i] > rects.lastTick + 1) damaged("an allocation that ends before it begins");
+  }
+  const { stream, pool, streams, pools, noteTexts, segments: spans } = detail;
+  for (let i = 0; i < rects.n; i++) if (stream[i] >= streams.length || pool[i] >= pools.length) damaged("an allocation of an unknown stream or pool");
+  for (let s = 0; s < spans.n; s++) if (spans.stream[s] >= streams.length || spans.pool[s] >= pools.length || !(spans.size[s] <= 2 ** 52)) damaged("a segment of an unknown stream or pool");
+  for (const [i, texts] of detail.notes) if (i >= rects.n || texts.some((text) => text >= noteTexts.length)) damaged("a note of an unknown allocation");
+  for (const oom of detail.ooms) if (oom.stack >= stacks.length || oom.tick > rects.lastTick) damaged("a failed request of an unknown stack");
 }

@@ -4,7 +4,7 @@ import { max, min, round, floor, lowerBound } from "./math";
 import type { App, View } from "./app";
 import { css, type Rgb } from "./colors";
 import type { Curve } from "./curve";
-import { h, onceAFrame, Surface, upright } from "./dom";
+import { h, life, onceAFrame, Surface, upright } from "./dom";
 import { axisBytes, axisTicks, axisTime, bytes, count } from "./format";
 import { CanvasRenderer, GlRenderer, type Renderer } from "./render";
 import { lowerEdge, peakSpan, pickStacked, StackedPicture } from "./stacked";
@@ -28,7 +28,7 @@ export class Plot {
   private dirty = { boxes: false, colors: false, rects: false };
   private readonly next = onceAFrame(() => this.frame());
   private pointer: { x: number; y: number } | null = null;
-  private drag: { x: number; y: number; view: View; box: boolean; moved: boolean } | null = null;
+  private drag: { x: number; y: number; view: View; what: "span" | "box" | "pan"; moved: boolean } | null = null;
   private lastWheelElsewhere = 0;
   firstPicture: (() => void) | null = null;
 
@@ -38,7 +38,7 @@ export class Plot {
     const over = h("canvas.over", { "aria-hidden": "true" });
     this.element = h(
       "div",
-      { class: "plot", tabIndex: 0, role: "application", "aria-label": "Timeline of allocations. Arrow keys pan, plus and minus zoom, 0 resets, P zooms to the peak, N goes to the next match, question mark lists all keys." },
+      { class: "plot", tabIndex: 0, role: "application", "aria-label": "Timeline of allocations. Arrow keys pan, plus and minus zoom, 0 resets, brackets select an interval, P zooms to the peak, N goes to the next match, question mark lists all keys." },
       canvas,
       stack,
       over,
@@ -53,7 +53,7 @@ export class Plot {
     app.on(["mode"], () => this.schedule({ boxes: true, colors: true }));
     app.on(["marks"], () => this.schedule({ colors: true }));
     app.on(["view", "theme"], () => this.schedule({ rects: true }));
-    app.on(["hover", "select", "cursor"], () => this.schedule({}));
+    app.on(["hover", "select", "cursor", "span"], () => this.schedule({}));
     this.listen();
   }
 
@@ -184,6 +184,7 @@ export class Plot {
     if (device.reserved) this.curve(c, device.reserved, theme.reserved, 1.5, []);
     if (device.allocated && device.detail && device.allocated.peak !== device.active.peak) this.curve(c, device.allocated, theme.allocated, 1.25, [3, 2]);
     this.curve(c, device.active, theme.active, 1.5, []);
+    this.span(c);
     this.peak(c);
     this.pin(c);
     this.outline(c, app.hovered, theme.ink, 1.25);
@@ -336,6 +337,29 @@ export class Plot {
     upright(c, round(this.px(app.xAt(app.cursor))) + 0.5, top, top + height, app.theme.accent);
   }
 
+  /** The interval: all beside it is paler. */
+  private span(c: CanvasRenderingContext2D): void {
+    const { app, top, height, width, drag, pointer } = this;
+    const drawn = drag?.what === "span" && drag.moved && pointer ? this.spanOf(drag.x, pointer.x) : app.span;
+    if (!drawn) return;
+    const [a, b] = drawn.map((tick) => min(LEFT + width + 2, max(LEFT - 2, this.px(app.xAt(tick)))));
+    c.fillStyle = css(app.theme.back as Rgb);
+    c.globalAlpha = 0.6;
+    c.fillRect(LEFT, top, a - LEFT, height);
+    c.fillRect(b, top, LEFT + width - b, height);
+    c.globalAlpha = 1;
+    c.fillStyle = app.theme.accent;
+    c.fillRect(round(a) - 1, top, 2, height);
+    c.fillRect(round(b) - 1, top, 2, height);
+  }
+
+  /** The ticks between two places of the pointer. */
+  private spanOf(xa: number, xb: number): [number, number] {
+    const { app } = this;
+    const [a, b] = [min(xa, xb), max(xa, xb)].map((px) => app.tickAt(this.xOf(min(LEFT + this.width, max(LEFT, px)))));
+    return [a, b + 1];
+  }
+
   private outline(c: CanvasRenderingContext2D, i: number, color: string, weight: number): void {
     if (i < 0) return;
     const { app } = this;
@@ -395,7 +419,7 @@ export class Plot {
   private boxOrCross(c: CanvasRenderingContext2D): void {
     const { app, pointer, drag, top, height, width } = this;
     if (!pointer) return;
-    if (drag?.box) {
+    if (drag?.what === "box") {
       c.fillStyle = app.theme.accent;
       c.globalAlpha = 0.15;
       c.fillRect(drag.x, drag.y, pointer.x - drag.x, pointer.y - drag.y);
@@ -440,7 +464,7 @@ export class Plot {
     };
     window.addEventListener("wheel", (event) => {
       if (!element.contains(event.target as Node)) this.lastWheelElsewhere = event.timeStamp;
-    }, { passive: true });
+    }, { passive: true, signal: life.of.signal });
     element.addEventListener("wheel", (event) => {
       // A page scroll that began elsewhere runs on over the timeline instead of turning into a zoom.
       if (event.timeStamp - this.lastWheelElsewhere < 300) {
@@ -460,9 +484,9 @@ export class Plot {
       this.move(p);
     }, { passive: false });
     element.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0) return;
+      if (event.button > 1) return;
       const p = at(event);
-      this.drag = { ...p, view: { ...app.view }, box: event.shiftKey, moved: false };
+      this.drag = { ...p, view: { ...app.view }, what: event.shiftKey ? "box" : event.altKey || event.button === 1 ? "pan" : "span", moved: false };
       element.setPointerCapture(event.pointerId);
     });
     element.addEventListener("pointermove", (event) => {
@@ -473,7 +497,7 @@ export class Plot {
       if (Math.hypot(p.x - drag.x, p.y - drag.y) > 3) drag.moved = true;
       if (drag.moved) {
         this.hideTip();
-        if (!drag.box) {
+        if (drag.what === "pan") {
           const dx = ((p.x - drag.x) / this.width) * (drag.view.x1 - drag.view.x0);
           const dy = ((p.y - drag.y) / this.height) * (drag.view.y1 - drag.view.y0);
           app.setView({ x0: drag.view.x0 - dx, x1: drag.view.x1 - dx, y0: drag.view.y0 + dy, y1: drag.view.y1 + dy });
@@ -486,11 +510,17 @@ export class Plot {
       const drag = this.drag;
       this.drag = null;
       if (!drag) return;
-      if (drag.moved && drag.box) {
+      if (drag.moved && drag.what === "span") app.setSpan(this.spanOf(drag.x, p.x));
+      else if (drag.moved && drag.what === "box") {
         const [xa, xb] = [this.xOf(drag.x), this.xOf(p.x)];
         const [ya, yb] = [this.yOf(drag.y), this.yOf(p.y)];
         app.setView({ x0: min(xa, xb), x1: max(xa, xb), y0: min(ya, yb), y1: max(ya, yb) });
       } else if (!drag.moved) this.click(p);
+      this.schedule({});
+    });
+    // A swipe that scrolls the page.
+    element.addEventListener("pointercancel", () => {
+      this.drag = null;
       this.schedule({});
     });
     element.addEventListener("pointerleave", () => {

@@ -1,5 +1,7 @@
 // Printing: what is drawn follows the paper's width, in light, with details open; nothing waits to be scrolled to.
 
+import { life } from "./dom";
+
 export interface Printed {
   /** Light for paper, and back to what the screen had. */
   light(isPaper: boolean): void;
@@ -27,7 +29,8 @@ export function bindPrint(page: Printed): void {
     page.light(false);
     page.drawAll();
   };
-  window.addEventListener("beforeprint", begin);
-  window.addEventListener("afterprint", finish);
-  matchMedia("print").addEventListener("change", (event) => (event.matches ? begin() : finish()));
+  const { signal } = life.of;
+  window.addEventListener("beforeprint", begin, { signal });
+  window.addEventListener("afterprint", finish, { signal });
+  matchMedia("print").addEventListener("change", (event) => (event.matches ? begin() : finish()), { signal });
 }

@@ -5,13 +5,10 @@ import type { App } from "./app";
 import { css, mix, parse, type Rgb } from "./colors";
 import { choice, fill, h, onceAFrame, press, Surface } from "./dom";
 import { bytes, count, counted, duration, percent } from "./format";
+import { term } from "./glossary";
+import type { Json } from "./shape";
 import { copyBox } from "./summary";
 
-type Json = Record<string, any>;
-
-export function readRanks(data: Uint8Array): Json {
-  return JSON.parse(new TextDecoder().decode(data)) as Json;
-}
 
 /** When ranks first differ. */
 function placeOf(divergence: Json): string {
@@ -112,7 +109,9 @@ export class RankStrip {
 
   private tell(): void {
     const rank = this.openRank;
-    const is = (name: string) => rank !== null && String(this.all[name]) === rank;
+    const peaks = new Set((this.all["ranks"] as Json[]).map((row) => row[`peak_${this.all["imbalance_of"]}`]));
+    // Of equal ranks none is the worst.
+    const is = (name: string) => rank !== null && peaks.size > 1 && String(this.all[name]) === rank;
     const odd = (this.all["odd_ranks"] as Json[]).find((one) => String(one["rank"]) === rank);
     const why = [is("worst_rank") ? "the highest peak" : "", is("median_rank") ? "the median peak" : "", odd ? `odd: ${odd["why"].replaceAll("-", " ")}` : ""];
     const said = why.filter(Boolean).join(", ");
@@ -125,13 +124,20 @@ export class RankStrip {
     const peak = (rank: number | null) => max(0, ...rows.filter((row) => row["rank"] === rank).map((row) => row[`peak_${all["imbalance_of"]}`] ?? 0));
     const failed = rows.filter((row) => row["error"]).length;
     const missing: number[] = all["missing_ranks"] ?? [];
-    const cell = (id: string, name: string, value: string, note: string, strong = false) => h("div", { class: strong ? "figure strong" : "figure" }, h("dt", null, name), h("dd", { id: `ranks-${id}` }, value), h("dd.note", null, note));
+    const cell = (id: string, name: string, value: string, note: string, strong = false) => h("div", { class: strong ? "figure strong" : "figure" }, h("dt", null, term(name)), h("dd", { id: `ranks-${id}` }, value), h("dd.note", null, note));
     const divergence = all["first_divergence"] as Json | null;
+    const peaks = rows.filter((row) => !row["error"]).map((row) => row[`peak_${all["imbalance_of"]}`] as number);
+    const areEqual = peaks.length > 1 && peaks.every((value) => value === peaks[0]);
+    const of = `peak ${all["imbalance_of"]}`;
     return h(
       "dl.figures",
       null,
-      cell("worst", "Worst rank", all["worst_rank"] === null ? "unknown" : `rank ${all["worst_rank"]}`, `peak ${all["imbalance_of"]} ${bytes(peak(all["worst_rank"]))}`, true),
-      cell("median", "Median rank", all["median_rank"] === null ? "unknown" : `rank ${all["median_rank"]}`, `peak ${all["imbalance_of"]} ${bytes(peak(all["median_rank"]))}`),
+      areEqual
+        ? cell("worst", "Worst rank", "all are equal", `${of} ${bytes(peaks[0])} on each of ${counted(peaks.length, rows.length > this.all["files"] ? "device" : "rank")}`, true)
+        : [
+            cell("worst", "Worst rank", all["worst_rank"] === null ? "unknown" : `rank ${all["worst_rank"]}`, `${of} ${bytes(peak(all["worst_rank"]))}`, true),
+            cell("median", "Median rank", all["median_rank"] === null ? "unknown" : `rank ${all["median_rank"]}`, `${of} ${bytes(peak(all["median_rank"]))}`),
+          ],
       cell("imbalance", "Imbalance", all["imbalance"] === null ? "unknown" : percent(all["imbalance"]), "highest peak / mean peak − 1", true),
       cell("odd", "Odd ranks", count((all["odd_ranks"] ?? []).length), `${counted((all["groups"] ?? []).length, "group")} of replicas`),
       cell("divergence", "First divergence", divergence ? placeOf(divergence) : "none", divergence ? divergence["sentence"] : "no step stands out"),
@@ -175,7 +181,11 @@ export class RankStrip {
   }
 
   private commandFor(rank: number): string {
-    return `gapless report ${this.all["path"]} --rank ${rank} --open`;
+    const { path } = this.all as { path?: string };
+    // Of several files only the rank's own can be named in one word.
+    const own = (this.all["ranks"] as Json[]).find((row) => row["rank"] === rank)?.["file"];
+    const quoted = (name: string) => (/^[\w.\/@%+=:,-]+$/.test(name) ? name : `'${name.replaceAll("'", `'\\''`)}'`);
+    return / … .* \(\d+ arguments\)$/.test(path ?? "") && own ? `gapless report ${quoted(own)} --open` : `gapless report ${quoted(path ?? "")} --rank ${rank} --open`;
   }
 
   choose(row: Row): void {
@@ -188,27 +198,35 @@ export class RankStrip {
 
   private table(): HTMLElement {
     const rows = this.all["ranks"] as Json[];
-    const cell = (value: number | null | undefined, show: (value: number) => string) => h("td", null, value === null || value === undefined ? "" : show(value));
     const odd = new Map((this.all["odd_ranks"] as Json[]).map((one) => [one["rank"], one["why"]]));
     const groups = (this.all["groups"] ?? []).length > 1;
+    const heads = ["Rank", "File", groups ? "Group" : "", "Peak reserved", "Peak allocated", "Fragmentation", "Steps", "Step", "Remark"];
+    const known = (value: number | null | undefined, show: (value: number) => string) => (value === null || value === undefined ? "" : show(value));
     return h(
       "details",
       { class: "rank-table" },
       h("summary", null, `All ${counted(rows.length, "rank")} as a table`),
       h(
-        "div.scroll",
+        "table.cards",
         null,
+        h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name === "Remark" ? "" : name)))),
         h(
-          "table",
+          "tbody",
           null,
-          h("thead", null, h("tr", null, ["Rank", "File", groups ? "Group" : "", "Peak reserved", "Peak allocated", "Fragmentation", "Steps", "Step", ""].map((name) => h("th", { scope: "col" }, name)))),
-          h(
-            "tbody",
-            null,
-            rows.map((row) =>
-              h("tr", { class: row["error"] ? "failed-row" : undefined }, h("td", null, String(row["rank"])), h("td", null, h("code", null, String(row["file"]).split("/").pop() ?? "")), h("td", null, groups && row["group"] !== null ? String(row["group"]) : ""), cell(row["peak_reserved"], bytes), cell(row["peak_allocated"], bytes), cell(row["fragmentation"], percent), cell(row["steps"], count), cell(row["step_us"], duration), h("td", null, row["error"] ?? odd.get(row["rank"]) ?? "")),
-            ),
-          ),
+          rows.map((row) => {
+            const cells: (string | HTMLElement)[] = [
+              String(row["rank"]),
+              h("code", { title: row["file"] ?? "" }, String(row["file"]).split("/").pop() ?? ""),
+              groups && typeof row["group"] === "number" ? String(row["group"]) : "",
+              known(row["peak_reserved"], bytes),
+              known(row["peak_allocated"], bytes),
+              known(row["fragmentation"], percent),
+              known(row["steps"], count),
+              known(row["step_us"], duration),
+              row["error"] ?? odd.get(row["rank"]) ?? "",
+            ];
+            return h("tr", { class: row["error"] ? "failed-row" : undefined }, cells.map((content, k) => h("td", { "data-label": heads[k] }, content)));
+          }),
         ),
       ),
     );
@@ -312,7 +330,7 @@ export class RankStrip {
       const row = rows[r];
       const y = (r - sight.y0 * rows.length) * tall;
       const gap = tall >= 6 ? 1 : 0;
-      const marked = odd.has(row.rank) || row.rank === this.all["worst_rank"];
+      const marked = odd.has(row.rank) || (row.rank === this.all["worst_rank"] && this.all["imbalance"] !== 0);
       if (r % every === 0 || (marked && tall >= 9)) {
         c.fillStyle = marked ? color("--ink") : muted;
         c.textAlign = "right";

@@ -67,6 +67,11 @@ export interface Holder {
   stack?: { name?: string; file?: string; line?: number }[];
   /** Blocks of this size where there are no stacks: a size, or [from, to). */
   size_class?: number | [number, number] | null;
+  /** What the program wrote about its blocks, such as the path of their module. */
+  notes?: string[];
+  /** Of an interval: bytes that were allocated in it, and which allocations the holder has. */
+  born?: number;
+  has?: (i: number) => boolean;
 }
 
 export interface Instant {
@@ -106,12 +111,4 @@ export interface Finding {
   help?: string;
   suggestion?: string;
   device?: number | null;
-}
-
-export function readReport(id = "report"): Report {
-  try {
-    return JSON.parse(document.getElementById(id)?.textContent || "{}") as Report;
-  } catch {
-    return {};
-  }
 }

@@ -8,6 +8,7 @@ import { hex } from "./device";
 import { h, onceAFrame, Surface } from "./dom";
 import { bytes, counted, count, percent } from "./format";
 import { when } from "./describe";
+import { term } from "./glossary";
 
 const ROW = 20;
 const GAP = 5;
@@ -81,7 +82,7 @@ export class SegmentMap {
         jump("Peak reserved", "To the peak of reserved bytes", () => app.setCursor(app.deviceReport.peak_at?.["reserved"]?.tick ?? app.device?.reserved?.peakAt ?? 0)),
         this.label,
       ),
-      h("div.segment-legend", null, ["live", "pending", "free", "largest free"].map((name) => h("span", null, h("i", { class: `block ${name.replace(" ", "-")}` }), name))),
+      h("div.segment-legend", null, ["live", "pending", "free", "largest free"].map((name) => h("span", null, h("i", { class: `block ${name.replace(" ", "-")}` }), term(name)))),
       this.canvas,
       this.info,
     );

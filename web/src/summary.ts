@@ -4,6 +4,8 @@ import type { App } from "./app";
 import { css, kindColor } from "./colors";
 import { fill, h } from "./dom";
 import { bytes, count, counted, duration, percent } from "./format";
+import { term } from "./glossary";
+import { moduleOf } from "./panel";
 import { choose } from "./sections";
 import { eventText } from "./describe";
 import type { Finding, Holder } from "./report";
@@ -23,7 +25,7 @@ function figures(app: App): HTMLElement {
     const at = d.at_peak_allocated?.losses ?? {};
     const atReserved = d.at_peak_reserved?.losses ?? at;
     const cell = (id: string, name: string, value: string | undefined, note: string, strong = false) =>
-      value === undefined ? null : h("div", { class: strong ? "figure strong" : "figure" }, h("dt", null, name), h("dd", { id: `figure-${id}` }, value), h("dd.note", null, note));
+      value === undefined ? null : h("div", { class: strong ? "figure strong" : "figure" }, h("dt", null, term(name, name.toLowerCase().replace("peak ", ""))), h("dd", { id: `figure-${id}` }, value), h("dd.note", null, note));
     const known = (value: number | null | undefined) => (value === null || value === undefined ? undefined : bytes(value));
     const exact = (value: number | null | undefined) => (value ? `${count(value)} B` : "");
     const calls = d.churn?.device_allocs === undefined ? undefined : (d.churn.device_allocs ?? 0) + (d.churn.device_frees ?? 0);
@@ -67,15 +69,16 @@ function holds(app: App): HTMLElement {
 }
 
 function row(app: App, holder: Holder): HTMLElement {
-  const color = css(kindColor(holder.kind || "unexplained", 0));
+  const color = css(kindColor(holder.kind || "unexplained"));
+  const module = moduleOf(holder);
   return h(
     "li",
     null,
     h(
       "button",
-      { type: "button", "data-rank": String(holder.rank ?? ""), "aria-pressed": "false", title: `${holder.label ?? ""}\n${(holder.kind ?? "").replaceAll("_", " ")}, ${counted(holder.count ?? 0, "block")}`, onclick: () => choose(app, holder) },
+      { type: "button", "data-rank": String(holder.rank ?? ""), "aria-pressed": "false", title: `${holder.label ?? ""}\n${module ? `${module}\n` : ""}${(holder.kind ?? "").replaceAll("_", " ")}, ${counted(holder.count ?? 0, "block")}`, onclick: () => choose(app, holder) },
       h("i.swatch", { style: `background:${color}` }),
-      h("span.name", null, ...names(holder.label ?? "?")),
+      h("span.name", null, h("span.inner", null, ...names(holder.label ?? "?"), module ? h("span.file", null, ` ${module}`) : null)),
       h("b", null, bytes(holder.bytes ?? 0)),
       h("span.percent", null, holder.share === undefined ? "" : percent(holder.share)),
       h("span.share", null, h("i", { style: `width:${(holder.share ?? 0) * 100}%;background:${color}` })),
@@ -95,12 +98,12 @@ export function composition(bar: HTMLElement, parts: Record<string, number>): vo
   const total = entries.reduce((sum, [, value]) => sum + value, 0);
   const shown = (name: string) => name.replaceAll("_", " ");
   const free = (name: string) => name === "cached_free";
-  const paint = (name: string) => (free(name) ? "" : `background:${css(kindColor(name, 0))}`);
+  const paint = (name: string) => (free(name) ? "" : `background:${css(kindColor(name))}`);
   bar.hidden = total === 0;
   fill(
     bar,
     h("div.bar", { role: "img", "aria-label": entries.map(([name, value]) => `${shown(name)} ${bytes(value)}`).join(", ") }, entries.map(([name, value]) => h("i", { class: free(name) ? "free" : undefined, "data-kind": name, style: `flex:${value / total} 0 0;${paint(name)}`, title: `${shown(name)} ${bytes(value)}, ${percent(value / total)}` }))),
-    h("ul", null, entries.map(([name, value]) => h("li", null, h("i", { class: free(name) ? "swatch free" : "swatch", style: paint(name) }), shown(name), " ", h("b", null, bytes(value)), h("span", null, percent(value / total))))),
+    h("ul", null, entries.map(([name, value]) => h("li", null, h("i", { class: free(name) ? "swatch free" : "swatch", style: paint(name) }), term(shown(name)), " ", h("b", null, bytes(value)), h("span", null, percent(value / total))))),
   );
 }
 

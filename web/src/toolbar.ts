@@ -1,8 +1,10 @@
 // Search, filters, colours and axes above the timeline, and the legend that doubles as a filter of kinds.
 
 import type { App, Axis, ColorBy, Mode } from "./app";
-import { choice, fill, h, press } from "./dom";
+import { foundText } from "./describe";
+import { choice, fill, h, press, toTimeline } from "./dom";
 import { bytes, counted } from "./format";
+import { explained, term } from "./glossary";
 
 const SIZES: [number, string][] = [
   [0, "All sizes"],
@@ -16,7 +18,7 @@ const SIZES: [number, string][] = [
 export class Toolbar {
   readonly element: HTMLElement;
   readonly legend = h("div.legend", { role: "group", "aria-label": "Legend" });
-  readonly field = h("input", { type: "search", placeholder: "Search line, kind, size …", "aria-label": "Search by line, function, module, note, kind, size, address, stream or pool", spellcheck: false, autocomplete: "off" });
+  readonly field = h("input", { type: "search", placeholder: "Search line, kind, size …", title: "Finds whatever the page shows: lines, functions, modules, notes, kinds, sizes, steps, streams, pools, segments, addresses", "aria-label": "Search by line, function, module, note, kind, size, step, stream, pool, segment or address", spellcheck: false, autocomplete: "off" });
   private readonly found = h("output.found", { "aria-live": "polite" });
   private readonly clear = h("button", { class: "quiet", hidden: true }, "Clear");
   private readonly stream = h("select", { "aria-label": "Filter by stream", hidden: true });
@@ -44,6 +46,7 @@ export class Toolbar {
       this.field.value = "";
       app.search("");
     });
+    this.field.addEventListener("focus", () => toTimeline());
     this.only.addEventListener("click", () => {
       app.only = !app.only;
       this.only.setAttribute("aria-pressed", String(app.only));
@@ -62,9 +65,6 @@ export class Toolbar {
       "div",
       { class: "toolbar" },
       h("div.search", null, this.field, h("kbd", { "aria-hidden": "true" }, "/")),
-      this.found,
-      this.only,
-      this.clear,
       h("span.spacer", null),
       this.size,
       this.stream,
@@ -72,6 +72,7 @@ export class Toolbar {
       this.colors,
       this.axes,
       h("div.zoom", { role: "group", "aria-label": "Zoom" }, zoom("−", "Zoom out (−)", () => app.zoom(1.6, 1)), zoom("+", "Zoom in (+)", () => app.zoom(1 / 1.6, 1)), zoom("Peak", "Zoom to the peak (P)", () => app.zoomToPeak()), zoom("Reset", "Whole run (0)", () => app.reset())),
+      h("div.found-row", null, this.found, this.only, this.clear),
     );
     app.on(["device", "detail"], () => this.build());
     app.on(["mode"], () => press(this.modes, app.mode));
@@ -113,22 +114,24 @@ export class Toolbar {
 
   private tell(): void {
     const { app } = this;
-    const { count, bytes: sum, shown } = app.found;
+    const { shown } = app.found;
     const what = app.holder ? `Holder ${app.holder.rank ?? ""}: ` : app.litStack >= 0 ? "Same stack: " : app.branch ? `${app.branch.text}: ` : "";
     const filtered = app.device && shown < app.device.n;
-    this.found.textContent = app.searching ? `${what}${counted(count, "allocation")}, ${bytes(sum)}` : filtered ? `${counted(shown, "allocation")} shown` : "";
+    this.found.textContent = app.searching ? what + foundText(app) : filtered ? `${counted(shown, "allocation")} shown` : "Drag over the picture selects an interval. A click on a holder, a branch or a size lights up its blocks.";
     this.clear.hidden = this.only.hidden = !app.searching;
     if (!app.searching || app.holder || app.branch || app.litStack >= 0) if (document.activeElement !== this.field) this.field.value = app.query;
     const entries = app.colorBy === "size" ? [] : app.legend(app.colorBy === "module" ? 9 : 12);
     const theme = app.theme;
     const line = (name: string, color: string, dashed = false) =>
-      h("span.key", null, h("i", { class: dashed ? "swatch line dashed" : "swatch line", style: dashed ? `border-color:${color}` : `background:${color}` }), name);
+      h("span.key", null, h("i", { class: dashed ? "swatch line dashed" : "swatch line", style: dashed ? `border-color:${color}` : `background:${color}` }), term(name));
     const device = app.device;
     fill(
       this.legend,
       app.colorBy === "size" ? [h("span.key", null, "small", h("i.ramp", { style: this.ramp() }), "large")] : [],
       entries.map((entry) => this.entry(entry)),
       h("span.spacer", null),
+      device && device.rects.lanes % 2 ? h("span.key", null, term("steps")) : null,
+      device && device.rects.lanes > 1 ? h("span.key", null, term("scopes")) : null,
       device?.reserved ? line("reserved", theme.reserved) : null,
       line("active", theme.active),
       device?.allocated && device.allocated.peak !== device.active.peak ? line("allocated", theme.allocated, true) : null,
@@ -145,9 +148,10 @@ export class Toolbar {
       {
         type: "button",
         class: "key",
+        ...explained(entry.text),
         "data-kind": entry.text,
         "aria-pressed": String(!hidden.has(entry.key)),
-        title: "Show or hide this kind; the amount is what it holds at the peak",
+        "aria-label": `${entry.text}, ${bytes(entry.bytes)} at the peak: show or hide`,
         onclick: () => {
           if (!hidden.delete(entry.key)) hidden.add(entry.key);
           app.remark();

@@ -148,7 +148,7 @@ fn browser(args: &[&str], skips: &mut Skips) -> Result<()> {
     let make_ranks = built.join("examples/ranks_page").display().to_string();
     shell::run(command(".", &make_ranks, &[&ranks.display().to_string(), "64"]))?;
     let mut npm = command("web", "npm", args);
-    npm.env("REPORT_HTML", &html).env("REPORT_JSON", &json).env("RANKS_HTML", &ranks);
+    npm.env("REPORT_HTML", &html).env("REPORT_JSON", &json).env("RANKS_HTML", &ranks).env("GAPLESS", &binary);
     if let Some(browser) = tools::browser() {
         npm.env("CHROMIUM", browser);
     }

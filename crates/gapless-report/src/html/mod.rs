@@ -70,7 +70,7 @@ pub fn write(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
 /// begin with `prefix`.
 fn write_data(out: &mut dyn Write, page: &Page<'_>, prefix: &str) -> io::Result<()> {
     let stacks = payload::StackNumbers::of(page);
-    let detail = |device| text(&payload::detail(page.trace, device));
+    let detail = |device| text(&payload::detail(page.trace, device, &stacks));
     let rect = |device| text(&payload::rects(page.trace, device, &stacks));
     let (rects, details) = gapless_threads::both(
         "page",

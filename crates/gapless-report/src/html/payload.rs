@@ -5,7 +5,7 @@
 //! zigzagged first (0, -1, 1, -2 ... become 0, 1, 2, 3 ...). A string is its length in bytes and its UTF-8.
 //!
 //!   section `tables`                              once a page
-//!     version                                     4
+//!     version                                     5
 //!     n, n x string                               strings; 0 is the empty one
 //!     n, n x {name, file, line, origin}           frames; name and file are strings; origin: 0 user, 1 library,
 //!                                                 2 torch and the standard library, 3 not Python
@@ -44,17 +44,18 @@
 //!                                                                string
 //!     n, n x string                               texts of notes, each once
 //!     n, n x {allocation delta, text}             notes that the program made on its blocks, by allocation
+//!     n, n x {tick, asked, device free, stack}    requests that failed
 //!
 //!   recency(n): n x {distance back to the last row with the same value; 0: a value not seen before follows}
 //!   runs(n):    pairs {value, how often} until n rows are covered
 
 use super::{Page, PageDevice};
 use gapless_trace::naming::Names;
-use gapless_trace::{History, SizeClass, StackId, StringId, Tick, Trace, scopes};
+use gapless_trace::{Action, DeviceTrace, Event, History, SizeClass, StackId, StringId, Tick, Trace, scopes};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Of the layout above.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 
 /// The stacks that a page shows, numbered by first use: small numbers for the stacks that matter.
 #[derive(Debug)]
@@ -69,6 +70,9 @@ impl StackNumbers {
         for device in &page.devices {
             for &stack in device.history.allocations.columns().stacks {
                 own.see(StackId(stack));
+            }
+            for (_, failed) in failures(device.device) {
+                own.see(failed.stack);
             }
         }
         own
@@ -177,7 +181,7 @@ pub(crate) fn rects(trace: &Trace, device: &PageDevice<'_>, stacks: &StackNumber
 }
 
 /// Section `detail.D`.
-pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
+pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>, stacks: &StackNumbers) -> Vec<u8> {
     let history = device.history;
     let all = history.allocations.columns();
     let forever = history.forever().0;
@@ -249,7 +253,22 @@ pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>) -> Vec<u8> {
         out.string(trace.strings.get(scope.name));
     }
     notes(&mut out, trace, history);
+    let failed: Vec<_> = failures(columns).collect();
+    out.number(failed.len() as u64);
+    for (tick, event) in failed {
+        out.number(u64::from(tick.0));
+        out.number(event.size.0);
+        out.number(event.addr.0);
+        out.number(stacks.get(event.stack));
+    }
     out.0
+}
+
+/// The requests that failed, with the tick after each.
+fn failures(device: &DeviceTrace) -> impl Iterator<Item = (Tick, Event)> + '_ {
+    let events = &device.events;
+    let failed = events.indices().filter(|&i| events.action(i) == Action::Oom);
+    failed.take(events.count(Action::Oom)).map(|i| (Tick(i.0 + 1), events.get(i)))
 }
 
 fn notes(out: &mut Bytes, trace: &Trace, history: &History) {

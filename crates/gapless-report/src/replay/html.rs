@@ -5,7 +5,7 @@
 //! or a command line is written as markup.
 
 use super::model::{Replay, Replayed};
-use super::picture::{self, LEFT, RIGHT, WIDTH};
+use super::picture::{self, PAPERS};
 use super::text::{driver_time, label, settings};
 use crate::html::{escape_json, escape_text};
 use crate::shell;
@@ -43,7 +43,7 @@ fn device(out: &mut String, d: &Replayed, capacity: Option<u64>) {
         "<section>\n<h2>Device {}<span>{facts}</span></h2>\n<div class=\"card-box\">\n<div class=\"figure\">{}\
          <div class=\"tip\" hidden></div>\n<script type=\"application/json\">{}</script></div>\n",
         d.device,
-        picture::svg(d, capacity),
+        PAPERS.map(|paper| picture::svg(d, capacity, paper)).concat(),
         escape_json(&curves(d, capacity).to_string())
     );
     legend(out, d);
@@ -65,9 +65,9 @@ fn curves(d: &Replayed, capacity: Option<u64>) -> serde_json::Value {
             })
         })
         .collect();
-    let ticks = picture::Scale::of(d, capacity).ticks;
+    let ticks = picture::Scale::of(d, capacity, PAPERS[0]).ticks;
     let program = d.program().map(|p| json!({ "ticks": p.curve.ticks, "allocated": p.curve.allocated }));
-    json!({ "program": program, "left": LEFT, "right": WIDTH - RIGHT, "ticks": ticks, "runs": runs })
+    json!({ "program": program, "ticks": ticks, "runs": runs })
 }
 
 fn legend(out: &mut String, d: &Replayed) {
@@ -113,9 +113,9 @@ fn table(out: &mut String, d: &Replayed, carded: bool) {
     if least {
         heads.push("Smallest card");
     }
-    out.push_str("<section>\n<div class=\"card-box scroll\">\n<table>\n<thead><tr>");
-    for head in heads {
-        let _ = write!(out, "<th scope=\"col\">{head}</th>");
+    out.push_str("<section>\n<div class=\"card-box\">\n<table>\n<thead><tr>");
+    for head in &heads {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", explained(head));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     let most = d.runs.iter().map(|r| r.peak_reserved).max().unwrap_or(0).max(1);
@@ -123,17 +123,13 @@ fn table(out: &mut String, d: &Replayed, carded: bool) {
         let width = run.peak_reserved as f64 / most as f64 * 100.0;
         let _ = write!(
             out,
-            "<tr class=\"c{}\"><td><b>{}</b><code>{}</code></td><td><b>{}</b><i class=\"bar\" style=\"width:{width:.1}%\"></i></td>",
+            "<tr class=\"c{}\"><td><b>{}</b><code>{}</code></td><td data-label=\"Peak reserved\"><b>{}</b><i class=\"bar\" style=\"width:{width:.1}%\"></i></td>",
             i % 8,
             escape_text(&run.allocator),
             escape_text(&settings(run)),
             bytes(run.peak_reserved)
         );
-        let oom = run.oom.map_or_else(
-            || "<td>no</td>".to_owned(),
-            |oom| format!("<td class=\"no\">event {}</td>", count(u64::from(oom.event))),
-        );
-        let cells = [
+        let mut cells = vec![
             bytes(run.peak_allocated),
             percent(run.fragmentation),
             bytes(run.stranded),
@@ -141,19 +137,38 @@ fn table(out: &mut String, d: &Replayed, carded: bool) {
             count(run.device_allocs),
             count(run.device_frees),
             count(run.retries),
+            run.oom.map_or_else(|| "no".to_owned(), |oom| format!("event {}", count(u64::from(oom.event)))),
+            driver_time(run.driver_time_ms),
         ];
-        for cell in cells {
-            let _ = write!(out, "<td>{cell}</td>");
-        }
-        let _ = write!(out, "{oom}<td>{}</td>", driver_time(run.driver_time_ms));
         if least {
-            let _ = write!(out, "<td>{}</td>", run.min_capacity.map_or_else(String::new, bytes));
+            cells.push(run.min_capacity.map_or_else(String::new, bytes));
+        }
+        for (head, cell) in heads[2..].iter().zip(cells) {
+            let failed = if *head == "Out of memory" && run.oom.is_some() { " class=\"no\"" } else { "" };
+            let _ = write!(out, "<td data-label=\"{head}\"{failed}>{cell}</td>");
         }
         out.push_str("</tr>\n");
     }
     out.push_str("</tbody>\n</table>\n</div>\n");
     remarks(out, d, carded);
     out.push_str("</section>\n");
+}
+
+/// A head of the table that says what it means: on hover, by keyboard and by a tap.
+fn explained(head: &str) -> String {
+    let meaning = match head {
+        "Peak reserved" => "Memory held from the device at most: the card must have it.",
+        "Peak allocated" => "Bytes of blocks in the program's hands at most.",
+        "Fragmentation" => "1 − peak allocated / peak reserved.",
+        "Stranded" => "Free memory beside live blocks: the allocator cannot give it back.",
+        "Segments" => "Pieces of memory taken from the device, at the peak.",
+        "Device allocs" => "Calls that took memory from the device.",
+        "Device frees" => "Calls that gave memory back.",
+        "Retries" => "Times the cache was flushed to serve a request.",
+        "Smallest card" => "The least memory with which this allocator serves the whole run.",
+        _ => return head.to_owned(),
+    };
+    format!("<button type=\"button\" class=\"term\">{head}<span role=\"tooltip\">{meaning}</span></button>")
 }
 
 fn remarks(out: &mut String, d: &Replayed, carded: bool) {

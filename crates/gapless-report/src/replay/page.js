@@ -1,7 +1,8 @@
 // Values under the pointer. The page says everything without this.
 "use strict";
-for (const figure of document.querySelectorAll(".figure")) {
-  const svg = figure.querySelector("svg");
+for (const svg of document.querySelectorAll(".figure > svg")) {
+  const figure = svg.parentElement;
+  const [leftEdge, rightEdge] = [Number(svg.dataset.left), Number(svg.dataset.right)];
   const hair = svg.querySelector(".hair");
   const tip = figure.querySelector(".tip");
   const data = JSON.parse(figure.querySelector("script").textContent);
@@ -21,8 +22,8 @@ for (const figure of document.querySelectorAll(".figure")) {
   const show = (event) => {
     const rect = svg.getBoundingClientRect();
     const x = ((event.clientX - rect.left) / rect.width) * box.width;
-    if (x < data.left || x > data.right) return hide();
-    const tick = Math.round(((x - data.left) / (data.right - data.left)) * data.ticks);
+    if (x < leftEdge || x > rightEdge) return hide();
+    const tick = Math.round(((x - leftEdge) / (rightEdge - leftEdge)) * data.ticks);
     hair.removeAttribute("hidden");
     hair.setAttribute("x1", x); hair.setAttribute("x2", x);
     tip.replaceChildren();
@@ -46,7 +47,7 @@ for (const figure of document.querySelectorAll(".figure")) {
     tip.append(head, list);
     tip.hidden = false;
     const left = event.clientX - rect.left + 12;
-    tip.style.left = (left + 18 + tip.offsetWidth > rect.width ? left - tip.offsetWidth - 14 : left + 14) + "px";
+    tip.style.left = Math.max(0, Math.min(rect.width - tip.offsetWidth, left + 18 + tip.offsetWidth > rect.width ? left - tip.offsetWidth - 14 : left + 14)) + "px";
     tip.style.top = Math.max(8, event.clientY - rect.top - tip.offsetHeight / 2) + "px";
   };
   svg.addEventListener("pointermove", show);

@@ -8,48 +8,72 @@ use crate::html::escape_text;
 use crate::text::{bytes, count};
 use std::fmt::Write;
 
-/// The picture's own units: a wide page shows them about one to one.
-pub(super) const WIDTH: f64 = 1200.0;
-pub(super) const HEIGHT: f64 = 440.0;
-pub(super) const LEFT: f64 = 72.0;
-pub(super) const RIGHT: f64 = 18.0;
-pub(super) const TOP: f64 = 16.0;
-pub(super) const BOTTOM: f64 = 34.0;
+const LEFT: f64 = 72.0;
+const RIGHT: f64 = 18.0;
+const TOP: f64 = 16.0;
+const BOTTOM: f64 = 34.0;
+
+/// A picture's own units. Screens of its kind show them about one to one, so letters keep their size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paper {
+    class: &'static str,
+    width: f64,
+    height: f64,
+    /// Marks along the events, at most.
+    marks: f64,
+}
+
+/// The same picture for wide screens and for phones: the style shows the one that fits.
+pub(super) const PAPERS: [Paper; 2] = [
+    Paper { class: "wide", width: 1200.0, height: 440.0, marks: 8.0 },
+    Paper { class: "narrow", width: 400.0, height: 300.0, marks: 2.0 },
+];
 
 /// Where bytes and ticks lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     pub(super) ticks: f64,
-    pub(super) bytes: f64,
+    bytes: f64,
+    paper: Paper,
 }
 
 impl Scale {
-    pub(super) fn of(d: &Replayed, capacity: Option<u64>) -> Scale {
+    pub(super) fn of(d: &Replayed, capacity: Option<u64>, paper: Paper) -> Scale {
         let most = d.runs.iter().map(|r| r.peak_reserved).max().unwrap_or(0);
         // A card far above everything would press the curves flat; then it is left out of the picture.
         let most = match capacity {
             Some(capacity) if capacity as f64 <= most as f64 * 1.6 => most.max(capacity),
             _ => most,
         };
-        Scale { ticks: (d.events.max(1)) as f64, bytes: (most.max(1) as f64) * 1.06 }
+        Scale { ticks: (d.events.max(1)) as f64, bytes: (most.max(1) as f64) * 1.06, paper }
     }
 
     fn x(self, tick: u32) -> f64 {
-        LEFT + f64::from(tick).min(self.ticks) / self.ticks * (WIDTH - LEFT - RIGHT)
+        LEFT + f64::from(tick).min(self.ticks) / self.ticks * (self.right() - LEFT)
     }
 
     fn y(self, bytes: u64) -> f64 {
-        HEIGHT - BOTTOM - bytes as f64 / self.bytes * (HEIGHT - TOP - BOTTOM)
+        self.floor() - bytes as f64 / self.bytes * (self.floor() - TOP)
+    }
+
+    fn right(self) -> f64 {
+        self.paper.width - RIGHT
+    }
+
+    fn floor(self) -> f64 {
+        self.paper.height - BOTTOM
     }
 }
 
 /// The picture of one device.
-pub(super) fn svg(d: &Replayed, capacity: Option<u64>) -> String {
-    let scale = Scale::of(d, capacity);
+pub(super) fn svg(d: &Replayed, capacity: Option<u64>, paper: Paper) -> String {
+    let scale = Scale::of(d, capacity, paper);
+    let Paper { class, width, height, .. } = paper;
     let mut out = String::new();
     let _ = write!(
         out,
-        "<svg class=\"curves\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Reserved bytes over the run, a line for each allocator\">"
+        "<svg class=\"curves {class}\" data-left=\"{LEFT}\" data-right=\"{}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"Reserved bytes over the run, a line for each allocator\">",
+        scale.right()
     );
     grid(&mut out, scale);
     if let Some(run) = d.program() {
@@ -61,7 +85,7 @@ pub(super) fn svg(d: &Replayed, capacity: Option<u64>) -> String {
             out,
             "<line class=\"card\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
              <text class=\"card-name\" x=\"{:.1}\" y=\"{:.1}\">the card: {}</text>",
-            WIDTH - RIGHT,
+            scale.right(),
             LEFT + 8.0,
             y - 6.0,
             bytes(capacity)
@@ -92,8 +116,7 @@ pub(super) fn svg(d: &Replayed, capacity: Option<u64>) -> String {
             );
         }
     }
-    let _ =
-        write!(out, "<line class=\"hair\" y1=\"{TOP}\" y2=\"{:.1}\" hidden=\"\"/></svg>", HEIGHT - BOTTOM);
+    let _ = write!(out, "<line class=\"hair\" y1=\"{TOP}\" y2=\"{:.1}\" hidden=\"\"/></svg>", scale.floor());
     out
 }
 
@@ -110,21 +133,21 @@ fn grid(out: &mut String, scale: Scale) {
         let _ = write!(
             out,
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick y\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            WIDTH - RIGHT,
+            scale.right(),
             LEFT - 8.0,
             y + 4.0,
             bytes_label(at)
         );
         at += unit;
     }
-    let unit = decimal_step(scale.ticks, 8.0);
+    let unit = decimal_step(scale.ticks, scale.paper.marks);
     let mut tick = 0.0;
     while tick <= scale.ticks {
         let x = scale.x(tick as u32);
         let _ = write!(
             out,
             "<text class=\"tick x\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-            HEIGHT - BOTTOM + 18.0,
+            scale.floor() + 18.0,
             count(tick as u64)
         );
         tick += unit;
@@ -132,8 +155,8 @@ fn grid(out: &mut String, scale: Scale) {
     let _ = write!(
         out,
         "<text class=\"tick x-name\" x=\"{:.1}\" y=\"{:.1}\">event</text>",
-        WIDTH - RIGHT,
-        HEIGHT - 3.0
+        scale.right(),
+        scale.paper.height - 3.0
     );
 }
 
@@ -169,9 +192,9 @@ mod tests {
 
     #[test]
     fn a_curve_goes_straight_and_skips_what_stays_level() {
-        let scale = Scale { ticks: 10.0, bytes: 100.0 };
+        let scale = Scale { ticks: 10.0, bytes: 100.0, paper: PAPERS[0] };
         let d = steps(&[0, 2, 4], &[50, 50, 100], 10, scale);
         assert_eq!(d.matches('V').count(), 1, "{d}");
-        assert!(d.ends_with(&format!("H{:.1}", WIDTH - RIGHT)), "{d}");
+        assert!(d.ends_with(&format!("H{:.1}", scale.right())), "{d}");
     }
 }

@@ -10,7 +10,7 @@ use gapless_report::html;
 use gapless_report::ranks::names::Numbering;
 use gapless_report::ranks::{Ranks, Run, markdown};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result<Answer> {
     let one_rank = "for one rank, add --rank N to the same command";
@@ -51,9 +51,7 @@ pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result
 /// Writes the page. The ranks that it shows whole are read again, one after the other.
 fn write_page(out: &mut dyn Write, args: &ReportArgs, run: &Run, report: &Ranks) -> Result<()> {
     let json = gapless_report::ranks::json(report)?;
-    let title = Path::new(&run.path)
-        .file_name()
-        .map_or_else(|| run.path.clone(), |n| n.to_string_lossy().into_owned());
+    let title = title(&args.files, run.files.len());
     let mut page = html::ranks::Writer::new(out, &title, &json)?;
     for rank in html::ranks::shown(report) {
         let Some(file) = run.files.iter().find(|file| file.rank == rank && file.error.is_none()) else {
@@ -66,4 +64,18 @@ fn write_page(out: &mut dyn Write, args: &ReportArgs, run: &Run, report: &Ranks)
         page.rank(rank, &analysis.page(&title, &own))?;
     }
     Ok(page.finish()?)
+}
+
+/// The run's name: of its folder, or of its first and last file.
+fn title(given: &[PathBuf], ranks: usize) -> String {
+    let name = |path: &PathBuf| {
+        // `.` and `..` have no name of their own.
+        let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+        whole.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+    };
+    match given {
+        [] => "ranks".to_owned(),
+        [one] => name(one),
+        [first, .., last] => format!("{ranks} ranks, {} … {}", name(first), name(last)),
+    }
 }
