@@ -43,6 +43,11 @@ fn settle() -> bool {
     STATE.load(Ordering::Acquire) == CHECKED
 }
 
+/// Makes the heap ready, with its handlers around a fork, where it is not.
+pub fn prepare() {
+    settle();
+}
+
 /// When the environment can be read: before the program's own code.
 pub fn configure() -> Options {
     settle();
