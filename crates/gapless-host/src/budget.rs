@@ -331,7 +331,7 @@ fn empty(shared: &Shared, slot: &Slot) {
     slot.pid.store(0, Ordering::Release);
 }
 
-/// A limit in bytes from `8589934592`, `8GiB`, `1.5g`, or `auto`: 90 % of what the cgroup or the machine has.
+/// A limit in bytes from `8589934592`, `8GiB`, `1.5g` (binary), `8GB` (decimal), or `auto`: 90 % of what the cgroup or the machine has.
 ///
 /// # Errors
 /// What is wrong with the text.
@@ -358,8 +358,8 @@ pub fn parse_limit(text: &[u8]) -> Result<u64, &'static str> {
         return Err("it does not begin with a number");
     }
     let unit = unit.trim_ascii();
-    let shift = power(unit).ok_or("the unit is not one of B, KiB, MiB, GiB, TiB")? * 10;
-    let bytes = (u128::from(whole) << shift) + (u128::from(below) << shift) / u128::from(scale);
+    let unit = unit_of(unit).ok_or("the unit is not one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, K, M, G, T")?;
+    let bytes = u128::from(whole) * unit + u128::from(below) * unit / u128::from(scale);
     match u64::try_from(bytes) {
         Ok(0) => Err("zero bytes are no budget"),
         Ok(bytes) => Ok(bytes),
@@ -367,15 +367,17 @@ pub fn parse_limit(text: &[u8]) -> Result<u64, &'static str> {
     }
 }
 
-/// Of which power of 1024 a unit is.
-fn power(unit: &[u8]) -> Option<u32> {
-    let Some((first, rest)) = unit.split_first() else { return Some(0) };
+/// The bytes of a unit: `GiB` and `G` are 1024 three times, `GB` is 1000 three times.
+fn unit_of(unit: &[u8]) -> Option<u128> {
+    let Some((first, rest)) = unit.split_first() else { return Some(1) };
     if unit.eq_ignore_ascii_case(b"b") {
-        return Some(0);
+        return Some(1);
     }
-    let power = b"kmgt".iter().position(|letter| letter.eq_ignore_ascii_case(first))?;
-    let ends = [&b""[..], b"b", b"ib"].iter().any(|end| rest.eq_ignore_ascii_case(end));
-    ends.then_some(power as u32 + 1)
+    let power = b"kmgt".iter().position(|letter| letter.eq_ignore_ascii_case(first))? as u32 + 1;
+    if rest.is_empty() || rest.eq_ignore_ascii_case(b"ib") {
+        return Some(1024u128.pow(power));
+    }
+    rest.eq_ignore_ascii_case(b"b").then(|| 1000u128.pow(power))
 }
 
 /// 90 % of the cgroup's limit, or of the machine's memory where that is less.

@@ -8,6 +8,12 @@ use std::ffi::{c_int, c_void};
 
 static NEXT: Next = Next::new(c"__register_atfork");
 
+/// Before the C library's own name leads here.
+pub(crate) fn prepare() {
+    NEXT.get();
+    heap::prepare();
+}
+
 type Handler = Option<unsafe extern "C" fn()>;
 
 /// What `pthread_atfork` calls.

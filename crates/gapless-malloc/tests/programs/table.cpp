@@ -26,7 +26,8 @@ struct Answer {
 static void say(Answer *a, const char *what, int number) { snprintf(a->what, sizeof a->what, what, number); }
 
 // Whether all of a block can be used, as far as it is small enough to be touched.
-static void judge(Answer *a, void *block, size_t size, size_t align, int error) {
+static void judge(Answer *a, void *block, size_t size, size_t align, int error = -1) {
+  if (error < 0) error = errno;
   if (!block) return say(a, "null %d", error);
   if ((uintptr_t)block % (align ? align : 1)) return say(a, "misaligned", 0);
   if (malloc_usable_size(block) < size) return say(a, "too short", 0);
@@ -41,20 +42,20 @@ static void judge(Answer *a, void *block, size_t size, size_t align, int error) 
 
 typedef void Call(Answer *a, size_t size, size_t align);
 
-static void call_malloc(Answer *a, size_t size, size_t) { judge(a, malloc(size), size, 16, errno); }
+static void call_malloc(Answer *a, size_t size, size_t) { judge(a, malloc(size), size, 16); }
 static void call_calloc(Answer *a, size_t size, size_t) {
   byte *p = (byte *)calloc(one, size);
   int error = errno;
   if (p && size && size <= 64 * MiB && (p[0] || p[size / 2] || p[size - 1])) return say(a, "dirty", 0);
   judge(a, p, size, 16, error);
 }
-static void call_calloc_many(Answer *a, size_t size, size_t) { judge(a, calloc(size, one), size, 16, errno); }
+static void call_calloc_many(Answer *a, size_t size, size_t) { judge(a, calloc(size, one), size, 16); }
 static void call_calloc_product(Answer *a, size_t size, size_t) {
   size_t all = size << 3;
   void *p = calloc(size, 8 * one);
-  judge(a, p, size >> 61 ? SIZE_MAX : all, 16, errno);
+  judge(a, p, size >> 61 ? SIZE_MAX : all, 16);
 }
-static void call_realloc_null(Answer *a, size_t size, size_t) { judge(a, realloc(NULL, size), size, 16, errno); }
+static void call_realloc_null(Answer *a, size_t size, size_t) { judge(a, realloc(NULL, size), size, 16); }
 static void grow(Answer *a, size_t from, size_t size, bool is_array) {
   byte *p = (byte *)malloc(from);
   if (!p) return say(a, "no block to grow", 0);
@@ -76,18 +77,18 @@ static void call_realloc_small(Answer *a, size_t size, size_t) { grow(a, 100, si
 static void call_realloc_middle(Answer *a, size_t size, size_t) { grow(a, 100 * KiB, size, false); }
 static void call_realloc_large(Answer *a, size_t size, size_t) { grow(a, 5 * MiB, size, false); }
 static void call_reallocarray(Answer *a, size_t size, size_t) { grow(a, 3000, size, true); }
-static void call_valloc(Answer *a, size_t size, size_t) { judge(a, valloc(size), size, 4096, errno); }
-static void call_pvalloc(Answer *a, size_t size, size_t) { judge(a, pvalloc(size), size, 4096, errno); }
+static void call_valloc(Answer *a, size_t size, size_t) { judge(a, valloc(size), size, 4096); }
+static void call_pvalloc(Answer *a, size_t size, size_t) { judge(a, pvalloc(size), size, 4096); }
 static void call_new(Answer *a, size_t size, size_t) {
   try {
-    judge(a, operator new(size), size, 16, errno);
+    judge(a, operator new(size), size, 16);
   } catch (std::bad_alloc &) {
     say(a, "threw", 0);
   }
 }
 static void call_new_array(Answer *a, size_t size, size_t) {
   try {
-    judge(a, operator new[](size), size, 16, errno);
+    judge(a, operator new[](size), size, 16);
   } catch (std::bad_alloc &) {
     say(a, "threw", 0);
   }
@@ -106,11 +107,11 @@ static size_t power(size_t align) {
 }
 static void call_aligned_alloc(Answer *a, size_t size, size_t align) {
   void *p = aligned_alloc(align, size);
-  judge(a, p, size, power(align), errno);
+  judge(a, p, size, power(align));
 }
 static void call_memalign(Answer *a, size_t size, size_t align) {
   void *p = memalign(align, size);
-  judge(a, p, size, power(align), errno);
+  judge(a, p, size, power(align));
 }
 static void call_posix_memalign(Answer *a, size_t size, size_t align) {
   void *p = NULL;
@@ -119,7 +120,7 @@ static void call_posix_memalign(Answer *a, size_t size, size_t align) {
 }
 static void call_new_aligned(Answer *a, size_t size, size_t align) {
   try {
-    judge(a, operator new(size, std::align_val_t(align)), size, align, errno);
+    judge(a, operator new(size, std::align_val_t(align)), size, align);
   } catch (std::bad_alloc &) {
     say(a, "threw", 0);
   }

@@ -37,6 +37,49 @@ pub struct Cache {
 pub const THREAD_BYTES: i64 = 2 << 20;
 const LIST_BYTES: i64 = 128 << 10;
 
+/// What the second word of a free object says: that it is free. It differs for each object and each run of a program, so
+/// nothing that a program writes there by itself is equal to it.
+#[inline(always)]
+fn mark(block: *mut u8) -> usize {
+    static SPOT: u8 = 0;
+    !(block as usize) ^ (&raw const SPOT as usize).rotate_left(17)
+}
+
+/// Whether an object was freed, and not handed out since.
+///
+/// # Safety
+/// `block` is an object of ours.
+#[inline(always)]
+pub unsafe fn is_free(block: *mut u8) -> bool {
+    // SAFETY: an object has at least 16 bytes.
+    unsafe { block.cast::<usize>().add(1).read() == mark(block) }
+}
+
+/// The object is the program's from now on.
+///
+/// # Safety
+/// `block` is a free object of ours.
+#[inline(always)]
+pub unsafe fn hand_out(block: *mut u8) {
+    // SAFETY: as above.
+    unsafe { block.cast::<usize>().add(1).write(0) };
+}
+
+/// The object is free from now on; ends the process where it was already.
+///
+/// # Safety
+/// `block` is an object of ours.
+#[inline(always)]
+pub unsafe fn take_back(block: *mut u8) {
+    // SAFETY: as above.
+    unsafe {
+        if is_free(block) {
+            crate::wrong::wrong_free("free", block);
+        }
+        block.cast::<usize>().add(1).write(mark(block));
+    }
+}
+
 impl List {
     /// # Safety
     /// The list's objects are free, and this thread's.
@@ -46,6 +89,8 @@ impl List {
         if !block.is_null() {
             // SAFETY: a free object of ours, whose first word is the next one.
             self.head = unsafe { block.cast::<*mut u8>().read() };
+            // SAFETY: as above.
+            unsafe { hand_out(block) };
             self.room += 1;
         }
         block
@@ -56,7 +101,10 @@ impl List {
     #[inline(always)]
     pub unsafe fn push(&mut self, block: *mut u8) {
         // SAFETY: as the caller says; an object has at least 16 bytes.
-        unsafe { block.cast::<*mut u8>().write(self.head) };
+        unsafe {
+            take_back(block);
+            block.cast::<*mut u8>().write(self.head);
+        }
         // A child that is forked meanwhile by another thread finds a whole list.
         compiler_fence(Ordering::Release);
         self.head = block;

@@ -302,7 +302,12 @@ impl Own {
     fn one(&self, class: u8) -> *mut u8 {
         let batch = CLASSES[class as usize].batch;
         let Some(cache) = self.cache() else {
-            return self.shelves[class as usize].0.lock().take(class, 1, &self.spans).0;
+            let block = self.shelves[class as usize].0.lock().take(class, 1, &self.spans).0;
+            if !block.is_null() {
+                // SAFETY: a free object that is this thread's now.
+                unsafe { cache::hand_out(block) };
+            }
+            return block;
         };
         // SAFETY: this thread's list.
         let block = unsafe { cache.lists[class as usize].pop() };
@@ -329,7 +334,10 @@ impl Own {
         let Some(cache) = cache else {
             // A thread that only frees, or ends.
             // SAFETY: an object that its owner gave back.
-            unsafe { block.cast::<*mut u8>().write(std::ptr::null_mut()) };
+            unsafe {
+                cache::take_back(block);
+                block.cast::<*mut u8>().write(std::ptr::null_mut());
+            }
             self.shelves[class as usize].0.lock().give(block, 1, class, &self.spans);
             return;
         };
