@@ -332,6 +332,8 @@ impl Large {
         self.trim(u32::MAX);
         self.arenas[0].tighten(most);
         self.size.store(self.arenas[0].size(), Ordering::Release);
+        self.lengths[0].shorten(self.arenas[0].size() / GRANULE);
+        [&self.thick, &self.moved].into_iter().for_each(|marks| marks.shorten(self.units()));
     }
 
     /// Does what the first buffers would do, and does without calls that others do not make: later they may not be

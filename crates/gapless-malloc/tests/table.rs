@@ -7,8 +7,15 @@ use programs::{build, library};
 use std::path::Path;
 use std::process::Command;
 
-/// Each call with its size and what came out.
-fn ask(program: &Path, state: &str, variables: Option<&[(&str, &str)]>) -> Vec<(String, u64, String)> {
+/// A call, and what came out.
+struct Line {
+    door: String,
+    align: u64,
+    size: u64,
+    answer: String,
+}
+
+fn ask(program: &Path, state: &str, variables: Option<&[(&str, &str)]>) -> Vec<Line> {
     let mut command = Command::new(program);
     command.arg(state);
     if let Some(variables) = variables {
@@ -19,30 +26,42 @@ fn ask(program: &Path, state: &str, variables: Option<&[(&str, &str)]>) -> Vec<(
     assert!(output.status.success(), "{state}: {:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
     let lines = text.lines().map(|line| {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
-        let size = words[2].parse().expect("a size");
-        (format!("{}({size}) at {}", words[0], words[1]), size, words[3].to_owned())
+        let number = |at: usize| words[at].parse().expect("a number");
+        Line { door: words[0].to_owned(), align: number(1), size: number(2), answer: words[3].to_owned() }
     });
     lines.collect()
 }
 
-/// Where the two differ. `allowed`: what is said in docs/host.md.
+/// Where the two differ. `allowed`: what the program's line and ours may say.
 fn differences(
     state: &str,
     variables: &[(&str, &str)],
-    allowed: impl Fn(u64, &str, &str) -> bool,
+    allowed: impl Fn(&Line, &Line) -> bool,
 ) -> (usize, Vec<String>) {
     let program = build("table.cpp");
     let (theirs, ours) = (ask(&program, state, None), ask(&program, state, Some(variables)));
     assert_eq!(theirs.len(), ours.len(), "{state}");
-    let differ = theirs.iter().zip(&ours).filter_map(|((call, size, wanted), (_, _, got))| {
-        (wanted != got && !allowed(*size, wanted, got)).then(|| format!("{call}: {got}, not {wanted}"))
+    let differ = theirs.iter().zip(&ours).filter(|(theirs, ours)| {
+        theirs.answer != ours.answer && !is_of_libstdcxx(theirs, ours) && !allowed(theirs, ours)
     });
-    (theirs.len(), differ.collect())
+    let say = |(theirs, ours): (&Line, &Line)| {
+        let Line { door, align, size, answer } = theirs;
+        format!("{door}({size}) at {align}: {}, not {answer}", ours.answer)
+    };
+    (theirs.len(), differ.map(say).collect())
+}
+
+/// libstdc++ rounds a size up to its alignment: the sum overflows, and it gives a block that is too short; or it is more
+/// than the machine has.
+fn is_of_libstdcxx(theirs: &Line, ours: &Line) -> bool {
+    theirs.door.starts_with("new-aligned")
+        && (theirs.answer == "too short" && ours.answer != "block"
+            || theirs.align >= 1 << 30 && ours.answer == "block")
 }
 
 fn is_equal(state: &str, variables: &[(&str, &str)]) {
-    let (calls, differ) = differences(state, variables, |_, _, _| false);
-    assert!(calls > 9_000, "{calls}");
+    let (calls, differ) = differences(state, variables, |_, _| false);
+    assert!(calls > 3_000, "{calls}");
     assert!(differ.is_empty(), "{state} {variables:?}: {} of {calls}:\n{}", differ.len(), differ.join("\n"));
 }
 
@@ -70,18 +89,22 @@ fn each_entry_point_answers_alike_when_blocks_are_checked_or_recorded() {
 
 #[test]
 fn a_limit_of_addresses_refuses_what_it_refuses_others() {
-    // Between the two a limit leaves room for different tables.
-    let (_, differ) = differences("limited", &[], |size, _, _| (1 << 31..3 << 30).contains(&size));
+    // Near the limit of 3 GiB, tables of a few MiB and what an alignment adds count.
+    let is_near = |line: &Line, _: &Line| {
+        let all = line.size.saturating_add(line.align);
+        ((3 << 30) - (64 << 20)..(3 << 30) + (64 << 20)).contains(&all) || (1 << 31..1 << 32).contains(&line.align)
+    };
+    let (_, differ) = differences("limited", &[], is_near);
     assert!(differ.is_empty(), "{}:\n{}", differ.len(), differ.join("\n"));
 }
 
 #[test]
 fn a_budget_refuses_what_exceeds_it_and_nothing_else() {
     let set = [("GAPLESS_HOST_LIMIT", "2GiB")];
-    let (_, differ) = differences("used", &set, |size, _, got| {
-        // Aligned blocks take what lies before them, until it is known that they need not.
-        size >= (2 << 30) - (1 << 20) && (got.starts_with("null 12") || got == "threw")
-    });
-    let unaligned: Vec<&String> = differ.iter().filter(|line| line.contains(" at 0:")).collect();
-    assert!(unaligned.is_empty(), "{}: {unaligned:#?}", unaligned.len());
+    let is_beyond = |theirs: &Line, ours: &Line| {
+        let bytes = if theirs.door == "calloc-product" { theirs.size.saturating_mul(8) } else { theirs.size };
+        bytes > (2 << 30) - (16 << 20) && (ours.answer.starts_with("null 12") || ours.answer == "threw")
+    };
+    let (_, differ) = differences("used", &set, is_beyond);
+    assert!(differ.is_empty(), "{}:\n{}", differ.len(), differ.join("\n"));
 }

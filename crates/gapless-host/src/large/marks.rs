@@ -73,6 +73,13 @@ impl Marks {
         true
     }
 
+    /// Gives up the table behind `all` granules.
+    pub fn shorten(&self, all: u32) {
+        if let Some(bits) = self.bits.lock().as_mut() {
+            bits.shorten(all);
+        }
+    }
+
     pub fn before_fork(&self) {
         self.bits.acquire();
     }
@@ -138,6 +145,23 @@ impl Lengths {
             self.reach.store(wanted, Ordering::Release);
         }
         is_open
+    }
+
+    /// Gives up the addresses behind `all` granules, at which no buffer begins.
+    pub fn shorten(&self, all: usize) {
+        let _reaching = self.reaching.lock();
+        let before = self.all.load(Ordering::Relaxed);
+        if all >= before {
+            return;
+        }
+        self.all.store(all, Ordering::Relaxed);
+        self.reach.fetch_min(all, Ordering::Relaxed);
+        let pages = |count: usize| (count * size_of::<u32>()).next_multiple_of(sys::PAGE);
+        if pages(all) < pages(before) {
+            // SAFETY: the end of the table.
+            let end = unsafe { self.table.load(Ordering::Relaxed).cast::<u8>().add(pages(all)) };
+            sys::unmap(end, pages(before) - pages(all));
+        }
     }
 
     fn place(&self, start: u32) -> Option<&AtomicU32> {

@@ -30,7 +30,7 @@ static void judge(Answer *a, void *block, size_t size, size_t align, int error =
   if (error < 0) error = errno;
   if (!block) return say(a, "null %d", error);
   if ((uintptr_t)block % (align ? align : 1)) return say(a, "misaligned", 0);
-  if (malloc_usable_size(block) < size) return say(a, "too short", 0);
+  if (malloc_usable_size(block) < size) return free(block), say(a, "too short", 0);
   byte *p = (byte *)block;
   if (size && size <= 64 * MiB) {
     p[0] = p[size / 2] = p[size - 1] = 7;
@@ -205,10 +205,11 @@ static void ask(const Door *door, size_t size, size_t align) {
 static void *all(void *) {
   for (const Door &door : doors) {
     if (!door.is_aligned) {
-      for (int i = 0; i < count_sizes; i++) ask(&door, sizes[i], NONE);
+      for (int i = 0; i < count_sizes; i += is_each_alone ? 7 : 1) ask(&door, sizes[i], NONE);
+      for (int i = 0; i < count_few; i++) ask(&door, few[i], NONE);
       continue;
     }
-    for (int s = 0; s < count_few; s++) {
+    for (int s = 0; s < count_few; s += is_each_alone ? 3 : 1) {
       for (int i = 0; i < count_alignments; i++) ask(&door, few[s], alignments[i]);
       for (size_t align : odd) ask(&door, few[s], align);
     }
