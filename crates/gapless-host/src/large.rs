@@ -297,7 +297,8 @@ impl Large {
         }
         self.lengths[node].set(placed.start, placed.len);
         self.has_more(placed.len);
-        if placed.backed < placed.len {
+        // Smaller ones come and go too often: what they leave decays.
+        if placed.len > slots::MOST && placed.backed < placed.len {
             self.make_room(u64::from(placed.len - placed.backed));
         }
         Some(placed)

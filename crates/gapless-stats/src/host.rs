@@ -28,7 +28,7 @@ pub const LARGEST: usize = HEADER + 8 + 512 + CLASSES * 16 + COMMAND + TEXT;
 /// How the name of such a file ends.
 const END: &str = ".hoststats";
 /// The most classes of small objects that a file lists.
-pub const CLASSES: usize = 96;
+pub const CLASSES: usize = 128;
 /// How often a file that is being written is read.
 const READINGS: usize = 4;
 /// Files of one folder that are looked at.

@@ -4,7 +4,7 @@
 //! A list knows how many more objects it may take (`room`). The lists of "no class" and of whole slices never have
 //! room.
 
-use super::classes::{CLASSES, COUNT};
+use super::classes::{CLASSES, COUNT, MIDDLE};
 use crate::sampler::Sampler;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -23,8 +23,9 @@ pub struct List {
 pub struct Cache {
     pub sampler: Sampler,
     pub lists: [List; COUNT],
-    /// Bytes by which limits may still grow.
+    /// Bytes by which limits may still grow, those of objects of middle size apart.
     pub spare: i64,
+    pub spare_middle: i64,
     /// All caches that were ever made, and those that no thread has.
     pub next: *mut Cache,
     pub next_unused: *mut Cache,
@@ -36,6 +37,9 @@ pub struct Cache {
 /// Bytes of objects that one thread may keep, by all of its limits; and by one.
 pub const THREAD_BYTES: i64 = 2 << 20;
 const LIST_BYTES: i64 = 128 << 10;
+/// The same for objects of middle size, of which a list may have two in any case.
+pub const MIDDLE_BYTES: i64 = 4 << 20;
+const MIDDLE_LIST: i64 = 768 << 10;
 
 /// What the second word of a free object says: that it is free. It differs for each object and each run of a program, so
 /// nothing that a program writes there by itself is equal to it.
@@ -154,9 +158,12 @@ impl Cache {
         let more = i64::from(about.batch) * i64::from(about.size);
         let least = list.limit == 0;
         let now = i64::from(list.limit) * i64::from(about.size);
-        if least || (now + more <= LIST_BYTES && self.spare >= more) {
+        let is_middle = about.size as usize > MIDDLE;
+        let most = if is_middle { MIDDLE_LIST } else { LIST_BYTES };
+        let spare = if is_middle { &mut self.spare_middle } else { &mut self.spare };
+        if least || (now + more <= most && *spare >= more) {
             let batches = if least { 2 } else { 1 };
-            self.spare -= batches * more;
+            *spare -= batches * more;
             list.limit += (batches * i64::from(about.batch)) as i32;
             list.room += (batches * i64::from(about.batch)) as i32;
         }
