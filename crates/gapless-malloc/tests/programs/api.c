@@ -152,8 +152,8 @@ static void questions(void) {
   struct mallinfo2 after = mallinfo2();
   CHECK(after.hblkhd + 64 * MiB == before.hblkhd && after.fordblks >= 64 * MiB);
   CHECK(malloc_trim(0) == 1);
-  // A thread keeps up to 2 MiB of free small blocks.
-  CHECK(mallinfo2().fordblks <= 2 * MiB);
+  // Rests of spans, of which some object is in use, stay.
+  CHECK(mallinfo2().fordblks <= 8 * MiB);
   CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1);
   FILE *f = tmpfile();
   CHECK(f && malloc_info(0, f) == 0 && ftell(f) > 100);
