@@ -181,7 +181,11 @@ impl<const UNIT: usize> Arena<UNIT> {
     ) -> Option<Placed> {
         // An arena begins at a multiple of an alignment that is not the largest: a larger one counts from address 0.
         let base = (self.base.load(Ordering::Relaxed) / UNIT) as u32;
-        let phase = if align as usize * UNIT > MOST_ALIGNMENT { phase.wrapping_sub(base) & (align - 1) } else { phase };
+        let phase = if align as usize * UNIT > MOST_ALIGNMENT {
+            phase.wrapping_sub(base) & (align - 1)
+        } else {
+            phase
+        };
         let placed = self.space.lock().as_mut()?.allocate(len, align, phase)?;
         if self.charge(placed, prepare) {
             return Some(placed);
@@ -266,7 +270,12 @@ impl<const UNIT: usize> Arena<UNIT> {
     }
 
     /// The same, with a call before each part loses its memory, and one after it did.
-    pub fn trim_around(&self, most: u32, before: impl Fn(*mut u8, usize), after: impl Fn(*mut u8, usize)) -> u64 {
+    pub fn trim_around(
+        &self,
+        most: u32,
+        before: impl Fn(*mut u8, usize),
+        after: impl Fn(*mut u8, usize),
+    ) -> u64 {
         let mut left = most;
         let mut given = 0;
         while left > 0 {

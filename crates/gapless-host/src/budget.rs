@@ -358,7 +358,8 @@ pub fn parse_limit(text: &[u8]) -> Result<u64, &'static str> {
         return Err("it does not begin with a number");
     }
     let unit = unit.trim_ascii();
-    let unit = unit_of(unit).ok_or("the unit is not one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, K, M, G, T")?;
+    let unit =
+        unit_of(unit).ok_or("the unit is not one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, K, M, G, T")?;
     let bytes = u128::from(whole) * unit + u128::from(below) * unit / u128::from(scale);
     match u64::try_from(bytes) {
         Ok(0) => Err("zero bytes are no budget"),

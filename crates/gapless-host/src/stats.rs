@@ -43,7 +43,7 @@ pub struct Stats {
 }
 
 /// Small objects in the program's hands, by class: the size of an object, and the bytes of all of them. Classes without
-/// objects are left out. Objects above 32 KiB are told as those of 1 MiB, which none of them reaches.
+/// objects are left out. Objects above 256 KiB are told as those of 1 MiB, which none of them reaches.
 pub fn each_class(mut visit: impl FnMut(u64, u64)) {
     let figures = OWN.figures();
     for (class, live) in figures.live.iter().enumerate().skip(1).filter(|(_, live)| **live > 0) {

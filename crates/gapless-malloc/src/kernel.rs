@@ -65,8 +65,9 @@ fn limits(what: c_uint, limit: *const libc::rlimit) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit(what: c_uint, limit: *const libc::rlimit) -> c_int {
     // SAFETY: as the caller says.
-    let result =
-        unsafe { libc::syscall(libc::SYS_prlimit64, 0, what, limit, std::ptr::null::<libc::rlimit>()) as c_int };
+    let result = unsafe {
+        libc::syscall(libc::SYS_prlimit64, 0, what, limit, std::ptr::null::<libc::rlimit>()) as c_int
+    };
     if result == 0 {
         limits(what, limit);
     }

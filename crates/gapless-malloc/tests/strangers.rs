@@ -38,8 +38,7 @@ fn a_library_may_hold_its_mutex_across_a_fork_and_wait_for_threads_that_allocate
 fn nothing_of_ours_appears_under_descriptors_that_a_program_uses_by_number() {
     let program = build("files.c");
     let file = std::env::temp_dir().join(format!("files_{}.gtrace", std::process::id()));
-    let variables =
-        [("GAPLESS_HOST_STATS", "1"), ("GAPLESS_HOST_RECORD", file.to_str().expect("a name"))];
+    let variables = [("GAPLESS_HOST_STATS", "1"), ("GAPLESS_HOST_RECORD", file.to_str().expect("a name"))];
     for case in ["dup2", "closed", "closed-one-by-one", "high", "forked", "daemon", "exec"] {
         same(&program, &[case], &variables);
     }
@@ -55,7 +54,9 @@ fn nothing_of_ours_appears_under_descriptors_that_a_program_uses_by_number() {
 #[test]
 fn memory_that_is_touched_in_part_stays_small_and_goes_back_when_the_process_idles() {
     let program = build("held.c");
-    for case in ["sparse", "sparse-zeroed", "sparse-after-filled", "many", "huge", "forked", "writable", "moved"] {
+    for case in
+        ["sparse", "sparse-zeroed", "sparse-after-filled", "many", "huge", "forked", "writable", "moved"]
+    {
         same(&program, &[case], &[]);
     }
 }

@@ -23,7 +23,12 @@ fn ask(program: &Path, state: &str, variables: Option<&[(&str, &str)]>) -> Vec<L
     }
     let output = command.output().expect("the program starts");
     let text = String::from_utf8(output.stdout).expect("words");
-    assert!(output.status.success(), "{state}: {:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{state}: {:?} {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     let lines = text.lines().map(|line| {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         let number = |at: usize| words[at].parse().expect("a number");
@@ -92,7 +97,8 @@ fn a_limit_of_addresses_refuses_what_it_refuses_others() {
     // Near the limit of 3 GiB, tables of a few MiB and what an alignment adds count.
     let is_near = |line: &Line, _: &Line| {
         let all = line.size.saturating_add(line.align);
-        ((3 << 30) - (64 << 20)..(3 << 30) + (64 << 20)).contains(&all) || (1 << 31..1 << 32).contains(&line.align)
+        ((3 << 30) - (64 << 20)..(3 << 30) + (64 << 20)).contains(&all)
+            || (1 << 31..1 << 32).contains(&line.align)
     };
     let (_, differ) = differences("limited", &[], is_near);
     assert!(differ.is_empty(), "{}:\n{}", differ.len(), differ.join("\n"));

@@ -86,7 +86,8 @@ pub fn command_of(pid: u32) -> Option<String> {
 /// Resident bytes of a process.
 #[must_use]
 pub fn resident_of(pid: u32) -> Option<u64> {
-    let pages: u64 = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?.split(' ').nth(1)?.parse().ok()?;
+    let pages: u64 =
+        fs::read_to_string(format!("/proc/{pid}/statm")).ok()?.split(' ').nth(1)?.parse().ok()?;
     Some(pages * 4096)
 }
 

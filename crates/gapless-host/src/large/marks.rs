@@ -16,7 +16,7 @@ pub struct Marks {
 }
 
 /// Each run of marks is a mapping of the kernel's, of which a process may have 65,530.
-const MOST_RUNS: u32 = 4096;
+const MOST_RUNS: u32 = 16 << 10;
 
 impl Marks {
     #[must_use]

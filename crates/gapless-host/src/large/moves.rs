@@ -23,7 +23,8 @@ impl Large {
         // What comes to the new place was kept there, maybe with a registration.
         self.pinned.let_go(to as usize, bytes(len));
         let may_move = !self.dense.is_stopped() && self.moved.has_room();
-        let moved = if may_move && !is_held && bytes(old) >= MOVE { move_all(from, to, bytes(old)) } else { 0 };
+        let moved =
+            if may_move && !is_held && bytes(old) >= MOVE { move_all(from, to, bytes(old)) } else { 0 };
         if moved < bytes(old) {
             // `move_all` moves whole parts from the front.
             // SAFETY: both buffers are ours, at least this long, and do not overlap.

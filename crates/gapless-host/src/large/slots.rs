@@ -234,7 +234,10 @@ mod tests {
         let given: Vec<_> = (0..SLOTS as u32 + 2).map(|at| slots.put(entry(at * 16))).collect();
         assert!(given[..SLOTS].iter().all(Option::is_none));
         assert_eq!(given[SLOTS..], [Some(entry(0)), Some(entry(16))]);
-        assert_eq!(slots.put(Entry { start: 9000, len: MOST + 1, arena: 0 }).map(|found| found.start), Some(9000));
+        assert_eq!(
+            slots.put(Entry { start: 9000, len: MOST + 1, arena: 0 }).map(|found| found.start),
+            Some(9000)
+        );
         slots.close();
         assert_eq!(slots.put(entry(9000)), Some(entry(9000)));
     }

@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
   } else if (!strcmp(how, "huge")) {
     failed = 0;
     for (int i = 0; i < 100 && !failed; i++)
-      if (!malloc(512 * MiB)) failed = printf("block %d was refused\n", i);
+      if (!malloc(4096 * MiB)) failed = printf("block %d was refused\n", i);
   } else if (!strcmp(how, "forked")) {
     // A parent that is idle after a fork.
     char *p = malloc(256 * MiB);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! An object may be freed by any thread: it goes into that thread's list, and a full list gives a batch to the shelf.
-//! So a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 32 KiB has slices
+//! So a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 256 KiB has slices
 //! of its own.
 //!
 //! A thread takes the lock of a shelf, then that of the arena; never two shelves, except around a fork, where all are
@@ -45,7 +45,7 @@ pub struct Own {
     first_left: AtomicI64,
 }
 
-/// What small objects take, in bytes by class. The last class is that of objects above 32 KiB.
+/// What small objects take, in bytes by class. The last class is that of objects above 256 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub live: [u64; COUNT],

@@ -81,7 +81,8 @@ impl Spans {
             return false;
         }
         let slices = self.arena.size() / SLICE;
-        let (classes, accounts) = (sys::reserve(slices, PAGE), sys::reserve(slices * size_of::<Span>(), PAGE));
+        let (classes, accounts) =
+            (sys::reserve(slices, PAGE), sys::reserve(slices * size_of::<Span>(), PAGE));
         let (Some(classes), Some(accounts)) = (classes, accounts) else { return false };
         self.accounts.store(accounts.cast(), Ordering::Relaxed);
         self.classes.store(classes.cast(), Ordering::Release);
@@ -254,7 +255,8 @@ impl Spans {
     /// Makes such an object as long as asked, where it is. False: there is no room, or no memory.
     #[must_use]
     pub fn resize_whole(&self, block: *mut u8, size: usize) -> bool {
-        let (Some(len), Some(start), Some(old)) = (slices(size), self.arena.unit(block), self.whole_size(block))
+        let (Some(len), Some(start), Some(old)) =
+            (slices(size), self.arena.unit(block), self.whole_size(block))
         else {
             return false;
         };
