@@ -6,13 +6,16 @@ use crate::budget::Budget;
 use crate::lock::{Guard, Lock};
 use crate::space::{Placed, Space};
 use crate::sys;
+use crate::units::MOST_ALIGNMENT;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Memory goes back in parts of 16 MiB: a fork waits for the helper, and one part takes about a millisecond.
 const PART: usize = 16 << 20;
 /// The least that is reserved where addresses are scarce.
 const LEAST: usize = 1 << 30;
-/// Bytes that become writable at once where addresses count (`ulimit -v`).
+/// The least that becomes writable at once.
+const LEAST_STEP: usize = 4 << 20;
+/// The same where addresses count (`ulimit -v`).
 const TIGHT_STEP: usize = 1 << 20;
 /// Where arenas begin that do not reserve their addresses: programs and libraries lie far above and below.
 const PLACES: [usize; 3] = [0x1000_0000_0000, 0x2000_0000_0000, 0x3000_0000_0000];
@@ -25,7 +28,7 @@ pub struct Arena<const UNIT: usize> {
     space: Lock<Option<Space>>,
     /// Units from the start that are writable.
     writable: Lock<u32>,
-    /// Bytes that become writable at once.
+    /// The most bytes that become writable at once.
     step: usize,
     /// Addresses behind the writable part are not reserved: they are scarce.
     is_tight: AtomicBool,
@@ -176,6 +179,13 @@ impl<const UNIT: usize> Arena<UNIT> {
         phase: u32,
         prepare: impl FnOnce(*mut u8, usize),
     ) -> Option<Placed> {
+        // An arena begins at a multiple of an alignment that is not the largest: a larger one counts from address 0.
+        let base = (self.base.load(Ordering::Relaxed) / UNIT) as u32;
+        let phase = if align as usize * UNIT > MOST_ALIGNMENT {
+            phase.wrapping_sub(base) & (align - 1)
+        } else {
+            phase
+        };
         let placed = self.space.lock().as_mut()?.allocate(len, align, phase)?;
         if self.charge(placed, prepare) {
             return Some(placed);
@@ -223,7 +233,9 @@ impl<const UNIT: usize> Arena<UNIT> {
         }
         let most = (self.size.load(Ordering::Relaxed) / UNIT) as u32;
         let is_tight = self.is_tight.load(Ordering::Relaxed);
-        let step = if is_tight { TIGHT_STEP } else { self.step };
+        // An eighth more each time: a process that needs little may write little, and one that needs much asks seldom.
+        let grown = (*writable as usize * UNIT / 8).next_multiple_of(LEAST_STEP);
+        let step = if is_tight { TIGHT_STEP } else { grown.clamp(LEAST_STEP, self.step) };
         let start = self.address(*writable);
         let length = |wanted: u32| (wanted - *writable) as usize * UNIT;
         let make = |wanted: u32| {
@@ -254,11 +266,16 @@ impl<const UNIT: usize> Arena<UNIT> {
 
     /// Gives back kept memory, at most that many units. Gives the bytes.
     pub fn trim(&self, most: u32) -> u64 {
-        self.trim_after(most, |_, _| {})
+        self.trim_around(most, |_, _| {}, |_, _| {})
     }
 
-    /// The same, with a call before each part loses its memory.
-    pub fn trim_after(&self, most: u32, before: impl Fn(*mut u8, usize)) -> u64 {
+    /// The same, with a call before each part loses its memory, and one after it did.
+    pub fn trim_around(
+        &self,
+        most: u32,
+        before: impl Fn(*mut u8, usize),
+        after: impl Fn(*mut u8, usize),
+    ) -> u64 {
         let mut left = most;
         let mut given = 0;
         while left > 0 {
@@ -268,6 +285,9 @@ impl<const UNIT: usize> Arena<UNIT> {
             let bytes = (to - from) as usize * UNIT;
             before(self.address(from), bytes);
             let gone = sys::keep_errno(|| sys::discard(self.address(from), bytes));
+            if gone {
+                after(self.address(from), bytes);
+            }
             if let Some(space) = self.space.lock().as_mut() {
                 space.put_back((from, to), gone);
             }

@@ -14,7 +14,7 @@ use crate::pinned::Pinned;
 use crate::small::Own;
 use crate::sys;
 use crate::text::{Size, say};
-use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_ALIGNMENT};
+use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_SIZE};
 use crate::wrong::wrong_free;
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -57,13 +57,16 @@ static PUBLISH: Lock<Option<fn()>> = Lock::new(None);
 /// A large buffer shrinks into a small object below this: a granule for some bytes would be a waste.
 const TO_SMALL: usize = FROM / 4;
 
-/// Before the first block.
+/// Before the first block, and before any library registers handlers around a fork: those of the first run last before
+/// the fork and first after it, so no handler of others ever runs while this thread has our locks.
 pub fn begin() {
     if let Some(limit) = sys::address_limit() {
         keep_part_of(limit);
     }
     BUDGET.relieve_by(relieve);
     OWN.begin(leave);
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
 }
 
 unsafe extern "C" fn leave(cache: *mut c_void) {
@@ -92,8 +95,6 @@ pub fn configure(options: &Options) {
     if let Some(wanted) = options.huge {
         LARGE.use_huge_pages(wanted);
     }
-    // SAFETY: the handlers are functions of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
 }
 
 /// A program that was started as another user (`su`) may not open the page of those who started it.
@@ -117,6 +118,7 @@ pub fn end() {
 /// The program may make few system calls from now on (`seccomp`): what needs others is done now, or never.
 pub fn confine() {
     LARGE.settle();
+    let _ = sys::most_at_once();
     helper::end();
     KEPT_MOST.fetch_min(KEPT_CONFINED, Ordering::Relaxed);
 }
@@ -191,7 +193,11 @@ pub fn allocate_aligned(size: usize, alignment: usize, zeroed: bool) -> *mut u8 
 }
 
 fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
-    if size > isize::MAX as usize || alignment > MOST_ALIGNMENT {
+    // No sum of these two overflows from here on.
+    if size > MOST_SIZE || alignment > MOST_SIZE {
+        return std::ptr::null_mut();
+    }
+    if sys::is_beyond(if alignment > GRANULE { size + alignment } else { size }) {
         return std::ptr::null_mut();
     }
     let mut block = LARGE.allocate(size, alignment, zeroed);
@@ -204,8 +210,38 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
         // No addresses for an arena: what the small core can do is better than nothing.
         return OWN.allocate_aligned(size, alignment, zeroed);
     }
-    helper::ensure(&WORK);
+    tend();
     block
+}
+
+/// Starts the helper where there is none. Where none can be had, this thread does its work twice a second.
+#[inline]
+fn tend() {
+    helper::ensure(&WORK);
+    if helper::is_refused() {
+        tend_here();
+    }
+}
+
+#[cold]
+fn tend_here() {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let most = if BUDGET.limit() > 0 { 0 } else { KEPT_CONFINED };
+    let kept = LARGE.held().kept;
+    if kept > most {
+        LARGE.trim(((kept - most) / GRANULE as u64) as u32 + 1);
+    }
+    let now = sys::time().as_millis() as u64;
+    let last = LAST.load(Ordering::Relaxed);
+    let is_due = now >= last + TICK.as_millis() as u64;
+    if is_due && LAST.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let surplus = DECAY.lock().tick(LARGE.low_water());
+        LARGE.trim(surplus);
+        let _ = BUDGET.exchange(LARGE.held().kept, &SEEN_WANTED);
+        if OWN.kept() > MUCH_SMALL {
+            OWN.collect(false);
+        }
+    }
 }
 
 /// # Safety
@@ -221,7 +257,7 @@ pub unsafe fn free(block: *mut u8) {
         // SAFETY: as the caller says.
         unsafe { OWN.free(block) };
         if OWN.kept() > MUCH_SMALL {
-            helper::ensure_in_free(&WORK);
+            tend_in_free();
             bell::ring();
         }
     } else if !block.is_null() {
@@ -235,7 +271,7 @@ fn free_large(block: *mut u8) {
     if !LARGE.free(block) {
         wrong_free("free", block);
     }
-    helper::ensure_in_free(&WORK);
+    tend_in_free();
     let most = KEPT_MOST.load(Ordering::Relaxed);
     if most != u64::MAX && LARGE.held().kept > most {
         if IS_TIGHT.load(Ordering::Relaxed) {
@@ -243,6 +279,14 @@ fn free_large(block: *mut u8) {
         } else {
             LARGE.trim(u32::MAX);
         }
+    }
+}
+
+#[inline]
+fn tend_in_free() {
+    helper::ensure_in_free(&WORK);
+    if helper::is_refused() {
+        sys::keep_errno(tend_here);
     }
 }
 
@@ -262,13 +306,13 @@ pub unsafe fn usable(block: *mut u8) -> usize {
 /// # Safety
 /// `block` came from here and was not freed. It is invalid afterwards, unless null is returned.
 pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
-    if size > isize::MAX as usize {
+    if size > MOST_SIZE || sys::is_beyond(size) {
         return std::ptr::null_mut();
     }
     let is_large = LARGE.contains(block);
     if is_large && size >= TO_SMALL {
         let moved = LARGE.reallocate(block, size).unwrap_or_else(|| wrong_free("realloc", block));
-        helper::ensure(&WORK);
+        tend();
         return moved;
     }
     if !is_large && size < FROM {
@@ -333,7 +377,10 @@ fn round() {
     let mut left = most;
     while left > 0 && !helper::is_stopping() {
         let part = left.min(256);
-        if LARGE.trim(part) == 0 {
+        // A driver that is told of memory that goes may wait for locks of the thread that forks.
+        let trim = || LARGE.trim(part);
+        let given = if LARGE.pinned.is_empty() { Some(trim()) } else { helper::among_others(trim) };
+        if given.unwrap_or(0) == 0 {
             break;
         }
         left -= part;
@@ -344,7 +391,7 @@ fn round() {
     watch_huge_pages();
     let publish = *PUBLISH.lock();
     if let Some(publish) = publish {
-        publish();
+        helper::among_others(publish);
     }
 }
 
@@ -379,6 +426,14 @@ pub fn set_around_fork(recorder: AroundFork) {
 
 extern "C" fn before_fork() {
     helper::before_fork();
+    // The next round is that of a later call, and an idle process makes none. Nobody loses much: after the fork, the
+    // first write to each page that both have costs as much as a fresh one.
+    if LARGE.pinned.is_empty() {
+        LARGE.trim(u32::MAX);
+    }
+    if OWN.kept() > MUCH_SMALL {
+        OWN.trim(true);
+    }
     if let Some(recorder) = RECORDER.get() {
         (recorder.before)();
     }
@@ -422,6 +477,7 @@ extern "C" fn after_fork_in_child() {
         if let Some(recorder) = RECORDER.get() {
             (recorder.in_child)();
         }
+        helper::after_fork_in_child();
         helper::after_fork();
     }
 }

@@ -7,6 +7,7 @@ use crate::helper;
 use crate::options::Options;
 use crate::record;
 use crate::small::Own;
+use crate::small::own::classes::MIDDLE;
 use crate::sys;
 use crate::units::MIN_ALIGNMENT;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,6 +42,11 @@ fn settle() -> bool {
         STATE.store(PLAIN, Ordering::Release);
     }
     STATE.load(Ordering::Acquire) == CHECKED
+}
+
+/// Makes the heap ready, with its handlers around a fork, where it is not.
+pub fn prepare() {
+    settle();
 }
 
 /// When the environment can be read: before the program's own code.
@@ -134,7 +140,7 @@ extern "C" fn allocate_other(size: usize) -> *mut u8 {
 #[must_use]
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
     let mut block = Own::quick_allocate(size);
-    if block.is_null() {
+    if block.is_null() && size <= MIDDLE {
         block = Own::quick_allocate_more(size);
     }
     if !block.is_null() {

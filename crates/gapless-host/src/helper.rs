@@ -1,7 +1,8 @@
 //! The thread that gives memory back. It sleeps without a clock while there is nothing to do.
 //!
 //! A fork copies one thread only, so the helper is stopped before and started again when it is next needed: no memory
-//! is half given back in a child, and a program that counts its threads around a fork (Python does) finds its own.
+//! is half given back in a child, and a program that counts its threads around a fork (Python does) finds its own. What
+//! is kept goes back at the fork: a process that is idle afterwards makes no call that would start the helper.
 //!
 //! The C library frees what ended threads leave behind while it holds the lock that the start of a thread needs
 //! (`pthread_join` of one of thousands). Those calls of `free` come from the loader's code, and start no helper.
@@ -11,7 +12,7 @@ use crate::check::stack::{Stack, object_around};
 use crate::lock::Lock;
 use crate::sys;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What the helper does: one round of work, then how long to sleep; `None`: until somebody rings.
@@ -29,9 +30,17 @@ unsafe impl Send for Thread {}
 
 static THREAD: Lock<Thread> = Lock::new(Thread(None));
 static RUNS: AtomicBool = AtomicBool::new(false);
-static STOP: AtomicBool = AtomicBool::new(false);
-/// No thread can be had: do not ask again and again.
-static FAILED: AtomicBool = AtomicBool::new(false);
+/// The number of the helper that may run: one that has another number ends.
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+/// What the helper does.
+static WORK: AtomicPtr<Work> = AtomicPtr::new(std::ptr::null_mut());
+/// The helper is in code of others, which may wait for what the thread that forks has.
+static IS_AMONG_OTHERS: AtomicBool = AtomicBool::new(false);
+/// No thread can be had: do not ask again and again. Milliseconds of the moment; 0: none was refused.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+const AGAIN: u64 = 5000;
+/// No thread is wanted any more.
+static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Room for a round of work, and for the thread-local variables of all libraries, which the C library takes from it.
 const STACK: usize = 1 << 20;
@@ -47,7 +56,7 @@ pub fn ensure(work: &'static Work) {
 /// The same in `free`.
 #[inline]
 pub fn ensure_in_free(work: &'static Work) {
-    if !RUNS.load(Ordering::Relaxed) && !FAILED.load(Ordering::Relaxed) && !is_called_by_loader() {
+    if !RUNS.load(Ordering::Relaxed) && !ENDED.load(Ordering::Relaxed) && !is_called_by_loader() {
         start(work);
     }
 }
@@ -78,9 +87,21 @@ fn is_called_by_loader() -> bool {
     caller == 0 || (start..end).contains(&caller)
 }
 
+/// Whether no thread could be had lately.
+#[inline]
+#[must_use]
+pub fn is_refused() -> bool {
+    REFUSED.load(Ordering::Relaxed) != 0 && !RUNS.load(Ordering::Relaxed)
+}
+
+fn now() -> u64 {
+    sys::time().as_millis() as u64 + 1
+}
+
 #[cold]
 fn start(work: &'static Work) {
-    if FAILED.load(Ordering::Relaxed) {
+    let refused = REFUSED.load(Ordering::Relaxed);
+    if ENDED.load(Ordering::Relaxed) || (refused != 0 && now() < refused + AGAIN) {
         return;
     }
     // Somebody is starting or stopping it: the next call will do.
@@ -88,19 +109,22 @@ fn start(work: &'static Work) {
     if thread.0.is_some() {
         return;
     }
-    STOP.store(false, Ordering::Relaxed);
+    WORK.store(std::ptr::from_ref(work).cast_mut(), Ordering::Release);
     // Set before: the start of a thread allocates, and comes here again.
     RUNS.store(true, Ordering::Relaxed);
-    match spawn(work) {
-        Some(started) => thread.0 = Some(started),
+    match spawn(NUMBER.load(Ordering::Relaxed)) {
+        Some(started) => {
+            thread.0 = Some(started);
+            REFUSED.store(0, Ordering::Relaxed);
+        }
         None => {
             RUNS.store(false, Ordering::Relaxed);
-            FAILED.store(true, Ordering::Relaxed);
+            REFUSED.store(now(), Ordering::Relaxed);
         }
     }
 }
 
-fn spawn(work: &'static Work) -> Option<libc::pthread_t> {
+fn spawn(number: usize) -> Option<libc::pthread_t> {
     sys::keep_errno(|| {
         // SAFETY: valid when zero, and initialised by the call below.
         let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
@@ -108,9 +132,8 @@ fn spawn(work: &'static Work) -> Option<libc::pthread_t> {
         let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
         let mut before = all;
         let mut thread: libc::pthread_t = 0;
-        let argument: *mut c_void = std::ptr::from_ref(work).cast_mut().cast();
-        // SAFETY: all pointers are to variables of this function; `work` lives for good. The helper takes no signal:
-        // they are the program's.
+        let argument = std::ptr::without_provenance_mut(number);
+        // SAFETY: all pointers are to variables of this function. The helper takes no signal: they are the program's.
         let result = unsafe {
             libc::pthread_attr_init(&raw mut attributes);
             libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
@@ -126,25 +149,39 @@ fn spawn(work: &'static Work) -> Option<libc::pthread_t> {
 }
 
 extern "C" fn main(argument: *mut c_void) -> *mut c_void {
-    // SAFETY: the `work` of `spawn`, which lives for good.
-    let work = unsafe { &*argument.cast::<Work>() };
+    // SAFETY: stored before the thread began, and lives for good.
+    let work = unsafe { &*WORK.load(Ordering::Acquire) };
     // SAFETY: a name of at most 15 bytes for this very thread.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"gapless-host".as_ptr()) };
-    while !STOP.load(Ordering::SeqCst) {
+    let may_run = || NUMBER.load(Ordering::SeqCst) == argument.addr();
+    while may_run() {
         let pause = (work.pause)();
-        bell::sleep(pause, || !STOP.load(Ordering::SeqCst) && (pause.is_some() || (work.is_idle)()));
+        bell::sleep(pause, || may_run() && (pause.is_some() || (work.is_idle)()));
         // Who rings has only begun: the round comes a pause later.
-        if pause.is_some() && !STOP.load(Ordering::SeqCst) {
+        if pause.is_some() && may_run() {
+            MINE.store(argument.addr(), Ordering::Relaxed);
             (work.round)();
         }
     }
     std::ptr::null_mut()
 }
 
+/// The number of the helper that is in a round.
+static MINE: AtomicUsize = AtomicUsize::new(0);
+
 /// Whether the helper was told to stop: a long round looks here between its parts.
 #[must_use]
 pub fn is_stopping() -> bool {
-    STOP.load(Ordering::Relaxed)
+    MINE.load(Ordering::Relaxed) != NUMBER.load(Ordering::SeqCst)
+}
+
+/// The helper's way into code of others: a fork does not wait for its end. `None`: the helper was told to stop.
+pub fn among_others<T>(work: impl FnOnce() -> T) -> Option<T> {
+    IS_AMONG_OTHERS.store(true, Ordering::SeqCst);
+    // Who stops the helper changes the number, and then looks here.
+    let result = (!is_stopping()).then(work);
+    IS_AMONG_OTHERS.store(false, Ordering::SeqCst);
+    result
 }
 
 /// Before a fork: stops the helper, and lets nobody start one.
@@ -153,12 +190,25 @@ pub fn before_fork() {
     // SAFETY: this thread has the lock, and no guard is alive.
     let thread = unsafe { &mut *THREAD.value() };
     if let Some(running) = thread.0.take() {
-        STOP.store(true, Ordering::SeqCst);
+        NUMBER.fetch_add(1, Ordering::SeqCst);
         bell::wake();
-        // SAFETY: a thread that nobody else joins.
-        sys::uncancelled(|| unsafe { libc::pthread_join(running, std::ptr::null_mut()) });
+        // One that is among others ends by itself, when they let it.
+        let waits = !IS_AMONG_OTHERS.load(Ordering::SeqCst);
+        // SAFETY: a thread that nobody else joins or detaches.
+        sys::uncancelled(|| unsafe {
+            if waits {
+                libc::pthread_join(running, std::ptr::null_mut());
+            } else {
+                libc::pthread_detach(running);
+            }
+        });
         RUNS.store(false, Ordering::Relaxed);
     }
+}
+
+/// In a forked child: a helper that was among others is not there.
+pub fn after_fork_in_child() {
+    IS_AMONG_OTHERS.store(false, Ordering::SeqCst);
 }
 
 /// Runs this while the process has no helper: some calls are refused to a process with two threads.
@@ -172,7 +222,7 @@ pub fn without<T>(work: impl FnOnce() -> T) -> T {
 
 /// Stops the helper for good, as where it may make no system calls.
 pub fn end() {
-    without(|| FAILED.store(true, Ordering::Relaxed));
+    without(|| ENDED.store(true, Ordering::Relaxed));
 }
 
 /// After a fork, in the parent and in the child.

@@ -1,11 +1,23 @@
 //! Buffers from 1 MiB: an arena of reserved addresses whose freed memory is kept for the next buffer.
 //!
+//! ```text
+//!   slots   buffers of up to 8 MiB between two owners: no lock
+//!   dense   whether the next buffer will be filled: only then it gets huge pages
+//!   marks   the lengths of buffers, and which granules were moved or have huge pages
+//!   moves   a buffer that has no room to grow
+//! ```
+//!
 //! * `allocate` takes the lowest addresses that fit. Where they still have memory, the kernel is not asked.
 //! * `free` gives the addresses back to the space and returns: the memory stays until the helper gives it back.
 //! * `reallocate` grows in place where it can, else the kernel moves the pages (`mremap`) instead of copying them.
-//! * zeroed buffers: only what has memory is cleared.
+//! * zeroed buffers: only pages that have memory are cleared.
 //! * each NUMA node has an arena: a buffer goes back to the node that its memory lies on. One node is never asked for.
 //! * memory that a driver has registered (`pinned`) is not given back, moved or dropped while it is in use.
+
+mod dense;
+mod marks;
+mod moves;
+mod slots;
 
 use crate::arena::{Arena, Held};
 use crate::bell;
@@ -15,28 +27,33 @@ use crate::lock::Lock;
 use crate::numa::{self, Topology};
 use crate::pinned::Pinned;
 use crate::space::Placed;
-use crate::sparse::Sparse;
 use crate::sys;
 use crate::units::{GRANULE, HUGE, LARGE, MOST_ALIGNMENT, granules};
+use dense::Dense;
+use marks::{Lengths, Marks};
+use slots::{Entry, Slots};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes that become writable at once.
+/// Addresses of all arenas: more than any program has, and a quarter of those that there are.
+const ADDRESSES: usize = 32 << 40;
+/// The most bytes that become writable at once.
 const STEP: usize = 64 << 20;
-/// From this size on pages are moved; below it copying is as fast.
-const MOVE: usize = 4 << 20;
 /// From this size on a zeroed buffer drops the memory that it finds instead of clearing it: such buffers are often
 /// tables that are touched here and there.
 const SPARSE: usize = 256 << 20;
-/// A zeroed buffer from this size on may be such a table, and gets small pages if the last one was; from the second
-/// size on, and any that takes half of the machine, always.
-const MAYBE_THIN: usize = 16 << 20;
-const THIN: usize = 1 << 30;
-/// A buffer of this size starts the trial of huge pages.
-const TRIAL: usize = 4 << 20;
+/// Pages that are looked at in one call where a buffer is cleared.
+const LOOKED_AT: usize = 2048;
+/// Kept memory goes back before fresh memory is taken, where both are more than this part above what the program had at
+/// most, and more than this many bytes.
+const SPARE_PART: u64 = 12;
+const SPARE: u64 = 48 << 20;
 
 const UNKNOWN: u32 = 0;
 const SMALL_PAGES: u32 = 1;
+/// For buffers that will be filled, as far as anybody can know.
 const HUGE_PAGES: u32 = 2;
+/// For all of them: somebody asked for it.
+const ALL_HUGE: u32 = 3;
 
 #[derive(Debug)]
 pub struct Large {
@@ -49,12 +66,19 @@ pub struct Large {
     begun: Lock<()>,
     pub pinned: Pinned,
     budget: &'static Budget,
+    lengths: [Lengths; numa::MOST],
+    slots: Slots,
+    dense: Dense,
+    /// Granules that get huge pages, and those to which pages were moved.
+    thick: Marks,
+    moved: Marks,
+    /// Granules in the program's hands.
+    live: AtomicU64,
     pages: AtomicU32,
     /// A forked child shares its kept memory with its parent: a write would copy what nobody wants.
     inherited: AtomicBool,
     /// Half of the machine's memory.
     half: AtomicUsize,
-    sparse: Sparse,
     pub counters: Counters,
 }
 
@@ -104,10 +128,15 @@ impl Large {
             begun: Lock::new(()),
             pinned: Pinned::new(),
             budget,
+            lengths: [const { Lengths::new() }; numa::MOST],
+            slots: Slots::new(),
+            dense: Dense::new(),
+            thick: Marks::new(),
+            moved: Marks::new(),
+            live: AtomicU64::new(0),
             pages: AtomicU32::new(UNKNOWN),
             inherited: AtomicBool::new(false),
             half: AtomicUsize::new(usize::MAX),
-            sparse: Sparse::new(),
             counters: Counters {
                 allocations: AtomicU64::new(0),
                 frees: AtomicU64::new(0),
@@ -143,41 +172,52 @@ impl Large {
     }
 
     /// The arena of a new buffer: that of the node on which this thread runs.
-    fn here(&self) -> &Arena<GRANULE> {
+    fn here(&self) -> usize {
         match self.nodes() {
-            1 => &self.arenas[0],
-            nodes => &self.arenas[(self.topology.here)() % nodes],
+            1 => 0,
+            nodes => (self.topology.here)() % nodes,
         }
     }
 
     /// The arena of a buffer.
-    fn of(&self, block: *const u8) -> &Arena<GRANULE> {
+    fn of(&self, block: *const u8) -> usize {
         match self.nodes() {
-            1 => &self.arenas[0],
+            1 => 0,
             nodes => {
                 let offset = (block as usize).wrapping_sub(self.base.load(Ordering::Relaxed));
                 let each = self.size.load(Ordering::Relaxed) / nodes;
-                &self.arenas[(offset / each.max(1)).min(nodes - 1)]
+                (offset / each.max(1)).min(nodes - 1)
             }
         }
     }
 
-    /// Reserves the addresses: four times the machine's memory for each node, or what can be had.
+    /// Granules before an address, over all arenas.
+    fn offset(&self, block: *const u8) -> u32 {
+        ((block as usize).wrapping_sub(self.base.load(Ordering::Relaxed)) / GRANULE) as u32
+    }
+
+    fn units(&self) -> u32 {
+        (self.size.load(Ordering::Relaxed) / GRANULE) as u32
+    }
+
+    /// Reserves the addresses, or what can be had.
     fn begin(&self) -> bool {
         let _begun = self.begun.lock();
         if !self.is_absent() {
             return true;
         }
-        let memory = sys::memory();
-        self.half.store(memory / 2, Ordering::Relaxed);
-        let size = memory.saturating_mul(4).next_power_of_two().clamp(64 << 30, 64 << 40);
+        self.half.store(sys::memory() / 2, Ordering::Relaxed);
         let nodes = (self.topology.nodes)().clamp(1, numa::MOST);
+        let size = ADDRESSES / nodes / MOST_ALIGNMENT * MOST_ALIGNMENT;
         if nodes > 1
             && let Some(start) = sys::reserve(size * nodes, MOST_ALIGNMENT)
         {
             // SAFETY: inside of what was reserved.
             let at = |node: usize| unsafe { start.add(node * size) };
-            if (0..nodes).all(|node| self.arenas[node].begin_at(at(node), size)) {
+            let begins = |node: usize| {
+                self.arenas[node].begin_at(at(node), size) && self.lengths[node].begin(size / GRANULE)
+            };
+            if (0..nodes).all(begins) {
                 self.nodes.store(nodes, Ordering::Relaxed);
                 self.base.store(start as usize, Ordering::Relaxed);
                 self.size.store(size * nodes, Ordering::Release);
@@ -186,33 +226,43 @@ impl Large {
             return false;
         }
         let first = &self.arenas[0];
-        let is_there = first.begin(size, MOST_ALIGNMENT);
+        if !first.begin(ADDRESSES, MOST_ALIGNMENT) || !self.lengths[0].begin(first.size() / GRANULE) {
+            return false;
+        }
         self.base.store(first.address(0) as usize, Ordering::Relaxed);
         self.size.store(first.size(), Ordering::Release);
-        is_there
+        true
     }
 
     /// A buffer; null where there is no memory, no room, or no budget.
     pub fn allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
-        let Some(len) = granules(size.max(1)) else { return std::ptr::null_mut() };
+        let (Some(len), Ok(align)) = (granules(size.max(1)), u32::try_from(alignment / GRANULE)) else {
+            return std::ptr::null_mut();
+        };
         if self.is_absent() && !self.begin() {
             return std::ptr::null_mut();
         }
         if self.inherited.load(Ordering::Relaxed) && self.inherited.swap(false, Ordering::Relaxed) {
             self.trim(u32::MAX);
         }
-        let align = (alignment / GRANULE).max(1) as u32;
-        let arena = self.here();
-        let Some(placed) = self.place(arena, len, align, 0) else { return std::ptr::null_mut() };
-        let start = arena.address(placed.start);
-        if size >= TRIAL && self.pages.load(Ordering::Relaxed) == UNKNOWN {
-            self.try_huge_pages();
+        let node = self.here();
+        let arena = &self.arenas[node];
+        let len = if align > 1 { len } else { slots::rounded(len) };
+        if align <= 1
+            && let Some(found) = self.slots.take(len, node)
+        {
+            let start = arena.address(found.start);
+            if zeroed {
+                self.clear_part(start, size);
+            }
+            self.lengths[node].set(found.start, found.len);
+            self.has_more(found.len);
+            return start;
         }
-        let is_surely_thin = (zeroed && size >= THIN) || size >= self.half.load(Ordering::Relaxed);
-        // Where most of it has memory, pages are what they are.
-        let gets_pages = placed.backed < placed.len / 2 || size >= SPARSE;
-        if is_surely_thin || (zeroed && size >= MAYBE_THIN && gets_pages) {
-            self.make_thin(start, bytes(placed.len), is_surely_thin);
+        let Some(placed) = self.place(node, len, align.max(1), 0) else { return std::ptr::null_mut() };
+        let start = arena.address(placed.start);
+        if placed.backed < placed.len / 2 {
+            self.choose_pages(start, bytes(placed.len));
         }
         if zeroed {
             self.clear(arena, placed, size);
@@ -228,23 +278,49 @@ impl Large {
         counters.reused.fetch_add(u64::from(placed.backed), Ordering::Relaxed);
     }
 
-    fn place(&self, arena: &Arena<GRANULE>, len: u32, align: u32, phase: u32) -> Option<Placed> {
+    fn has_more(&self, len: u32) {
+        let live = self.live.fetch_add(u64::from(len), Ordering::Relaxed) + u64::from(len);
+        let most = &self.counters.most_live;
+        if live * GRANULE as u64 > most.load(Ordering::Relaxed) {
+            most.fetch_max(live * GRANULE as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn place(&self, node: usize, len: u32, align: u32, phase: u32) -> Option<Placed> {
+        let arena = &self.arenas[node];
         let placed = arena.place(len, align, phase, |start, length| self.advise(start, length))?;
-        self.counters.most_live.fetch_max(self.held().live, Ordering::Relaxed);
+        if !self.lengths[node].reach(placed.start) {
+            if let Some(space) = arena.space().as_mut() {
+                space.free(placed.start, true);
+            }
+            return None;
+        }
+        self.lengths[node].set(placed.start, placed.len);
+        self.has_more(placed.len);
+        // Smaller ones come and go too often: what they leave decays.
+        if placed.len > slots::MOST && placed.backed < placed.len {
+            self.make_room(u64::from(placed.len - placed.backed));
+        }
         Some(placed)
+    }
+
+    /// Fresh memory is about to be touched: the process holds little more than the program has at most.
+    fn make_room(&self, fresh: u64) {
+        let Held { live, kept } = self.held();
+        let most = self.counters.most_live.load(Ordering::Relaxed).max(live);
+        let (most, kept_least) = (most + (most / SPARE_PART).max(SPARE), fresh * GRANULE as u64);
+        let over = (live + kept).saturating_sub(most).min(kept).min(kept_least);
+        if over > 0 {
+            self.trim_kept((over / GRANULE as u64) as u32 + 1);
+        }
     }
 
     /// For what becomes writable.
     fn advise(&self, start: *mut u8, length: usize) {
         if self.nodes() > 1 {
-            let node = self.each().position(|arena| arena.contains(start)).unwrap_or(0);
-            (self.topology.prefer)(start, length, node);
+            (self.topology.prefer)(start, length, self.of(start));
         }
-        match self.pages.load(Ordering::Relaxed) {
-            HUGE_PAGES => sys::advise_huge(start, length, true),
-            SMALL_PAGES => sys::advise_huge(start, length, false),
-            _ => {}
-        }
+        sys::advise_huge(start, length, self.pages.load(Ordering::Relaxed) == ALL_HUGE);
     }
 
     /// Addresses are scarce from now on. On several nodes the arenas stay as they are.
@@ -253,33 +329,38 @@ impl Large {
         if self.is_absent() || self.nodes() > 1 {
             return;
         }
+        self.slots.close();
         self.trim(u32::MAX);
         self.arenas[0].tighten(most);
         self.size.store(self.arenas[0].size(), Ordering::Release);
+        self.lengths[0].shorten(self.arenas[0].size() / GRANULE);
+        [&self.thick, &self.moved].into_iter().for_each(|marks| marks.shorten(self.units()));
     }
 
-    /// Does what the first buffers would do: later it may not be allowed.
+    /// Does what the first buffers would do, and does without calls that others do not make: later they may not be
+    /// allowed.
     pub fn settle(&self) {
-        self.sparse.stop();
-        if self.begin() && self.pages.load(Ordering::Relaxed) == UNKNOWN {
-            self.try_huge_pages();
-        }
+        self.dense.stop();
+        self.begin();
     }
 
-    fn try_huge_pages(&self) {
-        let found = if huge::is_offered() && huge::pays() { HUGE_PAGES } else { SMALL_PAGES };
-        if self.pages.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.use_huge_pages(found == HUGE_PAGES);
+    /// Whether huge pages pay here: from the first buffer on that will be filled.
+    fn try_huge_pages(&self) -> bool {
+        if self.pages.load(Ordering::Relaxed) == UNKNOWN {
+            let found = if huge::is_offered() && huge::pays() { HUGE_PAGES } else { SMALL_PAGES };
+            let _ = self.pages.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
         }
+        self.has_huge_pages()
     }
 
-    /// From now on, and for memory that is not there yet.
+    /// From now on, and for memory that is not there yet. `wanted`: for all buffers.
     pub fn use_huge_pages(&self, wanted: bool) {
         for arena in &self.arenas {
             arena.with_writable(|start, length| {
-                self.pages.store(if wanted { HUGE_PAGES } else { SMALL_PAGES }, Ordering::Relaxed);
+                self.pages.store(if wanted { ALL_HUGE } else { SMALL_PAGES }, Ordering::Relaxed);
                 if length > 0 {
                     sys::advise_huge(start, length, wanted);
+                    self.thick.clear(self.offset(start), self.offset(start) + (length / GRANULE) as u32);
                 }
             });
         }
@@ -287,20 +368,22 @@ impl Large {
 
     #[must_use]
     pub fn has_huge_pages(&self) -> bool {
-        self.pages.load(Ordering::Relaxed) == HUGE_PAGES
+        matches!(self.pages.load(Ordering::Relaxed), HUGE_PAGES | ALL_HUGE)
     }
 
-    /// Small pages for one buffer, if it is sparse as far as anybody can know.
-    fn make_thin(&self, start: *mut u8, length: usize, is_surely: bool) {
-        if self.has_huge_pages() && self.sparse.begin(start, length, is_surely) {
-            sys::advise_huge(start, length, false);
+    /// Huge pages for a buffer with fresh memory that will be filled; small ones for all others.
+    fn choose_pages(&self, start: *mut u8, length: usize) {
+        if length < 2 * HUGE || matches!(self.pages.load(Ordering::Relaxed), SMALL_PAGES | ALL_HUGE) {
+            return;
         }
-    }
-
-    /// The buffer is freed: what comes there next is like all others again.
-    fn end_thin(&self, start: *mut u8, length: usize) {
-        if self.sparse.end(start, length) {
-            sys::keep_errno(|| sys::advise_huge(start, length, self.has_huge_pages()));
+        let will_fill = self.dense.begins(start, length) && length < self.half.load(Ordering::Relaxed);
+        let (from, to) = (self.offset(start), self.offset(start) + (length / GRANULE) as u32);
+        if will_fill && self.try_huge_pages() && self.thick.has_room() {
+            if self.thick.set(from, to, self.units()) {
+                sys::keep_errno(|| sys::advise_huge(start, length, true));
+            }
+        } else if self.thick.clear(from, to) {
+            sys::keep_errno(|| sys::advise_huge(start, length, false));
         }
     }
 
@@ -315,58 +398,101 @@ impl Large {
         while let Some((from, to)) = run(at) {
             let start = arena.address(from);
             let length = bytes(to - from).min(size.saturating_sub(bytes(from - placed.start)));
-            let dropped = size >= SPARSE && {
-                self.pinned.let_go(start as usize, bytes(to - from));
-                sys::discard(start, bytes(to - from))
-            };
-            if !dropped {
-                // SAFETY: a part of the buffer, which is nobody else's and writable.
-                unsafe { start.write_bytes(0, length) };
+            if size < SPARSE || !self.drop_memory(start, bytes(to - from)) {
+                self.clear_part(start, length);
             }
             at = to;
+        }
+    }
+
+    fn drop_memory(&self, start: *mut u8, length: usize) -> bool {
+        self.pinned.let_go(start as usize, length);
+        sys::keep_errno(|| sys::discard(start, length))
+    }
+
+    /// Makes a part of a buffer zero. A piece that was touched here and there loses its memory, so that the next owner
+    /// does not get memory for what he does not touch.
+    fn clear_part(&self, start: *mut u8, length: usize) {
+        let mut pages = [0u8; LOOKED_AT];
+        let mut at = 0;
+        while at < length {
+            let piece = (length - at).min(LOOKED_AT * sys::PAGE);
+            // SAFETY: inside of the buffer.
+            let from = unsafe { start.add(at) };
+            let pages = &mut pages[..piece / sys::PAGE];
+            let is_known = !self.dense.is_stopped() && sys::keep_errno(|| sys::residence(from, pages));
+            let found = pages.iter().filter(|page| **page & 1 == 1).count();
+            let whole = pages.len() * sys::PAGE;
+            let is_dropped = is_known && found < pages.len() / 2 && self.drop_memory(from, whole);
+            let done = if is_dropped { whole } else { 0 };
+            // SAFETY: a part of the buffer, which is nobody else's and writable.
+            unsafe { from.add(done).write_bytes(0, piece - done) };
+            at += piece;
         }
     }
 
     /// The length of the buffer at this address; `None` where no buffer begins.
     #[must_use]
     pub fn usable(&self, block: *const u8) -> Option<usize> {
-        self.of(block).usable(block)
+        let node = self.of(block);
+        let len = self.lengths[node].get(self.arenas[node].unit(block)?);
+        (len > 0).then(|| bytes(len))
     }
 
     /// Takes a buffer back. False: no buffer begins there.
     #[must_use]
     pub fn free(&self, block: *mut u8) -> bool {
-        let arena = self.of(block);
-        let Some(granule) = arena.unit(block) else { return false };
-        if (!self.sparse.is_empty() || !self.pinned.is_empty())
+        let node = self.of(block);
+        let Some(start) = self.arenas[node].unit(block) else { return false };
+        if !self.pinned.is_empty()
             && let Some(length) = self.usable(block)
+            && self.pinned.holds(block as usize, length)
         {
-            if self.pinned.holds(block as usize, length) {
-                return true;
+            return true;
+        }
+        let len = self.lengths[node].take(start);
+        if len == 0 {
+            return false;
+        }
+        self.live.fetch_sub(u64::from(len), Ordering::Relaxed);
+        let own = Entry { start, len, arena: node };
+        if let Some(out) = self.slots.put(own) {
+            if out == own {
+                self.counters.frees.fetch_add(1, Ordering::Relaxed);
             }
-            self.end_thin(block, length);
+            self.release(out);
         }
-        let freed = arena.space().as_mut().and_then(|space| space.free(granule, true));
-        if freed.is_some() {
-            self.counters.frees.fetch_add(1, Ordering::Relaxed);
-            bell::ring();
+        bell::ring();
+        true
+    }
+
+    /// A buffer that nobody has goes back to the space.
+    fn release(&self, entry: Entry) {
+        let arena = &self.arenas[entry.arena];
+        self.dense.ends(arena.address(entry.start), bytes(entry.len));
+        if let Some(space) = arena.space().as_mut() {
+            space.free(entry.start, true);
         }
-        freed.is_some()
     }
 
     /// Changes a buffer's size. Null: it stays as it was. `None`: no buffer begins there.
     pub fn reallocate(&self, block: *mut u8, size: usize) -> Option<*mut u8> {
-        let arena = self.of(block);
+        let node = self.of(block);
+        let arena = &self.arenas[node];
         let granule = arena.unit(block)?;
-        let old = arena.space().as_ref()?.length(granule)?;
-        let Some(len) = granules(size) else { return Some(std::ptr::null_mut()) };
+        let old = Some(self.lengths[node].get(granule)).filter(|len| *len > 0)?;
+        let Some(len) = granules(size).map(slots::rounded) else { return Some(std::ptr::null_mut()) };
         if len == old {
             return Some(block);
         }
         if len < old {
             // What the driver uses stays whole.
             if !self.pinned.is_used(block as usize + bytes(len), bytes(old - len)) {
-                arena.space().as_mut()?.shrink(granule, len);
+                let shorter = arena.space().as_mut().and_then(|space| space.shrink(granule, len));
+                if shorter.is_some() {
+                    self.lengths[node].set(granule, len);
+                    self.live.fetch_sub(u64::from(old - len), Ordering::Relaxed);
+                }
                 bell::ring();
             }
             return Some(block);
@@ -374,54 +500,33 @@ impl Large {
         Some(match arena.grow(granule, len, |start, length| self.advise(start, length)) {
             Some(Some(part)) => {
                 self.count(part);
+                self.lengths[node].set(granule, len);
+                self.has_more(part.len);
                 block
             }
             Some(None) => std::ptr::null_mut(),
-            None => self.move_to_larger(arena, granule, old, len),
+            None => self.move_to_larger(node, granule, old, len),
         })
-    }
-
-    /// The new place is on the same node.
-    fn move_to_larger(&self, arena: &Arena<GRANULE>, granule: u32, old: u32, len: u32) -> *mut u8 {
-        // Pages move as whole entries of the kernel's tables where both places have the same phase.
-        let unit = (HUGE / GRANULE) as u32;
-        let Some(placed) = self.place(arena, len, unit, granule % unit) else { return std::ptr::null_mut() };
-        self.count(placed);
-        let (from, to) = (arena.address(granule), arena.address(placed.start));
-        self.end_thin(from, bytes(old));
-        let is_held = self.pinned.holds(from as usize, bytes(old));
-        self.pinned.let_go(from as usize, bytes(old));
-        // What comes to the new place was kept there, maybe with a registration.
-        self.pinned.let_go(to as usize, bytes(len));
-        let can_move = !is_held && bytes(old) >= MOVE;
-        let moved = if can_move { move_all(from, to, bytes(old)) } else { 0 };
-        if moved < bytes(old) {
-            // `move_all` moves whole parts from the front.
-            // SAFETY: both buffers are ours, at least this long, and do not overlap.
-            unsafe { to.add(moved).copy_from_nonoverlapping(from.add(moved), bytes(old) - moved) };
-        }
-        self.counters.moved.fetch_add(moved as u64, Ordering::Relaxed);
-        self.counters.copied.fetch_add((bytes(old) - moved) as u64, Ordering::Relaxed);
-        if is_held {
-            return to;
-        }
-        let gone = (moved / GRANULE) as u32;
-        if let Some(space) = arena.space().as_mut() {
-            space.free_moved(granule, gone);
-        }
-        self.counters.frees.fetch_add(1, Ordering::Relaxed);
-        // The pages that moved were charged at their old place and are charged at the new one.
-        self.budget.discharge(bytes(gone) as u64);
-        bell::ring();
-        to
     }
 
     /// Gives back kept memory, at most that many granules. Gives the bytes.
     pub fn trim(&self, most: u32) -> u64 {
+        self.slots.sweep(true, |entry| self.release(entry));
+        self.trim_kept(most)
+    }
+
+    fn trim_kept(&self, most: u32) -> u64 {
         let mut left = most;
         let mut given = 0;
+        let gone = |start: *mut u8, length: usize| {
+            let from = self.offset(start);
+            if self.moved.clear(from, from + (length / GRANULE) as u32) {
+                self.begin_anew(start, length);
+            }
+        };
         for arena in self.each() {
-            let now = arena.trim_after(left, |start, length| self.pinned.let_go(start as usize, length));
+            let before = |start: *mut u8, length| self.pinned.let_go(start as usize, length);
+            let now = arena.trim_around(left, before, gone);
             left -= (now / GRANULE as u64) as u32;
             given += now;
         }
@@ -431,12 +536,28 @@ impl Large {
 
     #[must_use]
     pub fn held(&self) -> Held {
-        let add = |sum: Held, of: Held| Held { live: sum.live + of.live, kept: sum.kept + of.kept };
-        self.each().map(Arena::held).fold(Held::default(), add)
+        let live = self.live.load(Ordering::Relaxed) * GRANULE as u64;
+        let all: u64 = self.each().map(Arena::held).map(|held| held.live + held.kept).sum();
+        Held { live, kept: all.saturating_sub(live) }
     }
 
-    /// Granules that nobody needed since the last call.
+    /// Buffers that were handed out and taken back, and granules that were handed out and that had memory.
+    #[must_use]
+    pub fn figures(&self) -> (u64, u64, u64, u64) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (allocations, frees, granules) = self.slots.figures();
+        let counters = &self.counters;
+        (
+            allocations + read(&counters.allocations),
+            frees + read(&counters.frees),
+            granules + read(&counters.granules),
+            granules + read(&counters.reused),
+        )
+    }
+
+    /// A tick passed. Gives the granules that nobody needed since the last one.
     pub fn low_water(&self) -> u32 {
+        self.slots.sweep(false, |entry| self.release(entry));
         self.each().map(Arena::low_water).sum()
     }
 
@@ -450,6 +571,8 @@ impl Large {
     pub fn before_fork(&self) {
         self.begun.acquire();
         self.pinned.before_fork();
+        [&self.thick, &self.moved].into_iter().for_each(Marks::before_fork);
+        self.lengths.iter().for_each(Lengths::before_fork);
         self.arenas.iter().for_each(Arena::before_fork);
     }
 
@@ -461,8 +584,7 @@ impl Large {
         // SAFETY: as the caller says.
         unsafe {
             self.arenas.iter().for_each(|arena| arena.after_fork());
-            self.pinned.after_fork(false);
-            self.begun.release();
+            self.open(false);
         }
     }
 
@@ -474,31 +596,19 @@ impl Large {
         // SAFETY: as the caller says.
         let kept: u32 = unsafe { self.arenas.iter().map(|arena| arena.after_fork_in_child()).sum() };
         // SAFETY: as above.
-        unsafe {
-            self.pinned.after_fork(true);
-            self.begun.release();
-        }
+        unsafe { self.open(true) };
         self.inherited.store(kept > 0, Ordering::Relaxed);
     }
-}
 
-/// Moves pages from the front. Gives how many bytes were moved: less than all where the kernel refuses a part.
-fn move_all(from: *mut u8, to: *mut u8, length: usize) -> usize {
-    if sys::keep_errno(|| sys::move_pages(from, to, length)) {
-        return length;
+    unsafe fn open(&self, in_child: bool) {
+        // SAFETY: as in `after_fork`.
+        unsafe {
+            self.lengths.iter().for_each(|lengths| lengths.after_fork());
+            [&self.moved, &self.thick].into_iter().for_each(|marks| marks.after_fork());
+            self.pinned.after_fork(in_child);
+            self.begun.release();
+        }
     }
-    // The kernel moves what is one mapping. A buffer that was moved before and then grew is two.
-    let half = (length / 2).next_multiple_of(HUGE);
-    if length < 2 * HUGE || half >= length {
-        return 0;
-    }
-    let first = move_all(from, to, half);
-    if first < half {
-        return first;
-    }
-    // SAFETY: `half < length`, and both ranges have `length`.
-    let (from, to) = unsafe { (from.add(half), to.add(half)) };
-    half + move_all(from, to, length - half)
 }
 
 /// Whether a request goes to the arena.

@@ -8,7 +8,6 @@
 //!      ├─ small      objects below 1 MiB: size classes, caches of threads
 //!      ├─ large      buffers from 1 MiB: memory is kept for the next buffer
 //!      │   ├─ huge       whether huge pages pay on this machine, by measurement
-//!      │   ├─ sparse     buffers that are touched here and there: small pages
 //!      │   ├─ numa       the node that a thread runs on: each has an arena
 //!      │   └─ pinned     what a driver has registered
 //!      ├─ arena      reserved addresses, for both
@@ -48,7 +47,6 @@ pub mod record;
 pub mod sampler;
 pub mod small;
 pub mod space;
-pub mod sparse;
 pub mod stats;
 pub mod sys;
 pub mod text;

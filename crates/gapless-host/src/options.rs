@@ -61,7 +61,7 @@ impl Options {
                 refuse("GAPLESS_HOST_RECORD_EVERY", text, wrong, "64KiB")
             })
         });
-        let path = sys::variable(c"GAPLESS_HOST_RECORD").map(name);
+        let path = sys::variable(c"GAPLESS_HOST_RECORD").map(name).map(absolute);
         let check = switch(c"GAPLESS_HOST_CHECK", "GAPLESS_HOST_CHECK").unwrap_or(false);
         if let (Some(path), true) = (path, check) {
             let wrong = "checked mode is on, and checked blocks are not recorded";
@@ -76,6 +76,26 @@ impl Options {
             record: path.map(|path| Config { path, interval }),
         }
     }
+}
+
+/// The same file from any folder: a program may go to another one, as daemons do.
+fn absolute(path: &'static CStr) -> &'static CStr {
+    const ROOM: usize = 2 * 4096;
+    let text = path.to_bytes_with_nul();
+    if text.starts_with(b"/") || text.len() > ROOM / 2 {
+        return path;
+    }
+    let Some(place) = sys::map(ROOM) else { return path };
+    // SAFETY: mapped for good, this long, and nobody else knows it.
+    let place = unsafe { std::slice::from_raw_parts_mut(place, ROOM) };
+    // SAFETY: half of the place is valid for writing.
+    if unsafe { libc::getcwd(place.as_mut_ptr().cast(), ROOM / 2) }.is_null() {
+        return path;
+    }
+    let length = place.iter().position(|byte| *byte == 0).unwrap_or(0);
+    place[length] = b'/';
+    place[length + 1..length + 1 + text.len()].copy_from_slice(text);
+    CStr::from_bytes_until_nul(place).unwrap_or(path)
 }
 
 fn refuse(name: &str, text: &[u8], wrong: &str, example: &str) -> ! {

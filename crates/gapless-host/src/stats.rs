@@ -43,7 +43,7 @@ pub struct Stats {
 }
 
 /// Small objects in the program's hands, by class: the size of an object, and the bytes of all of them. Classes without
-/// objects are left out. Objects above 32 KiB are told as those of 1 MiB, which none of them reaches.
+/// objects are left out. Objects above 256 KiB are told as those of 1 MiB, which none of them reaches.
 pub fn each_class(mut visit: impl FnMut(u64, u64)) {
     let figures = OWN.figures();
     for (class, live) in figures.live.iter().enumerate().skip(1).filter(|(_, live)| **live > 0) {
@@ -63,6 +63,7 @@ pub fn now() -> Stats {
     let counters = &LARGE.counters;
     let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let granule = crate::units::GRANULE as u64;
+    let (allocations, frees, handed_out, reused) = LARGE.figures();
     let small = OWN.figures();
     let (registered, pinned_kept, pinned_reused) = LARGE.pinned.figures();
     Stats {
@@ -70,10 +71,10 @@ pub fn now() -> Stats {
         large_most: read(&counters.most_live),
         large_kept: held.kept,
         small_held: core::small_held(),
-        allocations: read(&counters.allocations),
-        frees: read(&counters.frees),
-        handed_out: read(&counters.granules) * granule,
-        reused: read(&counters.reused) * granule,
+        allocations,
+        frees,
+        handed_out: handed_out * granule,
+        reused: reused * granule,
         moved: read(&counters.moved),
         copied: read(&counters.copied),
         given_back: read(&counters.given_back),

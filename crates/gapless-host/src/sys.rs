@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub const PAGE: usize = 4096;
@@ -18,11 +18,15 @@ unsafe impl Zeroed for u32 {}
 // SAFETY: integers.
 unsafe impl Zeroed for u64 {}
 
-/// A list of fixed length in memory of its own, zero until it is written. The kernel supplies only what is touched.
+/// A list of fixed length in memory of its own, zero until it is written. The kernel supplies only what is touched. A
+/// long list ([`Table::lazy`]) is reserved, and becomes writable from its start as it is used: pages that a process may
+/// write count for limits and for its commit charge, even untouched.
 #[derive(Debug)]
 pub struct Table<T: Zeroed> {
     start: *mut T,
     length: usize,
+    /// Entries from the start that are writable. Those behind are zero.
+    open: usize,
     owns: PhantomData<T>,
 }
 
@@ -33,22 +37,57 @@ impl<T: Zeroed> Table<T> {
     #[must_use]
     pub fn new(length: usize) -> Option<Table<T>> {
         let start = map(length.checked_mul(size_of::<T>())?)?;
-        Some(Table { start: start.cast(), length, owns: PhantomData })
+        Some(Table { start: start.cast(), length, open: length, owns: PhantomData })
+    }
+
+    /// A list that becomes writable as it is used: see [`Table::reach`].
+    #[must_use]
+    pub fn lazy(length: usize) -> Option<Table<T>> {
+        let start = map_with(length.checked_mul(size_of::<T>())?.next_multiple_of(PAGE), libc::PROT_NONE)?;
+        Some(Table { start: start.cast(), length, open: 0, owns: PhantomData })
+    }
+
+    /// Makes the first `count` entries writable, or as many as there are. False: there is no memory for them.
+    #[must_use]
+    pub fn reach(&mut self, count: usize) -> bool {
+        let count = count.min(self.length);
+        count <= self.open || self.open_to(count)
+    }
+
+    #[cold]
+    fn open_to(&mut self, count: usize) -> bool {
+        // Each time a quarter more: a table of gigabytes takes some dozen calls.
+        let bytes = (count * size_of::<T>()).next_multiple_of(PAGE);
+        let more = (bytes + (bytes / 4).clamp(OPENED, OPENED << 4)).next_multiple_of(PAGE);
+        let all = (self.length * size_of::<T>()).next_multiple_of(PAGE);
+        let made =
+            [more.min(all), bytes].into_iter().find(|bytes| keep_errno(|| commit(self.start.cast(), *bytes)));
+        self.open = made.map_or(self.open, |bytes| (bytes / size_of::<T>()).min(self.length));
+        made.is_some()
     }
 
     #[must_use]
     pub fn get(&self, at: usize) -> T {
-        if at >= self.length {
-            damaged();
+        if at >= self.open {
+            return self.behind(at);
         }
         // SAFETY: inside of the table, which is mapped, aligned to a page, and valid when zero.
         unsafe { self.start.add(at).read() }
     }
 
-    /// Where a value lies.
+    #[cold]
+    fn behind(&self, at: usize) -> T {
+        if at >= self.length {
+            damaged();
+        }
+        // SAFETY: the type is valid when zero.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// Where a value lies. For tables that are not lazy.
     #[must_use]
     pub fn place(&self, at: usize) -> *const T {
-        if at >= self.length {
+        if at >= self.open {
             damaged();
         }
         // SAFETY: inside of the table.
@@ -56,13 +95,17 @@ impl<T: Zeroed> Table<T> {
     }
 
     pub fn set(&mut self, at: usize, value: T) {
-        if at >= self.length {
+        // Callers of lazy tables reached so far before, where they could still refuse.
+        if at >= self.open && (at >= self.length || !self.open_to(at + 1)) {
             damaged();
         }
         // SAFETY: as in `get`, and `&mut self` keeps others out.
         unsafe { self.start.add(at).write(value) }
     }
 }
+
+/// Bytes of a lazy table that become writable at once, at least.
+const OPENED: usize = 64 << 10;
 
 impl<T: Zeroed> Table<T> {
     /// Gives up the end of the table, from `length` on.
@@ -77,6 +120,7 @@ impl<T: Zeroed> Table<T> {
             unmap(unsafe { self.start.cast::<u8>().add(kept) }, all - kept);
         }
         self.length = length;
+        self.open = self.open.min(length);
     }
 }
 
@@ -119,18 +163,30 @@ fn map_with(bytes: usize, protection: i32) -> Option<*mut u8> {
 }
 
 /// Zeroed memory at these addresses. False: they are somebody's, or the kernel refuses.
+///
+/// The address is a wish, which the kernel follows where the place is free. `MAP_FIXED_NOREPLACE` would say the same,
+/// and ends a process whose sandbox does not know it (Chromium's).
 #[must_use]
 pub fn map_at(start: *mut u8, bytes: usize) -> bool {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping that replaces none.
     let got = unsafe { libc::mmap(start.cast(), bytes, rights, flags, -1, 0) };
     if got == libc::MAP_FAILED || got == start.cast() {
         return got != libc::MAP_FAILED;
     }
-    // A kernel that does not know the flag took another place.
     unmap(got.cast(), bytes);
     false
+}
+
+/// Drops the memory of a range and makes the range one mapping with its neighbours again: pages that were moved there
+/// or away leave mappings of their own, of which a process may have 65,530. False: the kernel refuses.
+#[must_use]
+pub fn map_anew(start: *mut u8, bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the range is memory of the caller's that nobody uses.
+    unsafe { libc::mmap(start.cast(), bytes, rights, flags, -1, 0) == start.cast() }
 }
 
 /// Bytes that this process may map, or may map for data, where there is such a limit (`ulimit -v`, `ulimit -d`).
@@ -175,6 +231,127 @@ pub fn map_file(path: &CStr, bytes: usize) -> Option<*mut u8> {
     // SAFETY: `file` is open, and a mapping does not need it.
     unsafe { libc::close(file) };
     (start != libc::MAP_FAILED).then_some(start.cast())
+}
+
+/// Which file a descriptor or a path means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(ask: impl FnOnce(*mut libc::stat) -> i32) -> Option<FileId> {
+        // SAFETY: valid when zero.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        (ask(&raw mut stat) == 0).then_some(FileId { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    #[must_use]
+    pub fn of_path(path: &CStr) -> Option<FileId> {
+        // SAFETY: `path` ends in a zero; the other is valid for writing.
+        FileId::of(|stat| unsafe { libc::lstat(path.as_ptr(), stat) })
+    }
+}
+
+/// Descriptors of ours lie from here on, where programs that close and open theirs by number meet none.
+const FIRST_FILE: i32 = 512;
+
+/// A file of ours while something is done with it. Descriptors are the program's: it may close any of them, or put
+/// another file in its place. So none is kept open, and each is moved up and compared before it is used.
+#[derive(Debug)]
+pub struct OwnFile {
+    descriptor: i32,
+    pub id: FileId,
+}
+
+impl OwnFile {
+    /// A new file; in place of none. An error is the kernel's number.
+    pub fn create(path: &CStr, mode: u32) -> Result<OwnFile, i32> {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+        // SAFETY: `path` ends in a zero.
+        let file = unsafe { libc::open(path.as_ptr(), flags, mode) };
+        if file < 0 {
+            return Err(errno());
+        }
+        let id = FileId::of_path(path).ok_or_else(errno)?;
+        OwnFile::lift(file, id)
+    }
+
+    /// The file that was made before, if the path still means it.
+    pub fn open(path: &CStr, id: FileId) -> Result<OwnFile, i32> {
+        // SAFETY: `path` ends in a zero.
+        let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
+        if file < 0 { Err(errno()) } else { OwnFile::lift(file, id) }
+    }
+
+    fn lift(file: i32, id: FileId) -> Result<OwnFile, i32> {
+        // SAFETY: takes numbers only.
+        let lifted = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, FIRST_FILE) };
+        let own = OwnFile { descriptor: if lifted < 0 { file } else { lifted }, id };
+        if !own.is_same() {
+            // The number means the program's file by now: only what was made from it is ours.
+            let mut own = std::mem::ManuallyDrop::new(own);
+            if lifted >= 0 {
+                own.close();
+            }
+            return Err(libc::ESTALE);
+        }
+        if lifted >= 0 {
+            // SAFETY: opened above.
+            unsafe { libc::close(file) };
+        }
+        Ok(own)
+    }
+
+    fn is_same(&self) -> bool {
+        // SAFETY: the second is valid for writing.
+        FileId::of(|stat| unsafe { libc::fstat(self.descriptor, stat) }) == Some(self.id)
+    }
+
+    fn close(&mut self) {
+        // SAFETY: takes a number only, which is ours.
+        unsafe { libc::close(self.descriptor) };
+    }
+
+    /// Reserves blocks of the disk, and maps them: a full disk is an error here, and no signal later.
+    pub fn map(&self, origin: u64, bytes: usize) -> Result<*mut u8, i32> {
+        if !self.is_same() {
+            return Err(libc::ESTALE);
+        }
+        let at = origin as libc::off_t;
+        // SAFETY: takes numbers only.
+        let mut wrong = unsafe { libc::posix_fallocate(self.descriptor, at, bytes as libc::off_t) };
+        if wrong == libc::EOPNOTSUPP || wrong == libc::EINVAL {
+            let end = at + bytes as libc::off_t;
+            // SAFETY: as above.
+            wrong = if unsafe { libc::ftruncate(self.descriptor, end) } == 0 { 0 } else { errno() };
+        }
+        if wrong != 0 {
+            return Err(wrong);
+        }
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a file that is long enough.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, libc::MAP_SHARED, self.descriptor, at) };
+        if start == libc::MAP_FAILED { Err(errno()) } else { Ok(start.cast()) }
+    }
+
+    /// Gives the file its length.
+    pub fn cut(&self, length: u64) {
+        if self.is_same() {
+            // SAFETY: takes numbers only.
+            unsafe { libc::ftruncate(self.descriptor, length as libc::off_t) };
+        }
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        if self.is_same() {
+            self.close();
+        }
+    }
 }
 
 pub fn unmap(start: *mut u8, bytes: usize) {
@@ -226,12 +403,43 @@ pub fn discard(start: *mut u8, bytes: usize) -> bool {
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 }
 }
 
-/// Whether the page at an address has memory; false where the kernel does not say.
+/// Which of the pages from `start` on are resident, one byte each; false where the kernel does not say. A page that is
+/// not may still be swapped out.
 #[must_use]
-pub fn is_resident(page: *mut u8) -> bool {
-    let mut answer = 0u8;
-    // SAFETY: asks about one page, with room for one byte.
-    unsafe { libc::mincore(page.cast(), PAGE, &raw mut answer) == 0 && answer & 1 == 1 }
+pub fn residence(start: *mut u8, pages: &mut [u8]) -> bool {
+    // SAFETY: asks about pages, with room for a byte for each.
+    unsafe { libc::mincore(start.cast(), pages.len() * PAGE, pages.as_mut_ptr()) == 0 }
+}
+
+/// Whether a request is for more than the machine has, so that the kernel refuses it to everybody: with memory and swap
+/// together, unless it is set to grant everything.
+#[must_use]
+pub fn is_beyond(bytes: usize) -> bool {
+    bytes >= BEYOND_LEAST && bytes > most_at_once()
+}
+
+/// No machine has less.
+const BEYOND_LEAST: usize = 256 << 20;
+
+/// The largest request that the kernel grants. Asked once.
+pub fn most_at_once() -> usize {
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+    let known = MOST.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: valid when zero.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is valid for writing.
+    let result = keep_errno(|| unsafe { libc::sysinfo(&raw mut info) });
+    let mut buffer = [0; 16];
+    let mode = keep_errno(|| number(read_file(c"/proc/sys/vm/overcommit_memory", &mut buffer)));
+    let unit = u64::from(info.mem_unit.max(1));
+    let bytes = info.totalram.saturating_add(info.totalswap).saturating_mul(unit);
+    let grants_all = result != 0 || mode == Some(1);
+    let most = if grants_all { usize::MAX } else { bytes as usize };
+    MOST.store(most, Ordering::Relaxed);
+    most
 }
 
 /// Asks for huge pages, or for none.

@@ -6,10 +6,13 @@ pub const GRANULE: usize = 64 << 10;
 pub const LARGE: usize = 1 << 20;
 /// A huge page, and what the kernel moves as one entry of its tables.
 pub const HUGE: usize = 2 << 20;
-/// The largest alignment that is served: the arena begins at a multiple of it.
+/// An arena begins at a multiple of this.
 pub const MOST_ALIGNMENT: usize = 1 << 30;
 /// What the C library promises for every block.
 pub const MIN_ALIGNMENT: usize = 16;
+
+/// The largest block: addresses of user programs have 47 bits, and no sum of two sizes below it overflows.
+pub const MOST_SIZE: usize = 1 << 47;
 
 /// Bytes as granules, rounded up; `None` where the sum does not fit.
 #[must_use]

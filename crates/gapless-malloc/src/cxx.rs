@@ -28,6 +28,13 @@ unsafe fn again(size: usize, alignment: usize, throws: bool) -> *mut u8 {
             return block;
         }
     }
+    // SAFETY: called from C++, which may throw where it says so.
+    unsafe { refuse(size, throws) }
+}
+
+/// Throws, or gives null.
+#[cold]
+unsafe fn refuse(size: usize, throws: bool) -> *mut u8 {
     if throws && let Some(throw) = find(c"_ZSt17__throw_bad_allocv") {
         // SAFETY: std::__throw_bad_alloc() of the C++ library.
         unsafe { std::mem::transmute::<*mut c_void, Handler>(throw)() };
@@ -51,6 +58,10 @@ macro_rules! new {
         /// As the C++ standard says.
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $name(size: usize $(, $argument: usize)*) -> *mut u8 {
+            if !usize::is_power_of_two($alignment) {
+                // SAFETY: called from C++, which may throw.
+                return unsafe { refuse(size, $throws) };
+            }
             let block = allocate(size, $alignment);
             if block.is_null() {
                 // SAFETY: called from C++, which may throw.

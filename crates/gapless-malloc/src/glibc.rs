@@ -55,6 +55,15 @@ pub unsafe extern "C" fn __posix_memalign(block: *mut *mut u8, alignment: usize,
     unsafe { crate::posix_memalign(block, alignment, size) }
 }
 
+/// Whether the C library that the program has refuses alignments of `aligned_alloc` that are no powers of two: since
+/// 2.38.
+pub(crate) fn refuses_odd_alignments() -> bool {
+    // SAFETY: gives a text such as "2.36".
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) }.to_bytes();
+    let mut numbers = version.split(|byte| *byte == b'.').filter_map(gapless_host::sys::number);
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (2, 38)
+}
+
 /// Gives back what is idle. 1: there was something.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {

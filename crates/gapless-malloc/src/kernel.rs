@@ -48,14 +48,15 @@ pub unsafe extern "C" fn mprotect(start: *mut u8, bytes: usize, rights: c_int) -
     sys::protect(start, bytes, rights)
 }
 
-/// A limit of addresses or of data counts what the allocator has reserved.
+/// A limit of addresses counts what the allocator has reserved. Called when the kernel took the limit: one that it
+/// refused changes nothing.
 fn limits(what: c_uint, limit: *const libc::rlimit) {
     if matches!(what, libc::RLIMIT_AS | libc::RLIMIT_DATA)
         // SAFETY: null or valid, as the caller of each function below says.
         && let Some(limit) = unsafe { limit.as_ref() }
         && limit.rlim_cur != libc::RLIM_INFINITY
     {
-        core::tighten(usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX));
+        sys::keep_errno(|| core::tighten(usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)));
     }
 }
 
@@ -63,9 +64,14 @@ fn limits(what: c_uint, limit: *const libc::rlimit) {
 /// As setrlimit(2) says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit(what: c_uint, limit: *const libc::rlimit) -> c_int {
-    limits(what, limit);
     // SAFETY: as the caller says.
-    unsafe { libc::syscall(libc::SYS_prlimit64, 0, what, limit, std::ptr::null::<libc::rlimit>()) as c_int }
+    let result = unsafe {
+        libc::syscall(libc::SYS_prlimit64, 0, what, limit, std::ptr::null::<libc::rlimit>()) as c_int
+    };
+    if result == 0 {
+        limits(what, limit);
+    }
+    result
 }
 
 /// # Safety
@@ -85,11 +91,12 @@ pub unsafe extern "C" fn prlimit(
     new: *const libc::rlimit,
     old: *mut libc::rlimit,
 ) -> c_int {
-    if pid == 0 || pid.unsigned_abs() == sys::pid() {
+    // SAFETY: as the caller says.
+    let result = unsafe { libc::syscall(libc::SYS_prlimit64, pid, what, new, old) as c_int };
+    if result == 0 && (pid == 0 || pid.unsigned_abs() == sys::pid()) {
         limits(what, new);
     }
-    // SAFETY: as the caller says.
-    unsafe { libc::syscall(libc::SYS_prlimit64, pid, what, new, old) as c_int }
+    result
 }
 
 /// # Safety

@@ -8,6 +8,7 @@ mod account;
 mod cuda;
 mod cxx;
 mod elf;
+mod fork;
 mod glibc;
 mod hooks;
 mod kernel;
@@ -96,9 +97,13 @@ pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut u8 {
     }
 }
 
+/// What is no power of two is rounded up, as the C library does up to 2.37, or refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut u8 {
-    if alignment.is_power_of_two() { heap::allocate_aligned(size, alignment) } else { invalid() }
+    if alignment.is_power_of_two() {
+        return heap::allocate_aligned(size, alignment);
+    }
+    if glibc::refuses_odd_alignments() { invalid() } else { memalign(alignment, size) }
 }
 
 /// # Safety
@@ -108,8 +113,7 @@ pub unsafe extern "C" fn posix_memalign(block: *mut *mut u8, alignment: usize, s
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
-    // It answers with a number and leaves `errno` alone.
-    let found = gapless_host::sys::keep_errno(|| heap::allocate_aligned(size, alignment));
+    let found = heap::allocate_aligned(size, alignment);
     if found.is_null() {
         return libc::ENOMEM;
     }

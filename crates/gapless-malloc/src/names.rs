@@ -6,12 +6,12 @@
 //! `free`, which crashes on our blocks. So its table of symbols is changed: these names have our addresses there too.
 
 use crate::elf::{DT_SYMTAB, Object};
-use crate::{PAGE, glibc, kernel, loader};
+use crate::{PAGE, fork, glibc, kernel, loader};
 use gapless_host::sys;
 use std::ffi::{CStr, c_int, c_void};
 
 /// Our functions by the names that the C library has for them.
-fn ours() -> [(&'static CStr, *const c_void); 40] {
+fn ours() -> [(&'static CStr, *const c_void); 41] {
     macro_rules! functions {
         ($($path:path as $name:literal),* $(,)?) => { [$(($name, $path as *const c_void)),*] };
     }
@@ -56,6 +56,7 @@ fn ours() -> [(&'static CStr, *const c_void); 40] {
         kernel::prlimit64 as c"prlimit64",
         kernel::mlockall as c"mlockall",
         loader::dlclose as c"dlclose",
+        fork::__register_atfork as c"__register_atfork",
     ]
 }
 

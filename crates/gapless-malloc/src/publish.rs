@@ -1,15 +1,27 @@
 //! Writes what the process holds into its statistics file, for `gapless top` and `gapless metrics`. The helper calls it
 //! about twice a second, so it may allocate like any other code: it holds no lock of the allocator's.
+//!
+//! The file is written through a mapping. A descriptor that stays open would be the program's to close, and its number
+//! the program's to use again: what is written to it then lands in a file of the program.
 
 use gapless_host::stats;
-use gapless_stats::host::{CLASSES, Figures, HostStatistics, HostWriter};
+use gapless_host::sys::{self, OwnFile};
+use gapless_stats::host::{self, CLASSES, Figures, HostStatistics, LARGEST};
 use gapless_stats::{Folder, Process, folder, process};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 struct Open {
-    writer: HostWriter,
+    /// Where the page is mapped.
+    page: usize,
+    path: PathBuf,
     process: Process,
 }
+
+/// Whole pages.
+const ROOM: usize = LARGEST.next_multiple_of(sys::PAGE);
 
 /// `None` before the first time. A folder that cannot be used is not tried again.
 static OPEN: Mutex<Option<Option<Open>>> = Mutex::new(None);
@@ -21,26 +33,36 @@ pub(crate) fn publish() {
     let is_other =
         |open: &Option<Open>| open.as_ref().is_some_and(|open| open.process.pid != std::process::id());
     if open.as_ref().is_none_or(is_other) {
+        if let Some(Some(before)) = open.take() {
+            // The parent's page, which a child has too.
+            sys::unmap(before.page as *mut u8, ROOM);
+        }
         *open = Some(create());
     }
-    let Some(Some(Open { writer, process })) = open.as_mut() else { return };
+    let Some(Some(Open { page, process, .. })) = open.as_mut() else { return };
     let mut classes = Vec::with_capacity(CLASSES);
     stats::each_class(|size, live| classes.push((size, live)));
     let statistics =
         HostStatistics { process: process.clone(), time: process::now(), figures: figures(), classes };
-    let _ = writer.write(&statistics);
+    let bytes = host::encode(&statistics);
+    // SAFETY: the page is mapped, at least this long, and written here only. A reader that sees a part of it finds
+    // that its sum is wrong.
+    unsafe { (*page as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(ROOM)) };
 }
 
 fn create() -> Option<Open> {
     let process = Process::current(concat!("gapless-host ", env!("CARGO_PKG_VERSION")))?;
     let folder = Folder::make(&folder::candidates()).ok()?;
-    let writer = HostWriter::create(&folder, &process).ok()?;
-    Some(Open { writer, process })
+    let path = host::path(&folder, &process);
+    // What is there under this name was left by this very process.
+    let _ = std::fs::remove_file(&path);
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let page = OwnFile::create(&name, 0o600).and_then(|file| file.map(0, ROOM)).ok()?;
+    Some(Open { page: page as usize, path, process })
 }
 
 fn figures() -> Figures {
     let s = stats::now();
-    let (resident, faults) = kernel();
     Figures {
         large_live: s.large_live,
         large_peak: s.large_most,
@@ -55,8 +77,9 @@ fn figures() -> Figures {
         limit: s.limit,
         budget_held: s.total,
         refused: s.refused,
-        resident,
-        faults,
+        // The reader asks for it: here it would take a descriptor.
+        resident: 0,
+        faults: faults(),
         small_live: s.small_live,
         lists_kept: s.lists_kept,
         threads: s.threads,
@@ -66,15 +89,13 @@ fn figures() -> Figures {
     }
 }
 
-/// Resident bytes and page faults of this process.
-fn kernel() -> (u64, u64) {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+/// Page faults of this process.
+fn faults() -> u64 {
     // SAFETY: valid when zero.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is valid for writing.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
-    (pages * 4096, usage.ru_minflt.unsigned_abs() + usage.ru_majflt.unsigned_abs())
+    usage.ru_minflt.unsigned_abs() + usage.ru_majflt.unsigned_abs()
 }
 
 /// The process ends: its file goes with it.
@@ -83,6 +104,6 @@ pub(crate) fn end() {
         && let Some(Some(open)) = open.as_ref()
         && open.process.pid == std::process::id()
     {
-        let _ = std::fs::remove_file(open.writer.path());
+        let _ = std::fs::remove_file(&open.path);
     }
 }

@@ -1,10 +1,11 @@
 //! What runs before the program and after it.
 
-use crate::{loader, names, publish};
+use crate::{fork, loader, names, publish};
 use gapless_host::{core, heap};
 
 extern "C" fn begin() {
     loader::prepare();
+    fork::prepare();
     names::lead_here();
     if heap::configure().stats {
         core::publish_by(publish::publish);

@@ -68,10 +68,13 @@ fn checked_mode_names_each_mistake_with_its_stacks() {
 }
 
 #[test]
-fn a_large_buffer_that_is_freed_twice_ends_the_program_without_checked_mode_too() {
-    let output = run(&build("wrong.c"), &["double", "3000000"], &[]);
-    assert!(!output.status.success());
-    assert!(words(&output).1.contains("no block begins there"), "{}", words(&output).1);
+fn a_block_that_is_freed_twice_ends_the_program_without_checked_mode_too() {
+    let program = build("wrong.c");
+    for size in ["1", "16", "100", "5000", "40000", "200000", "900000", "3000000", "20000000"] {
+        let output = run(&program, &["double", size], &[]);
+        assert!(!output.status.success(), "{size}");
+        assert!(words(&output).1.contains("no block begins there"), "{size}: {}", words(&output).1);
+    }
 }
 
 fn got(kind: &str, limit: &str) -> Vec<u32> {

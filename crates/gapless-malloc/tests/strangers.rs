@@ -25,6 +25,43 @@ fn malloc_and_fork_do_not_end_a_thread_that_was_cancelled() {
 }
 
 #[test]
+fn a_library_may_hold_its_mutex_across_a_fork_and_wait_for_threads_that_allocate() {
+    let library = build_library("locked_lib.c");
+    let path = library.to_str().expect("a name");
+    for variables in [&[][..], &[("GAPLESS_HOST_LIMIT", "4GiB")], &[("GAPLESS_HOST_STATS", "1")]] {
+        same(&build_with("orders.c", &library), &["30"], variables);
+        same(&build("orders.c"), &["30", path], variables);
+    }
+}
+
+#[test]
+fn nothing_of_ours_appears_under_descriptors_that_a_program_uses_by_number() {
+    let program = build("files.c");
+    let file = std::env::temp_dir().join(format!("files_{}.gtrace", std::process::id()));
+    let variables = [("GAPLESS_HOST_STATS", "1"), ("GAPLESS_HOST_RECORD", file.to_str().expect("a name"))];
+    for case in ["dup2", "closed", "closed-one-by-one", "high", "forked", "daemon", "exec"] {
+        same(&program, &[case], &variables);
+    }
+    // Each child has a recording of its own.
+    let start = file.file_stem().expect("a name").to_str().expect("a name").to_owned();
+    for entry in std::fs::read_dir(std::env::temp_dir()).expect("a folder").filter_map(Result::ok) {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(&start)) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_touched_in_part_stays_small_and_goes_back_when_the_process_idles() {
+    let program = build("held.c");
+    for case in
+        ["sparse", "sparse-zeroed", "sparse-after-filled", "many", "huge", "forked", "writable", "moved"]
+    {
+        same(&program, &[case], &[]);
+    }
+}
+
+#[test]
 fn limits_that_a_program_sets_leave_it_what_they_leave_others() {
     let program = build("limits.c");
     for case in
@@ -37,7 +74,18 @@ fn limits_that_a_program_sets_leave_it_what_they_leave_others() {
 #[test]
 fn a_program_that_locks_itself_in_goes_on() {
     let program = build("sandbox.c");
-    for case in [&["refused"][..], &["refused", "used"], &["killed"], &["killed", "used"], &["namespaces"]] {
+    for case in [
+        &["refused"][..],
+        &["refused", "used"],
+        &["killed"],
+        &["killed", "used"],
+        &["namespaces"],
+        &["chromium"],
+        &["chromium-limited"],
+        &["chromium-limited", "used"],
+        &["docker"],
+        &["systemd"],
+    ] {
         same(&program, case, &[]);
     }
 }

@@ -16,20 +16,21 @@ use crate::error::StatisticsError;
 use crate::folder::Folder;
 use crate::layout::{COMMAND, Put, TEXT, Take, sum};
 use crate::process::{self, Process};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"GAPLHOST";
 const VERSION: u32 = 2;
 const HEADER: usize = 16;
 /// No file is larger.
-const LARGEST: usize = HEADER + 8 + 512 + CLASSES * 16 + COMMAND + TEXT;
+pub const LARGEST: usize = HEADER + 8 + 512 + CLASSES * 16 + COMMAND + TEXT;
 /// How the name of such a file ends.
 const END: &str = ".hoststats";
 /// The most classes of small objects that a file lists.
-pub const CLASSES: usize = 96;
+pub const CLASSES: usize = 128;
+/// How often a file that is being written is read.
+const READINGS: usize = 4;
 /// Files of one folder that are looked at.
 const MOST: usize = 4096;
 
@@ -69,7 +70,7 @@ pub struct Figures {
     pub budget_held: u64,
     /// Requests that the budget refused.
     pub refused: u64,
-    /// Resident memory and page faults, as the kernel counts them.
+    /// Resident memory, which the reader asks the kernel for, and page faults.
     pub resident: u64,
     pub faults: u64,
     /// Small objects in the program's hands; free in the lists of threads; threads that have such lists, and the most
@@ -207,37 +208,23 @@ pub fn decode(bytes: &[u8]) -> Result<HostStatistics, StatisticsError> {
     Ok(HostStatistics { process, time, figures: Figures::of(list), classes })
 }
 
-/// Writes the statistics file of one process, repeatedly.
-#[derive(Debug)]
-pub struct HostWriter {
-    file: File,
-    path: PathBuf,
+/// Where the statistics file of a process lies.
+#[must_use]
+pub fn path(folder: &Folder, process: &Process) -> PathBuf {
+    folder.path().join(process.file_name()).with_extension(&END[1..])
 }
 
-impl HostWriter {
-    /// The statistics file of `process` in `folder`, empty so far.
-    ///
-    /// # Errors
-    /// When it cannot be made.
-    pub fn create(folder: &Folder, process: &Process) -> Result<HostWriter, StatisticsError> {
-        let path = folder.path().join(process.file_name()).with_extension(&END[1..]);
-        // What is there under this name was left by this very process.
-        let _ = fs::remove_file(&path);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(HostWriter { file, path })
+/// A file, read again where its process writes it meanwhile. What lies behind the page is not looked at.
+fn read(path: &Path) -> Option<HostStatistics> {
+    for _ in 0..READINGS {
+        let mut bytes = Vec::new();
+        File::open(path).ok()?.take(LARGEST as u64).read_to_end(&mut bytes).ok()?;
+        match decode(&bytes) {
+            Err(StatisticsError::Torn) => {}
+            found => return found.ok(),
+        }
     }
-
-    /// # Errors
-    /// When it cannot be written.
-    pub fn write(&mut self, statistics: &HostStatistics) -> Result<(), StatisticsError> {
-        self.file.write_all_at(&encode(statistics), 0)?;
-        Ok(())
-    }
-
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
+    None
 }
 
 /// All host statistics files in the folders of this user, by pid. Those of dead processes are removed; one that is just
@@ -262,15 +249,11 @@ pub fn read_hosts(candidates: &[PathBuf]) -> Vec<HostStatistics> {
                 let _ = fs::remove_file(entry.path());
                 continue;
             }
-            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-            let mut bytes = Vec::new();
-            let limit = LARGEST as u64 + 1;
-            let read = is_file
-                && File::open(entry.path())
-                    .is_ok_and(|file| file.take(limit).read_to_end(&mut bytes).is_ok());
-            if let Some(statistics) = read.then(|| decode(&bytes).ok()).flatten()
+            if entry.file_type().is_ok_and(|kind| kind.is_file())
+                && let Some(mut statistics) = read(&entry.path())
                 && (statistics.process.pid, statistics.process.start) == (pid, start)
             {
+                statistics.figures.resident = process::resident_of(pid).unwrap_or(0);
                 files.push(statistics);
             }
         }
@@ -313,18 +296,21 @@ mod tests {
         let place = std::env::temp_dir().join(format!("gapless-host-page-{}", std::process::id()));
         let folder = Folder::make(std::slice::from_ref(&place)).expect("a folder");
         let statistics = statistics();
-        let mut writer = HostWriter::create(&folder, &statistics.process).expect("a file");
-        writer.write(&statistics).expect("written");
+        let mut page = encode(&statistics);
+        page.resize(LARGEST, 0);
+        fs::write(path(&folder, &statistics.process), page).expect("written");
         let dead = Process {
             pid: statistics.process.pid,
             start: statistics.process.start + 1,
             ..statistics.process.clone()
         };
-        let left = HostWriter::create(&folder, &dead).expect("a file");
+        let left = path(&folder, &dead);
+        fs::write(&left, "").expect("written");
         fs::write(place.join("1-2-3.stats"), "another file").expect("written");
-        let found = read_hosts(std::slice::from_ref(&place));
+        let mut found = read_hosts(std::slice::from_ref(&place));
+        assert!(std::mem::replace(&mut found[0].figures.resident, statistics.figures.resident) > 0);
         assert_eq!(found, [statistics]);
-        assert!(!left.path().exists() && place.join("1-2-3.stats").exists());
+        assert!(!left.exists() && place.join("1-2-3.stats").exists());
         fs::remove_dir_all(place).expect("removed");
     }
 }

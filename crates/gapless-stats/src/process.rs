@@ -83,6 +83,14 @@ pub fn command_of(pid: u32) -> Option<String> {
     Some(words.join(" "))
 }
 
+/// Resident bytes of a process.
+#[must_use]
+pub fn resident_of(pid: u32) -> Option<u64> {
+    let pages: u64 =
+        fs::read_to_string(format!("/proc/{pid}/statm")).ok()?.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * 4096)
+}
+
 /// The namespace of process numbers that this process lives in.
 #[must_use]
 pub fn namespace() -> Option<u64> {

@@ -10,7 +10,7 @@
 //! of the disk are reserved before they are mapped: a full disk is an error of a call, and no signal. Numbers are
 //! little-endian. `gapless-ingest` (`host_run/`) reads it, and shares no code with this.
 
-use crate::sys;
+use crate::sys::{self, FileId, OwnFile};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -46,12 +46,16 @@ pub enum Kind {
 /// Bytes of the file that are mapped at once.
 const WINDOW: usize = 1 << 20;
 const PAGE: usize = 4096;
+/// The longest name of the file.
+const NAME: usize = 4200;
 /// The longest body.
 pub const LONGEST: usize = 128 << 10;
 
 #[derive(Debug)]
 pub struct Journal {
-    file: i32,
+    /// The file is opened for each window anew: the program may close every descriptor, or use its number.
+    name: [u8; NAME],
+    id: FileId,
     /// The mapping, and where it lies in the file.
     window: *mut u8,
     origin: u64,
@@ -92,53 +96,29 @@ impl Journal {
     pub fn create(path: &CStr) -> Result<Journal, i32> {
         // A file that another process still writes keeps its name only: it is not cut under a mapping.
         // SAFETY: `path` ends in a zero.
-        let file = unsafe {
-            libc::unlink(path.as_ptr());
-            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-            libc::open(path.as_ptr(), flags, 0o644)
-        };
-        if file < 0 {
-            return Err(sys::errno());
-        }
-        let mut journal = Journal { file, window: std::ptr::null_mut(), origin: 0, at: 0, failed: None };
-        journal.map(0)?;
+        unsafe { libc::unlink(path.as_ptr()) };
+        let file = OwnFile::create(path, 0o644)?;
+        let mut name = [0; NAME];
+        let bytes = path.to_bytes_with_nul();
+        name.get_mut(..bytes.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(bytes);
+        let window = std::ptr::null_mut();
+        let mut journal = Journal { name, id: file.id, window, origin: 0, at: 0, failed: None };
+        journal.map(&file, 0)?;
         journal.place(MAGIC.len()).copy_from_slice(MAGIC);
         journal.at = MAGIC.len() as u64;
         Ok(journal)
     }
 
+    fn file(&self) -> Result<OwnFile, i32> {
+        OwnFile::open(CStr::from_bytes_until_nul(&self.name).unwrap_or(c""), self.id)
+    }
+
     /// Reserves and maps the window that begins at the page of `at`.
-    fn map(&mut self, at: u64) -> Result<(), i32> {
+    fn map(&mut self, file: &OwnFile, at: u64) -> Result<(), i32> {
         let origin = at / PAGE as u64 * PAGE as u64;
-        let end = origin + WINDOW as u64;
-        // SAFETY: the descriptor is open.
-        let mut wrong =
-            unsafe { libc::posix_fallocate(self.file, origin as libc::off_t, WINDOW as libc::off_t) };
-        if wrong == libc::EOPNOTSUPP || wrong == libc::EINVAL {
-            // SAFETY: as above.
-            wrong =
-                if unsafe { libc::ftruncate(self.file, end as libc::off_t) } == 0 { 0 } else { sys::errno() };
-        }
-        if wrong != 0 {
-            return Err(wrong);
-        }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of a file that is long enough.
-        let window = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                WINDOW,
-                protection,
-                libc::MAP_SHARED,
-                self.file,
-                origin as libc::off_t,
-            )
-        };
-        if window == libc::MAP_FAILED {
-            return Err(sys::errno());
-        }
+        let window = file.map(origin, WINDOW)?;
         self.unmap();
-        self.window = window.cast();
+        self.window = window;
         self.origin = origin;
         Ok(())
     }
@@ -166,7 +146,7 @@ impl Journal {
             return false;
         }
         let is_outside = self.window.is_null() || (self.at - self.origin) as usize + room > WINDOW;
-        if is_outside && let Err(wrong) = self.map(self.at) {
+        if is_outside && let Err(wrong) = self.file().and_then(|file| self.map(&file, self.at)) {
             self.failed = Some(wrong);
             return false;
         }
@@ -192,13 +172,11 @@ impl Journal {
         self.failed
     }
 
-    /// The file gets its true length. Closes it.
+    /// The file gets its true length.
     pub fn end(&mut self) {
         self.unmap();
-        // SAFETY: the descriptor is open, and closed once.
-        unsafe {
-            libc::ftruncate(self.file, self.at as libc::off_t);
-            libc::close(self.file);
+        if let Ok(file) = self.file() {
+            file.cut(self.at);
         }
         self.failed = Some(libc::EBADF);
     }
@@ -206,8 +184,6 @@ impl Journal {
     /// In a forked child: leaves the parent's file to the parent.
     pub fn leave(&mut self) {
         self.unmap();
-        // SAFETY: the child's own copy of the descriptor.
-        unsafe { libc::close(self.file) };
         self.failed = Some(libc::EBADF);
     }
 }

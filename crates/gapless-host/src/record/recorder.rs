@@ -282,6 +282,7 @@ fn complain(path: &CStr, wrong: i32) {
         libc::EACCES | libc::EPERM | libc::EROFS => "the file cannot be written there",
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => "the disk is full",
         libc::EISDIR => "it is a folder",
+        libc::ESTALE => "it was moved, removed or replaced meanwhile",
         _ => "the system refuses it",
     };
     say(format_args!(

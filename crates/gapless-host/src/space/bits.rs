@@ -26,7 +26,7 @@ impl Bits {
     #[must_use]
     pub fn new(count: u32) -> Option<Bits> {
         let words = count as usize / 64 + 1;
-        Some(Bits { words: Table::new(words)?, full: Table::new(words / 64 + 1)? })
+        Some(Bits { words: Table::lazy(words)?, full: Table::lazy(words / 64 + 1)? })
     }
 
     /// Gives up the bits from `count` on, which are clear.
@@ -34,6 +34,13 @@ impl Bits {
         let words = count as usize / 64 + 1;
         self.words.shorten(words);
         self.full.shorten(words / 64 + 1);
+    }
+
+    /// Makes room for the bits below `count`. False: there is no memory for it.
+    #[must_use]
+    pub fn reach(&mut self, count: u32) -> bool {
+        let words = count as usize / 64 + 1;
+        self.words.reach(words) && self.full.reach(words / 64 + 1)
     }
 
     fn word(&self, at: usize) -> u64 {

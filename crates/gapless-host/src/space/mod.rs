@@ -3,14 +3,14 @@
 //!
 //! Invariants, proved by [`Space::fault`]:
 //! * extents cover `[0, granules)` without a gap, and no two free extents are neighbours;
-//! * `tags[e.start] == tags[e.start + e.len - 1] == e` for every extent `e`;
+//! * `tags[e.start] == tags[e.start + e.len - 1] == e` for every extent `e`, except that `last` is the tag of the end;
 //! * the tree holds exactly the free extents;
 //! * `kept == sum of backed over free extents`, and `live + kept` is what the arena is charged for.
 //!
 //! A buffer gets the lowest address at which it fits. So memory that is kept lies low, where the next buffer finds it,
 //! and [`Space::take_kept`] gives back from the top, where the longest unused lies.
 
-mod bits;
+pub(crate) mod bits;
 mod tree;
 
 use crate::sys::Table;
@@ -25,8 +25,10 @@ const BUSY: u32 = 3;
 #[derive(Debug)]
 pub struct Space {
     granules: u32,
-    /// The extent that begins or ends at a granule.
+    /// The extent that begins or ends at a granule. Only the part that was ever used is writable.
     tags: Table<u32>,
+    /// The extent that ends with the space: its tag would lie at the end of the table.
+    last: Index,
     nodes: Nodes,
     backed: Bits,
     live: u32,
@@ -52,7 +54,8 @@ impl Space {
     pub fn new(granules: u32) -> Option<Space> {
         let mut space = Space {
             granules,
-            tags: Table::new(granules as usize + 1)?,
+            tags: Table::lazy(granules as usize + 1)?,
+            last: NONE,
             nodes: Nodes::new(granules)?,
             backed: Bits::new(granules)?,
             live: 0,
@@ -60,6 +63,9 @@ impl Space {
             low: 0,
             top: 0,
         };
+        if !space.nodes.reach() || !space.tags.reach(1) {
+            return None;
+        }
         let all = space.nodes.take(0, granules, FREE);
         space.tag(all);
         space.nodes.insert(all);
@@ -69,7 +75,7 @@ impl Space {
     /// Ends the space at `granules`, or behind what is in use or has memory. Gives the new end, and where the free rest
     /// begins.
     pub fn shorten(&mut self, granules: u32) -> (u32, u32) {
-        let last = self.tags.get(self.granules as usize - 1);
+        let last = self.last;
         let found = self.nodes.get(last);
         if found.state != FREE {
             return (self.granules, self.granules);
@@ -125,8 +131,11 @@ impl Space {
         }
         let found = self.nodes.get(node);
         let lead = phase.wrapping_sub(found.start) & (align - 1);
-        self.nodes.remove(node);
         let start = found.start + lead;
+        if !self.reach(start + len) {
+            return None;
+        }
+        self.nodes.remove(node);
         let live = self.cut(node, start, start + len, LIVE);
         let backed = self.backed.count(start, start + len);
         self.nodes.change(live, |n| n.backed = 0);
@@ -134,6 +143,11 @@ impl Space {
         self.live += len;
         self.lower_kept(backed);
         Some(Placed { start, len, backed })
+    }
+
+    /// Makes room in the tables for what ends at `end`, and for what a change needs. False: there is no memory.
+    fn reach(&mut self, end: u32) -> bool {
+        self.tags.reach(end as usize + 1) && self.backed.reach(end) && self.nodes.reach()
     }
 
     /// The length of the buffer that begins at `start`; `None` where none does.
@@ -210,7 +224,7 @@ impl Space {
         }
         let next = self.tags.get(from as usize);
         let behind = self.nodes.get(next);
-        if behind.state != FREE || behind.len < to - from {
+        if behind.state != FREE || behind.len < to - from || !self.reach(to) {
             return None;
         }
         self.nodes.remove(next);
@@ -228,7 +242,7 @@ impl Space {
     /// Makes a buffer shorter where it is, and keeps the memory of its end. Gives how much that is.
     pub fn shrink(&mut self, start: u32, len: u32) -> Option<u32> {
         let (node, old) = self.buffer(start)?;
-        if len == 0 || len >= old {
+        if len == 0 || len >= old || !self.nodes.reach() {
             return None;
         }
         self.nodes.change(node, |n| n.len = len);
@@ -253,7 +267,7 @@ impl Space {
     /// [`Space::put_back`].
     pub fn take_kept(&mut self, most: u32) -> Option<(u32, u32)> {
         let node = self.nodes.highest_backed();
-        if node == NONE || most == 0 {
+        if node == NONE || most == 0 || !self.nodes.reach() {
             return None;
         }
         let found = self.nodes.get(node);
@@ -298,7 +312,12 @@ impl Space {
     fn tag(&mut self, node: Index) {
         let found = self.nodes.get(node);
         self.tags.set(found.start as usize, node);
-        self.tags.set((found.start + found.len - 1) as usize, node);
+        let end = found.start + found.len;
+        if end == self.granules {
+            self.last = node;
+        } else {
+            self.tags.set(end as usize - 1, node);
+        }
     }
 
     /// Cuts `[from, to)` out of a free extent that is in no tree, gives the rest back to the tree.
@@ -360,7 +379,9 @@ impl Space {
             if index == NONE || node.start != at || node.len == 0 {
                 return Some("the extents have a gap");
             }
-            if self.tags.get((at + node.len - 1) as usize) != index {
+            let end = at + node.len;
+            let tag = if end == self.granules { self.last } else { self.tags.get(end as usize - 1) };
+            if tag != index {
                 return Some("an extent's end has another tag");
             }
             let is_free = node.state == FREE;

@@ -44,7 +44,13 @@ fn priority(node: Index) -> u32 {
 impl Nodes {
     #[must_use]
     pub fn new(most: u32) -> Option<Nodes> {
-        Some(Nodes { table: Table::new(most as usize + 2)?, used: 1, spare: NONE, root: NONE })
+        Some(Nodes { table: Table::lazy(most as usize + 2)?, used: 1, spare: NONE, root: NONE })
+    }
+
+    /// Makes room for some nodes more than there ever were: a change takes two at most. False: there is no memory.
+    #[must_use]
+    pub fn reach(&mut self) -> bool {
+        self.table.reach(self.used as usize + 8)
     }
 
     /// There are at most so many granules from now on.

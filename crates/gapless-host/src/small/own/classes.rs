@@ -1,12 +1,14 @@
-//! Sizes of small objects: multiples of 16 up to 256, then eight steps for each doubling up to 32 KiB. An object wastes
+//! Sizes of small objects: multiples of 16 up to 256, then eight steps for each doubling up to 256 KiB. An object wastes
 //! at most 15 bytes, or an eighth.
 
 /// Objects are cut from whole slices of 16 KiB.
 pub const SLICE: usize = 16 << 10;
 /// The largest object that has a class. A larger one gets slices of its own.
-pub const MOST: usize = 32 << 10;
+pub const MOST: usize = 256 << 10;
+/// From here on an object is of middle size: it moves alone between a thread and the shelf.
+pub const MIDDLE: usize = 32 << 10;
 /// Numbers of classes, with 0 for "no object begins here" and the last for an object with slices of its own.
-pub const COUNT: usize = 2 + 16 + 7 * 8;
+pub const COUNT: usize = 2 + 16 + 10 * 8;
 pub const NONE: u8 = 0;
 pub const WHOLE: u8 = COUNT as u8 - 1;
 
@@ -37,7 +39,21 @@ pub const FINE_MOST: usize = 1024;
 #[inline(always)]
 #[must_use]
 pub fn of(size: usize) -> u8 {
-    if size <= FINE_MOST { fine(size) } else { coarse(size) }
+    if size <= FINE_MOST {
+        fine(size)
+    } else if size <= MIDDLE {
+        coarse(size)
+    } else {
+        middle(size)
+    }
+}
+
+/// The class of a size above [`MIDDLE`] that is at most [`MOST`].
+#[inline(always)]
+#[must_use]
+pub fn middle(size: usize) -> u8 {
+    let power = (size - 1).ilog2() as usize;
+    (17 + (power - 8) * 8 + ((size - 1) >> (power - 3) & 7)) as u8
 }
 
 /// The class of a size that is at most [`FINE_MOST`].
@@ -47,7 +63,7 @@ pub fn fine(size: usize) -> u8 {
     FINE[size.div_ceil(16)]
 }
 
-/// The class of a size above it that is at most [`MOST`].
+/// The class of a size above it that is at most [`MIDDLE`].
 #[inline(always)]
 #[must_use]
 pub fn coarse(size: usize) -> u8 {
@@ -73,7 +89,9 @@ const fn classes() -> [Class; COUNT] {
             slices += 1;
         }
         let fit = BATCH_BYTES / size;
-        let batch = if fit < 2 {
+        let batch = if size > MIDDLE {
+            1
+        } else if fit < 2 {
             2
         } else if fit > BATCH {
             BATCH
@@ -130,7 +148,7 @@ mod tests {
         }
         for class in &CLASSES[1..WHOLE as usize] {
             let span = class.slices * SLICE as u32;
-            assert!(class.capacity >= 4 && class.capacity <= 1024 && class.slices <= 16, "{class:?}");
+            assert!(class.capacity >= 4 && class.capacity <= 1024 && class.slices <= 80, "{class:?}");
             assert!(span - class.capacity * class.size <= span / 16, "{class:?}");
         }
         assert_eq!(CLASSES[WHOLE as usize - 1].size as usize, MOST);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! An object may be freed by any thread: it goes into that thread's list, and a full list gives a batch to the shelf.
-//! So a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 32 KiB has slices
+//! So a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 256 KiB has slices
 //! of its own.
 //!
 //! A thread takes the lock of a shelf, then that of the arena; never two shelves, except around a fork, where all are
@@ -26,8 +26,8 @@ use crate::local;
 use crate::lock::Lock;
 use crate::sampler::{NEVER, Sampler};
 use crate::sys;
-use cache::{Cache, THREAD_BYTES};
-use classes::{CLASSES, COUNT, FINE_MOST, MOST, NONE, SLICE, WHOLE};
+use cache::{Cache, MIDDLE_BYTES, THREAD_BYTES};
+use classes::{CLASSES, COUNT, FINE_MOST, MIDDLE, MOST, NONE, SLICE, WHOLE};
 use shelf::Shelf;
 use spans::Spans;
 use std::ffi::c_void;
@@ -45,7 +45,7 @@ pub struct Own {
     first_left: AtomicI64,
 }
 
-/// What small objects take, in bytes by class. The last class is that of objects above 32 KiB.
+/// What small objects take, in bytes by class. The last class is that of objects above 256 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub live: [u64; COUNT],
@@ -154,7 +154,18 @@ impl Own {
         if size <= FINE_MOST || size > MOST {
             return std::ptr::null_mut();
         }
-        Self::quick_of(size, classes::coarse(size))
+        if size <= MIDDLE {
+            return Self::quick_of(size, classes::coarse(size));
+        }
+        // The recorder counts objects of middle size apart.
+        let cache: *mut Cache = local::quick().cast();
+        // SAFETY: this thread's cache, to which nobody else refers; its objects are free.
+        unsafe {
+            if cache.is_null() || (*cache).sampler.small.left < NEVER / 2 {
+                return std::ptr::null_mut();
+            }
+            (*cache).lists.get_unchecked_mut(classes::middle(size) as usize).pop()
+        }
     }
 
     #[inline(always)]
@@ -233,6 +244,7 @@ impl Own {
             unsafe {
                 caches.fresh = made.add(1);
                 (*made).spare = THREAD_BYTES;
+                (*made).spare_middle = MIDDLE_BYTES;
                 (*made).sampler.small.left = self.first_left.load(Ordering::Relaxed);
                 (*made).next = caches.all;
                 (*made).is_used = true;
@@ -279,7 +291,7 @@ impl Own {
 
     /// Gives all objects of a cache to the shelves.
     fn empty(&self, cache: &mut Cache) {
-        cache.spare = THREAD_BYTES;
+        (cache.spare, cache.spare_middle) = (THREAD_BYTES, MIDDLE_BYTES);
         for class in 1..WHOLE {
             let list = &mut cache.lists[class as usize];
             let batch = CLASSES[class as usize].batch;
@@ -302,7 +314,12 @@ impl Own {
     fn one(&self, class: u8) -> *mut u8 {
         let batch = CLASSES[class as usize].batch;
         let Some(cache) = self.cache() else {
-            return self.shelves[class as usize].0.lock().take(class, 1, &self.spans).0;
+            let block = self.shelves[class as usize].0.lock().take(class, 1, &self.spans).0;
+            if !block.is_null() {
+                // SAFETY: a free object that is this thread's now.
+                unsafe { cache::hand_out(block) };
+            }
+            return block;
         };
         // SAFETY: this thread's list.
         let block = unsafe { cache.lists[class as usize].pop() };
@@ -329,7 +346,10 @@ impl Own {
         let Some(cache) = cache else {
             // A thread that only frees, or ends.
             // SAFETY: an object that its owner gave back.
-            unsafe { block.cast::<*mut u8>().write(std::ptr::null_mut()) };
+            unsafe {
+                cache::take_back(block);
+                block.cast::<*mut u8>().write(std::ptr::null_mut());
+            }
             self.shelves[class as usize].0.lock().give(block, 1, class, &self.spans);
             return;
         };
@@ -352,10 +372,13 @@ impl Own {
         self.spans.tighten(most);
     }
 
-    /// The length of an object that has slices of its own; `None` for all others.
+    /// The length of an object that has pages of its own; `None` for all others.
     #[must_use]
     pub fn whole_length(&self, block: *const u8) -> Option<usize> {
-        (self.spans.class(block) == Some(WHOLE)).then(|| self.spans.whole_size(block)).flatten()
+        match self.spans.class(block)? {
+            WHOLE => self.spans.whole_size(block),
+            class => Some(CLASSES[class as usize].size as usize).filter(|size| *size > MIDDLE),
+        }
     }
 
     /// What the program has of each class, and what threads keep in their lists, as it is about now.
@@ -474,8 +497,11 @@ impl Own {
     }
 
     fn try_allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
-        let Some(class) = Self::aligned_class(size, alignment) else {
-            return self.whole(size, alignment, zeroed);
+        let class = match Self::aligned_class(size, alignment) {
+            // Fresh memory is zero: a table that is touched here and there stays small.
+            Some(_) if zeroed && size > MIDDLE => return self.whole(size, alignment, true),
+            Some(class) => class,
+            None => return self.whole(size, alignment, zeroed),
         };
         let block = self.one(class);
         if zeroed && !block.is_null() {
@@ -511,7 +537,7 @@ impl Own {
         if size <= old && (size > old / 2 || old <= 64) {
             return block;
         }
-        if size > MOST && self.spans.class(block) == Some(WHOLE) && self.spans.resize_whole(block, size) {
+        if size > MIDDLE && self.spans.class(block) == Some(WHOLE) && self.spans.resize_whole(block, size) {
             return block;
         }
         let moved = self.allocate(size, false);

@@ -4,11 +4,17 @@
 use super::classes::{Class, NONE, SLICE, WHOLE};
 use crate::arena::{Arena, Held};
 use crate::budget::Budget;
+use crate::lock::Lock;
+use crate::space::Placed;
 use crate::sys::{self, PAGE};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes that become writable at once.
+/// The most bytes that become writable at once.
 const STEP: usize = 16 << 20;
+/// Addresses of the arena.
+const ADDRESSES: usize = 8 << 40;
+/// Slices for which the tables become writable at once, at least: a page of classes.
+const REACHED: usize = PAGE;
 /// An area begins at a multiple of this.
 const ALIGNMENT: usize = 1 << 30;
 
@@ -34,11 +40,19 @@ pub struct Span {
     padding: u32,
 }
 
+/// Bytes as slices; `None`: there are not so many.
+fn slices(size: usize) -> Option<u32> {
+    u32::try_from(size.div_ceil(SLICE)).ok()
+}
+
 #[derive(Debug)]
 pub struct Spans {
     arena: Arena<SLICE>,
     classes: AtomicPtr<AtomicU8>,
     accounts: AtomicPtr<Span>,
+    /// Bytes of the arena for which the tables are writable: the class of what lies behind is not read.
+    reach: AtomicUsize,
+    reaching: Lock<()>,
     /// Free slices that have memory, as of the last free.
     kept: AtomicU32,
     /// Slices of objects that have some of their own.
@@ -53,24 +67,62 @@ impl Spans {
             arena: Arena::new(budget, STEP),
             classes: AtomicPtr::new(none),
             accounts: AtomicPtr::new(std::ptr::null_mut()),
+            reach: AtomicUsize::new(0),
+            reaching: Lock::new(()),
             kept: AtomicU32::new(0),
             whole: AtomicU64::new(0),
         }
     }
 
-    /// Reserves addresses and tables for twice the machine's memory. False: there are none.
+    /// Reserves addresses, and tables for them. False: there are none.
     pub fn begin(&self) -> bool {
-        let size = sys::memory().saturating_mul(2).next_power_of_two().clamp(64 << 30, 8 << 40);
-        if !self.arena.begin(size, ALIGNMENT) {
+        // More than any program has, and room for other reservations of this kind (128 TiB are there).
+        if !self.arena.begin(ADDRESSES, ALIGNMENT) {
             return false;
         }
         let slices = self.arena.size() / SLICE;
-        let (Some(classes), Some(accounts)) = (sys::map(slices), sys::map(slices * size_of::<Span>())) else {
-            return false;
-        };
+        let (classes, accounts) =
+            (sys::reserve(slices, PAGE), sys::reserve(slices * size_of::<Span>(), PAGE));
+        let (Some(classes), Some(accounts)) = (classes, accounts) else { return false };
         self.accounts.store(accounts.cast(), Ordering::Relaxed);
         self.classes.store(classes.cast(), Ordering::Release);
         true
+    }
+
+    /// Makes the tables writable for the slices below `end`. False: there is no memory for them.
+    #[inline]
+    fn reach(&self, end: u32) -> bool {
+        end as usize * SLICE <= self.reach.load(Ordering::Acquire) || self.reach_more(end)
+    }
+
+    #[cold]
+    fn reach_more(&self, end: u32) -> bool {
+        let _reaching = self.reaching.lock();
+        let before = self.reach.load(Ordering::Relaxed) / SLICE;
+        let all = self.arena.size() / SLICE;
+        let wanted = (end as usize + end as usize / 4).next_multiple_of(REACHED).min(all);
+        let open = |table: *mut u8, size: usize| {
+            let (from, to) = (before * size / PAGE * PAGE, (wanted * size).next_multiple_of(PAGE));
+            // SAFETY: inside of a table that has room for every slice of the arena.
+            sys::keep_errno(|| sys::commit(unsafe { table.add(from) }, to - from))
+        };
+        let is_open = before >= end as usize
+            || open(self.classes.load(Ordering::Relaxed).cast(), 1)
+                && open(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
+        if is_open {
+            self.reach.fetch_max(wanted * SLICE, Ordering::Release);
+        }
+        is_open
+    }
+
+    /// Slices that can be used: they have room in the tables.
+    fn place(&self, len: u32, align: u32) -> Option<Placed> {
+        let placed = self.arena.place(len, align, 0, |_, _| {})?;
+        if self.reach(placed.start + placed.len) {
+            return Some(placed);
+        }
+        self.free(placed.start);
+        None
     }
 
     /// Addresses are scarce from now on.
@@ -79,6 +131,7 @@ impl Spans {
         self.arena.trim(u32::MAX);
         self.arena.tighten(most);
         let after = self.arena.size() / SLICE;
+        self.reach.fetch_min(after * SLICE, Ordering::Relaxed);
         let cut = |table: *mut u8, size: usize| {
             let (kept, all) = ((after * size).next_multiple_of(PAGE), (before * size).next_multiple_of(PAGE));
             if kept < all {
@@ -95,12 +148,12 @@ impl Spans {
     #[must_use]
     pub fn class(&self, block: *const u8) -> Option<u8> {
         let offset = self.arena.offset(block);
-        // Before `begin` the size is 0.
-        if offset >= self.arena.size() {
+        // Before `begin` nothing is in reach.
+        if offset >= self.reach.load(Ordering::Relaxed) {
             return None;
         }
         let classes = self.classes.load(Ordering::Relaxed);
-        // SAFETY: the table has a byte for every slice of the arena.
+        // SAFETY: the table has a byte for every slice in reach.
         Some(unsafe { (*classes.add(offset / SLICE)).load(Ordering::Relaxed) })
     }
 
@@ -142,7 +195,7 @@ impl Spans {
     /// A new span, all of it free. `None` without memory.
     #[must_use]
     pub fn make(&self, class: u8, about: Class) -> Option<SpanNumber> {
-        let placed = self.arena.place(about.slices, 1, 0, |_, _| {})?;
+        let placed = self.place(about.slices, 1)?;
         let number = placed.start + 1;
         let (free, next, previous) = (std::ptr::null_mut(), NO_SPAN, NO_SPAN);
         let span = Span { free, next, previous, used: 0, carved: 0, first: number, padding: 0 };
@@ -177,7 +230,7 @@ impl Spans {
     /// Slices for one object, at a multiple of `align` slices. The second: whether it is all zeros.
     #[must_use]
     pub fn make_whole(&self, size: usize, align: u32) -> Option<(*mut u8, bool)> {
-        let placed = self.arena.place(size.div_ceil(SLICE) as u32, align, 0, |_, _| {})?;
+        let placed = self.place(slices(size)?, align)?;
         self.set_class(placed.start, WHOLE);
         self.whole.fetch_add(u64::from(placed.len), Ordering::Relaxed);
         Some((self.arena.address(placed.start), placed.backed == 0))
@@ -202,8 +255,11 @@ impl Spans {
     /// Makes such an object as long as asked, where it is. False: there is no room, or no memory.
     #[must_use]
     pub fn resize_whole(&self, block: *mut u8, size: usize) -> bool {
-        let len = size.div_ceil(SLICE) as u32;
-        let (Some(start), Some(old)) = (self.arena.unit(block), self.whole_size(block)) else { return false };
+        let (Some(len), Some(start), Some(old)) =
+            (slices(size), self.arena.unit(block), self.whole_size(block))
+        else {
+            return false;
+        };
         let old = (old / SLICE) as u32;
         if len > old {
             let has_grown = self.arena.grow(start, len, |_, _| {}).flatten().is_some();
@@ -248,6 +304,7 @@ impl Spans {
 
     /// Before a fork.
     pub fn before_fork(&self) {
+        self.reaching.acquire();
         self.arena.before_fork();
     }
 
@@ -261,6 +318,7 @@ impl Spans {
             } else {
                 self.arena.after_fork();
             }
+            self.reaching.release();
         }
     }
 }

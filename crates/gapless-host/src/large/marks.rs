@@ -1,0 +1,232 @@
+//! Marks on granules, and the lengths of buffers by the granule that they begin at: tables beside the space, for what
+//! the space need not know.
+
+use crate::lock::Lock;
+use crate::space::bits::Bits;
+use crate::sys;
+use crate::units::GRANULE;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// Granules that have a property of their own. Most processes have none.
+#[derive(Debug)]
+pub struct Marks {
+    bits: Lock<Option<Bits>>,
+    /// Runs of marks, about: neighbours may count twice.
+    runs: AtomicU32,
+}
+
+/// Each run of marks is a mapping of the kernel's, of which a process may have 65,530.
+const MOST_RUNS: u32 = 16 << 10;
+
+impl Marks {
+    #[must_use]
+    pub const fn new() -> Marks {
+        Marks { bits: Lock::new(None), runs: AtomicU32::new(0) }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether there is room for one more.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) < MOST_RUNS
+    }
+
+    /// Marks `[from, to)` of `all` granules. False: there is no memory for the mark.
+    pub fn set(&self, from: u32, to: u32, all: u32) -> bool {
+        let mut guard = self.bits.lock();
+        if guard.is_none() {
+            *guard = Bits::new(all);
+        }
+        let Some(bits) = guard.as_mut().filter(|_| from < to) else { return false };
+        if !bits.reach(to) {
+            return false;
+        }
+        if from == 0 || bits.count(from - 1, from) == 0 {
+            self.runs.fetch_add(1, Ordering::Relaxed);
+        }
+        bits.set(from, to);
+        true
+    }
+
+    /// Takes the marks of `[from, to)` away. Gives whether there were any.
+    pub fn clear(&self, from: u32, to: u32) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let mut guard = self.bits.lock();
+        let Some(bits) = guard.as_mut() else { return false };
+        let (mut at, mut begun) = (from, 0);
+        while let Some((start, end)) = bits.first_run(at, to) {
+            begun += u32::from(start > from || from == 0 || bits.count(from - 1, from) == 0);
+            at = end;
+        }
+        if at == from {
+            return false;
+        }
+        bits.clear(from, to);
+        let less = |runs: u32| Some(runs.saturating_sub(begun));
+        let _ = self.runs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        true
+    }
+
+    /// Gives up the table behind `all` granules.
+    pub fn shorten(&self, all: u32) {
+        if let Some(bits) = self.bits.lock().as_mut() {
+            bits.shorten(all);
+        }
+    }
+
+    pub fn before_fork(&self) {
+        self.bits.acquire();
+    }
+
+    /// # Safety
+    /// [`Marks::before_fork`] was called by this thread.
+    pub unsafe fn after_fork(&self) {
+        // SAFETY: as the caller says.
+        unsafe { self.bits.release() };
+    }
+}
+
+/// The length in granules of each buffer that the program has, by where it begins: read and taken without a lock.
+#[derive(Debug)]
+pub struct Lengths {
+    table: AtomicPtr<AtomicU32>,
+    /// Entries from the start that are writable. What begins behind is no buffer.
+    reach: AtomicUsize,
+    all: AtomicUsize,
+    reaching: Lock<()>,
+}
+
+/// Entries that become writable at once, at least.
+const REACHED: usize = 16 << 10;
+
+impl Lengths {
+    #[must_use]
+    pub const fn new() -> Lengths {
+        Lengths {
+            table: AtomicPtr::new(std::ptr::null_mut()),
+            reach: AtomicUsize::new(0),
+            all: AtomicUsize::new(0),
+            reaching: Lock::new(()),
+        }
+    }
+
+    /// A table for `all` granules. False: there are no addresses for it.
+    pub fn begin(&self, all: usize) -> bool {
+        let Some(table) = sys::reserve(all * size_of::<u32>(), GRANULE) else { return false };
+        self.all.store(all, Ordering::Relaxed);
+        self.table.store(table.cast(), Ordering::Release);
+        true
+    }
+
+    /// Makes room for a buffer that begins at `start`. False: there is no memory for it.
+    pub fn reach(&self, start: u32) -> bool {
+        (start as usize) < self.reach.load(Ordering::Acquire) || self.reach_more(start as usize + 1)
+    }
+
+    #[cold]
+    fn reach_more(&self, count: usize) -> bool {
+        let _reaching = self.reaching.lock();
+        let (before, all) = (self.reach.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed));
+        if before >= count || count > all {
+            return before >= count;
+        }
+        let wanted = (count + count / 4).next_multiple_of(REACHED).min(all);
+        let table: *mut u8 = self.table.load(Ordering::Acquire).cast();
+        // SAFETY: inside of the table; both ends are multiples of a page.
+        let (start, bytes) = unsafe { (table.add(before * 4), (wanted - before) * 4) };
+        let is_open = sys::keep_errno(|| sys::commit(start, bytes.next_multiple_of(sys::PAGE)));
+        if is_open {
+            self.reach.store(wanted, Ordering::Release);
+        }
+        is_open
+    }
+
+    /// Gives up the addresses behind `all` granules, at which no buffer begins.
+    pub fn shorten(&self, all: usize) {
+        let _reaching = self.reaching.lock();
+        let before = self.all.load(Ordering::Relaxed);
+        if all >= before {
+            return;
+        }
+        self.all.store(all, Ordering::Relaxed);
+        self.reach.fetch_min(all, Ordering::Relaxed);
+        let pages = |count: usize| (count * size_of::<u32>()).next_multiple_of(sys::PAGE);
+        if pages(all) < pages(before) {
+            // SAFETY: the end of the table.
+            let end = unsafe { self.table.load(Ordering::Relaxed).cast::<u8>().add(pages(all)) };
+            sys::unmap(end, pages(before) - pages(all));
+        }
+    }
+
+    fn place(&self, start: u32) -> Option<&AtomicU32> {
+        let is_in_reach = (start as usize) < self.reach.load(Ordering::Acquire);
+        // SAFETY: a writable entry of the table, which stays for good.
+        is_in_reach.then(|| unsafe { &*self.table.load(Ordering::Relaxed).add(start as usize) })
+    }
+
+    /// 0: no buffer begins there.
+    #[must_use]
+    pub fn get(&self, start: u32) -> u32 {
+        self.place(start).map_or(0, |place| place.load(Ordering::Relaxed))
+    }
+
+    /// A buffer begins, or has another length. The caller made room for it.
+    pub fn set(&self, start: u32, len: u32) {
+        if let Some(place) = self.place(start) {
+            place.store(len, Ordering::Relaxed);
+        }
+    }
+
+    /// A buffer ends. 0: there was none, or another thread ended it.
+    #[must_use]
+    pub fn take(&self, start: u32) -> u32 {
+        self.place(start).map_or(0, |place| place.swap(0, Ordering::Relaxed))
+    }
+
+    pub fn before_fork(&self) {
+        self.reaching.acquire();
+    }
+
+    /// # Safety
+    /// [`Lengths::before_fork`] was called by this thread.
+    pub unsafe fn after_fork(&self) {
+        // SAFETY: as the caller says.
+        unsafe { self.reaching.release() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_marks_are_counted_and_taken_away_in_parts() {
+        let marks = Marks::new();
+        assert!(marks.is_empty() && !marks.clear(0, 100));
+        assert!(marks.set(10, 20, 1000) && marks.set(50, 60, 1000));
+        assert_eq!(marks.runs.load(Ordering::Relaxed), 2);
+        assert!(marks.set(20, 30, 1000), "beside another");
+        assert_eq!(marks.runs.load(Ordering::Relaxed), 2);
+        assert!(!marks.clear(30, 50));
+        // From the top, as memory goes back.
+        assert!(marks.clear(55, 70) && !marks.is_empty());
+        assert!(marks.clear(40, 55) && marks.clear(0, 40));
+        assert!(marks.is_empty() && !marks.clear(0, 1000));
+    }
+
+    #[test]
+    fn a_length_is_taken_once() {
+        let lengths = Lengths::new();
+        assert_eq!((lengths.get(5), lengths.take(5)), (0, 0), "before it begins");
+        assert!(lengths.begin(100_000) && lengths.reach(70_000) && !lengths.reach(100_000));
+        lengths.set(70_000, 16);
+        assert_eq!((lengths.get(70_000), lengths.get(70_001), lengths.get(99_999)), (16, 0, 0));
+        assert_eq!((lengths.take(70_000), lengths.take(70_000)), (16, 0));
+    }
+}
