@@ -181,7 +181,7 @@ impl<D: Device> Pool<D> {
             Room::Pressed => {
                 self.trim_behind_work();
                 if self.keeps_free_pages() {
-                    self.owed.get_or_insert(self.fences.open());
+                    self.owe();
                     budget.owe();
                 }
                 Ok(())
