@@ -8,6 +8,7 @@ matrix    each call beside an open capture: its own answer, and whether the capt
 captured  events that were recorded on a stream in a capture: during it, after it, and what the graph has of them
 cover     which marks and waits see work of which streams: held work is noticed or not
 locks     what other threads can do while a call waits for work
+waits     more calls that may wait: whether they do, what they hold up, and what they do to captures
 race      captures beside each kind of mark, as fast as both can go
 dead      calls with the handle of a destroyed stream
 price     nanoseconds of each call
@@ -479,6 +480,87 @@ def section_locks():
                 print(f"{hold.__name__:16} {name:22} {'waits' if waits_now else 'does not wait'}; {task:28} {answer}")
 
 
+def waiting_calls(card):
+    """Calls that may wait for work. Each can be made twelve times."""
+    pinned = [made("cuMemHostAlloc", c_size_t(65536), c_uint(1)) for _ in range(12)]
+    managed = [made("cuMemAllocManaged", c_size_t(65536), c_uint(1), kind=c_uint64) for _ in range(12)]
+    own = [ctypes.create_string_buffer(1 << 20) for _ in range(12)]
+    addresses = [(ctypes.addressof(buffer) + 65535) // 65536 * 65536 for buffer in own]
+    for address in addresses:
+        must("cuMemHostRegister_v2", P(address), c_size_t(65536), c_uint(1))
+    modules = []
+    for _ in range(12):
+        modules.append(c_void_p())
+        must("cuModuleLoadData", byref(modules[-1]), SPIN)
+    pools, limit = [], c_size_t()
+    properties = (ctypes.c_byte * 88)()
+    ctypes.memmove(properties, (c_int * 4)(1, 0, 1, card.device), 16)
+    for _ in range(12):
+        pool = c_void_p()
+        if call("cuMemPoolCreate", byref(pool), properties) == 0:
+            pools.append(pool)
+    call("cuCtxGetLimit", byref(limit), c_int(0))
+    stacks = [limit.value + 512 * at for at in range(1, 13)]
+    shape = (c_size_t * 2)(64, 64)
+    arrays = []
+    for _ in range(12):
+        arrays.append(c_void_p())
+        form = (ctypes.c_byte * 24)()
+        ctypes.memmove(form, shape, 16)
+        ctypes.memmove(ctypes.byref(form, 16), (c_int * 2)(0x20, 1), 8)
+        must("cuArrayCreate_v2", byref(arrays[-1]), form)
+    gone = [card.stream() for _ in range(12)]
+    yield "free pinned", lambda: call("cuMemFreeHost", P(pinned.pop()))
+    yield "unregister", lambda: call("cuMemHostUnregister", P(addresses.pop()))
+    yield "free managed", lambda: call("cuMemFree_v2", c_uint64(managed.pop()))
+    yield "unload a module", lambda: call("cuModuleUnload", modules.pop())
+    yield "destroy an array", lambda: call("cuArrayDestroy", arrays.pop())
+    yield "destroy a pool", lambda: call("cuMemPoolDestroy", pools.pop()) if pools else "no pools"
+    yield "set the stack's limit", lambda: call("cuCtxSetLimit", c_int(0), c_size_t(stacks.pop()))
+    yield "trim graph memory", lambda: call("cuDeviceGraphMemTrim", c_int(card.device))
+    yield "destroy a stream", lambda: call("cuStreamDestroy_v2", P(gone.pop()))
+
+
+def section_waits():
+    card = Card()
+    held, other, event = card.stream(), card.stream(), card.event()
+    tasks = {
+        "fill": lambda: card.fill(other),
+        "record": lambda: call("cuEventRecord", P(event), P(other)),
+        "capture": lambda: (card.begin(other), card.end(other)),
+    }
+    for name, wait in waiting_calls(card):
+        lines = []
+        for task, work in tasks.items():
+            card.hold(held)
+            time.sleep(0.01)
+            waiting = threading.Thread(target=lambda wait=wait: (card.enter(), wait()), daemon=True)
+            waiting.start()
+            time.sleep(0.05)
+            waits_now = waiting.is_alive()
+            finished, _ = in_thread(card, work, 0.3)
+            card.release()
+            waiting.join(5)
+            time.sleep(0.02)
+            lines.append(f"{task} {'goes on' if finished else 'WAITS TOO'}")
+        answers = {}
+        for mode in MODES:
+            stream = card.stream()
+            if card.begin(stream, mode):
+                continue
+            card.fill(stream)
+
+            def ask(wait=wait):
+                card.mode(RELAXED)
+                return wait()
+
+            said = in_thread(card, ask)[1]
+            whole = card.end(stream) == (0, 1)
+            answers[MODES[mode]] = f"{said} {'whole' if whole else 'HARMED'}"
+        print(f"{name:24} {'waits' if waits_now else 'does not wait'}; {', '.join(lines)}; beside captures {answers}")
+        sys.stdout.flush()
+
+
 RACES = ("nothing", "context", "guarded", "bare", "legacy", "beside", "free", "synchronize")
 
 
@@ -486,7 +568,7 @@ def section_race(kind=None, flags="plain"):
     if kind is None:
         for kind in RACES:
             for flags in ("plain", "blocking"):
-                child(["race", kind, flags], 60)
+                child(["race", kind, flags], 30)
         return
     card = Card()
     streams = [card.stream(BLOCKING if flags == "blocking" else NONBLOCKING) for _ in range(2)]
@@ -555,7 +637,7 @@ def section_race(kind=None, flags="plain"):
     threads = [threading.Thread(target=capture, args=(stream,)) for stream in streams]
     threads += [threading.Thread(target=mark, args=(at,)) for at in range(3)]
     [thread.start() for thread in threads]
-    time.sleep(4)
+    time.sleep(2)
     over[0] = True
     [thread.join(10) for thread in threads]
     print(f"{kind:12} {flags:9} {counts}")
@@ -663,7 +745,7 @@ def child(arguments, seconds):
     sys.stdout.flush()
 
 
-SECTIONS = ("matrix", "captured", "cover", "locks", "race", "dead", "price", "numbers")
+SECTIONS = ("matrix", "captured", "cover", "locks", "waits", "race", "dead", "price", "numbers")
 
 
 def main():
@@ -679,7 +761,10 @@ def main():
     for section in arguments or SECTIONS:
         print(f"==== {section}")
         sys.stdout.flush()
-        child([section], 600 if section in ("race", "dead") else 240)
+        if section in ("race", "dead"):
+            globals()[f"section_{section}"]()  # each of their cases is a process
+        else:
+            child([section], 240)
 
 
 if __name__ == "__main__":
