@@ -8,6 +8,7 @@
 use crate::hooks::{guarded, set_error};
 use crate::quota::{QuotaDevice, admission};
 use crate::tensors::{self, ManagedTensor};
+use crate::queued::{self, Queued};
 use crate::{background, state};
 use gapless_cuda::CudaDevice;
 use gapless_pool::elastic::{Book, Done, Job, RangeId};
@@ -63,7 +64,14 @@ impl Pool {
 
     fn run(&self, mut device: QuotaDevice<CudaDevice>) {
         let mut book = self.book();
+        // What the pool waits for: work that may use what goes.
+        let mut queued: Option<Queued> = None;
         loop {
+            if queued.is_some_and(|work| queued::is_done(self.device, work)) {
+                queued = None;
+                self.barred.store(false, Ordering::Relaxed);
+                book.finish(Done::Waited);
+            }
             let Some(job) = book.next_job() else {
                 self.news.notify_all();
                 if self.is_closed.load(Ordering::Relaxed) {
@@ -76,9 +84,8 @@ impl Pool {
                         continue;
                     }
                 }
-                book = if book.is_quiet {
-                    // What a capture kept from being fenced is tried again.
-                    book.is_quiet = false;
+                book = if queued.is_some() {
+                    self.barred.store(queued::is_barred(self.device), Ordering::Relaxed);
                     self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0
                 } else {
                     self.work.wait(book).unwrap_or_else(PoisonError::into_inner)
@@ -92,36 +99,25 @@ impl Pool {
                     return;
                 }
                 match job {
-                    Job::Fence => self.fence(job, &mut device),
-                    _ => job.run(&mut device),
+                    // Other jobs are done meanwhile.
+                    Job::Wait => {
+                        queued = queued::now(self.device);
+                        None
+                    }
+                    _ => Some(job.run(&mut device)),
                 }
             };
-            let is_barred = matches!(done, Done::NotFenced);
             book = self.book();
-            let waits = book.finish(done);
+            let is_refused = done.is_none() && queued.is_none();
+            let waits = match done {
+                Some(done) => book.finish(done),
+                None => is_refused && book.finish(Done::NotWaited),
+            };
             self.news.notify_all();
-            if is_barred {
-                book.is_quiet = true;
-                self.barred.store(true, Ordering::Relaxed);
-            } else if waits {
+            if waits {
                 book = self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-    }
-
-    /// Records a fence, unless it would end a capture. No capture begins meanwhile: that takes the card.
-    fn fence(&self, job: Job, device: &mut QuotaDevice<CudaDevice>) -> Done {
-        let card = state::existing(self.device);
-        let is_barred = card.as_ref().is_some_and(|card| card.routings.has_capture());
-        if is_barred || device.sees_capture(None) {
-            return Done::NotFenced;
-        }
-        if let Ok(event) = device.fence() {
-            return Done::Fenced(Some(event));
-        }
-        // Without fences it waits for the card, and keeps nobody from it.
-        drop(card);
-        job.run(device)
     }
 }
 

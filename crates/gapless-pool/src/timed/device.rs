@@ -13,7 +13,7 @@ use std::rc::Rc;
 const INVALID_HANDLE: DeviceError = DeviceError::Driver(400);
 const FAILED: DeviceError = DeviceError::Driver(999);
 /// What it answers to a question about an event that a capture took in.
-const CAPTURED_EVENT: DeviceError = DeviceError::Driver(907);
+const CAPTURED_EVENT: DeviceError = DeviceError::Driver(1);
 
 /// The allocator's view of a [`World`].
 #[derive(Clone, Debug)]
