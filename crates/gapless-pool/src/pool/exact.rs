@@ -50,7 +50,7 @@ impl<D: Device> Pool<D> {
             return Err(ExactError::NotFree);
         }
         let size_there = rounded(size);
-        let asked = self.ask(budget, size_there).and_then(|()| self.lane(stream, pool));
+        let asked = self.ask(budget, size_there, stream, pool).and_then(|()| self.lane(stream, pool));
         if asked.is_ok() && !self.pending.is_empty() {
             self.poll();
         }

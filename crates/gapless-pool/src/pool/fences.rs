@@ -129,6 +129,7 @@ impl<D: Device> Pool<D> {
         self.allocation_mut(id).waits += 1;
         let of = &mut self.fences.lanes[lane.index()];
         of.waiting.push_back((of.open, id));
+        self.lanes.shard_mut(lane).turn_is_wanted = true;
     }
 
     /// What an unknown amount of work uses is free after a wait for the card.
@@ -137,24 +138,48 @@ impl<D: Device> Pool<D> {
         self.fences.unknown.push(id);
     }
 
-    /// A lane's stream asks for memory: the caller has just named it. Records a fence where somebody needs one.
+    /// A lane's stream asks for memory: the caller has just named it. Records a fence, if somebody needs one.
     pub(super) fn turn(&mut self, lane: LaneId, stream: StreamHandle) {
-        let was_wanted = std::mem::take(&mut self.lanes.shard_mut(lane).turn_is_wanted);
+        if std::mem::take(&mut self.lanes.shard_mut(lane).turn_is_wanted) {
+            self.record_fence(lane, stream);
+        }
+    }
+
+    /// [`Pool::turn`] of a lane that misses memory, and may soon be asked for some: what it has free is known to be settled
+    /// then.
+    pub(super) fn turn_ahead(&mut self, lane: LaneId) {
+        let is_lender = self.lanes.len() > 1 && self.options.lending && !self.lanes[lane].pool.is_private();
+        let is_idle = self.fences.lanes[lane.index()].under_way.is_empty();
+        self.lanes.shard_mut(lane).turn_is_wanted |=
+            is_lender && is_idle && self.lanes.shard(lane).has_freed();
+        self.turn(lane, self.lanes[lane].stream);
+    }
+
+    fn record_fence(&mut self, lane: LaneId, stream: StreamHandle) {
         self.look_at_lane(lane);
         let of = &self.fences.lanes[lane.index()];
-        let last = of.waiting.back().map(|(fence, _)| *fence).max(self.leaving.last_of(lane));
-        // Where lanes could lend each other memory, what is free is known to be settled when it is asked for.
-        let is_ahead = self.lanes.len() > 1 && self.options.lending && of.under_way.is_empty();
-        let is_needed = was_wanted
-            || last.is_some_and(|fence| fence >= of.open)
-            || (is_ahead && !self.lanes[lane].pool.is_private() && self.lanes.shard(lane).has_freed());
-        if !is_needed || of.is_walled || of.under_way.len() >= MOST {
+        if of.is_walled || of.under_way.len() >= MOST {
             return;
         }
         if let Ok(event) = self.device.record(stream) {
             let fence = self.open_next(lane);
             self.fences.lanes[lane.index()].under_way.push_back((fence, event));
             self.look_at_lane(lane);
+        }
+    }
+
+    /// Lanes of which something waits for a fence that was not recorded yet have one recorded in their next turns.
+    fn want_turns_of_waiting(&mut self) {
+        for (at, of) in self.fences.lanes.iter().enumerate() {
+            if !of.is_walled && of.waiting.back().is_some_and(|(fence, _)| *fence >= of.open) {
+                self.lanes.shard_mut(LaneId::new(at)).turn_is_wanted = true;
+            }
+        }
+        for (lane, fence) in self.leaving.fences() {
+            let of = &self.fences.lanes[lane.index()];
+            if !of.is_walled && fence >= of.open {
+                self.lanes.shard_mut(lane).turn_is_wanted = true;
+            }
         }
     }
 
@@ -208,6 +233,7 @@ impl<D: Device> Pool<D> {
             self.look_at_lane(lane);
         }
         self.unmap_leaving();
+        self.want_turns_of_waiting();
     }
 
     /// A lane looks for memory of the others: those that have some free, used by work as far as the pool knows, record a
@@ -221,7 +247,7 @@ impl<D: Device> Pool<D> {
             let shard = self.lanes.shard_mut(lane);
             shard.turn_is_wanted |= shard.has_freed();
             if shard.turn_is_wanted && mutants::is(Mutant::FenceOutOfTurn) {
-                self.turn(lane, self.lanes[lane].stream);
+                self.record_fence(lane, self.lanes[lane].stream);
             }
         }
     }

@@ -44,9 +44,9 @@ impl Leaving {
         self.queue.iter().any(|gone| matches!(gone.what, What::Window(_)))
     }
 
-    /// The last fence of a lane that one of them waits for.
-    pub(super) fn last_of(&self, lane: LaneId) -> Option<Fence> {
-        self.queue.iter().filter(|gone| gone.lane == lane).map(|gone| gone.fence).max()
+    /// The fences that they wait for.
+    pub(super) fn fences(&self) -> impl Iterator<Item = (LaneId, Fence)> + '_ {
+        self.queue.iter().map(|gone| (gone.lane, gone.fence))
     }
 
     /// Whether something of a lane is among them.
@@ -96,8 +96,7 @@ impl<D: Device> Pool<D> {
         pages: Vec<PageHandle>,
     ) {
         let fence = if mutants::is(Mutant::RetireUnderWork) { Fence::PAST } else { freed };
-        self.leaving.add(Gone { lane, fence, addr, size, what: What::Window(pages) });
-        self.unmap_leaving();
+        self.leave(Gone { lane, fence, addr, size, what: What::Window(pages) });
     }
 
     /// The home of a page leaves: its heap has given it up. With `page`, that goes back to the device; without, it was
@@ -111,7 +110,14 @@ impl<D: Device> Pool<D> {
             self.log_pages(heap, addr, size, false);
         }
         let fence = if mutants::is(Mutant::MoveUnderWork) { Fence::PAST } else { freed };
-        self.leaving.add(Gone { lane: heap.lane(), fence, addr, size, what: What::Home { heap, page } });
+        self.leave(Gone { lane: heap.lane(), fence, addr, size, what: What::Home { heap, page } });
+    }
+
+    fn leave(&mut self, gone: Gone) {
+        if gone.fence >= self.fences.open(gone.lane) {
+            self.lanes.shard_mut(gone.lane).turn_is_wanted = true;
+        }
+        self.leaving.add(gone);
         self.unmap_leaving();
     }
 

@@ -35,6 +35,7 @@ impl<D: Device> Pool<D> {
     #[cold]
     pub(super) fn miss(&mut self, lane: LaneId, heap: HeapId, size: u64) -> Result<Place, DeviceError> {
         self.clock += 1;
+        self.turn_ahead(lane);
         self.look_at_fences();
         self.retire();
         if self.lanes[lane].pool.is_private() {
