@@ -33,8 +33,6 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_record_end": (ctypes.c_uint64, []),
     "gapless_mark": (None, [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]),
     "gapless_pause": (None, [ctypes.c_int]),
-    "gapless_note_stream": (None, []),
-    "gapless_note_handle": (None, [ctypes.c_int, ctypes.c_uint64]),
     "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
     "gapless_on_pressure": (ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_void_p]),
     "gapless_remove_pressure": (ctypes.c_int, [ctypes.c_uint64]),

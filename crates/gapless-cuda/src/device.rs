@@ -8,6 +8,7 @@ use crate::driver::{
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
+use crate::meter::Meter;
 use crate::shared_pages::SharedPages;
 use crate::{streams, unified};
 use gapless_pool::marks::{self, Calls};
@@ -88,7 +89,7 @@ pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static
     Entered { driver, mode }
 }
 
-fn check(status: Status) -> Result<(), DeviceError> {
+pub(crate) fn check(status: Status) -> Result<(), DeviceError> {
     match status {
         SUCCESS => Ok(()),
         OUT_OF_MEMORY => Err(DeviceError::OutOfMemory),
@@ -97,7 +98,7 @@ fn check(status: Status) -> Result<(), DeviceError> {
 }
 
 /// What a card has free, and in all, as the driver says it: corrected where the memory is the host's.
-fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
+pub(crate) fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
     if is_unified { (unified::free_of(free, total), total) } else { (free, total) }
 }
 
@@ -304,9 +305,6 @@ impl CudaDevice {
     }
 }
 
-/// What is taken from the card to wait with its free.
-const WAITING_BYTES: usize = 2 << 20;
-
 /// One mark, call by call. The context of the stream was entered.
 struct Mark<'a> {
     device: &'a CudaDevice,
@@ -316,64 +314,13 @@ struct Mark<'a> {
 
 impl Calls for Mark<'_> {
     fn record(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: a live event, and a stream that the program has just named. Of a stream that was destroyed a moment
-        // ago, with work queued, this is the one function that gives an error; others fault.
+        // SAFETY: a live event, and a stream that the program has just named. Natively too, an event is
+        // recorded for a stream that was announced, whether it is still there or not.
         check(unsafe { (self.device.driver.event_record)(self.event, self.stream) })
     }
 
     fn is_captured(&mut self) -> bool {
         self.device.is_captured_here(self.stream)
-    }
-}
-
-/// How full a card is, and whether it has work, asked without the card's lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Meter {
-    pub(crate) driver: &'static Driver,
-    context: Handle,
-    is_unified: bool,
-}
-
-// SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
-unsafe impl Send for Meter {}
-// SAFETY: as above.
-unsafe impl Sync for Meter {}
-
-impl Meter {
-    /// Whether a wait harms no capture: not on HIP.
-    #[must_use]
-    pub fn spares_captures(&self) -> bool {
-        WaitDriver::get().is_some()
-    }
-
-    /// [`Device::wait_for_all`], without the card's lock.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn wait_for_all(&self) -> Result<(), DeviceError> {
-        let _entered = enter(self.driver, self.context);
-        let mut addr = 0;
-        if let Some(driver) = WaitDriver::get() {
-            // A free waits for all work, and captures do not mind: PyTorch's own allocator waits with it.
-            // SAFETY: an out-pointer of our own, and the address that came.
-            unsafe {
-                if (driver.alloc)(&mut addr, WAITING_BYTES) == SUCCESS {
-                    return check((driver.free)(addr));
-                }
-            }
-        }
-        // SAFETY: the context was entered.
-        check(unsafe { (self.driver.synchronize)() })
-    }
-
-    /// What the card has free, and in all; `None`: the driver does not answer any more.
-    #[must_use]
-    pub fn memory(&self) -> Option<(u64, u64)> {
-        let _entered = enter(self.driver, self.context);
-        let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: out-pointers of our own.
-        let status = unsafe { (self.driver.mem_info)(&mut free, &mut total) };
-        (status == SUCCESS).then_some(told(self.is_unified, free as u64, total as u64))
     }
 }
 

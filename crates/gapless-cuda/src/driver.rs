@@ -145,6 +145,8 @@ table! {
 table! {
     /// What waits for all work without harm to captures, and a stream of our own, apart from the rest: HIP does without.
     WaitDriver {
+        module_load = c"cuModuleLoadData"(*mut Handle, *const c_void);
+        module_unload = c"cuModuleUnload"(Handle);
         alloc = c"cuMemAlloc_v2"(*mut u64, usize);
         free = c"cuMemFree_v2"(u64);
         stream_create = c"cuStreamCreate"(*mut Handle, c_uint);

@@ -122,8 +122,6 @@ pub struct Book {
     to_release: usize,
     /// Why the card gave no page, until somebody wants something else: pages that are there must do.
     starved: Option<DeviceError>,
-    /// Work cannot be waited for now: a capture is open that the caller knows of.
-    pub is_quiet: bool,
 }
 
 impl Book {
@@ -142,7 +140,6 @@ impl Book {
             is_waiting: false,
             to_release: 0,
             starved: None,
-            is_quiet: false,
         }
     }
 
@@ -363,7 +360,7 @@ impl Book {
                 return Some(Job::Unmap { page: self.page, slots });
             }
         }
-        if self.is_quiet || self.is_waiting || self.leaving().next().is_none() {
+        if self.is_waiting || self.leaving().next().is_none() {
             return None;
         }
         self.mark_leaving();

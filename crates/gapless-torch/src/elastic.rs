@@ -6,9 +6,9 @@
 //! Order of locks: a pool's book alone; nothing is called with it.
 
 use crate::hooks::{guarded, set_error};
+use crate::queued::{self, Queued};
 use crate::quota::{QuotaDevice, admission};
 use crate::tensors::{self, ManagedTensor};
-use crate::queued::{self, Queued};
 use crate::{background, state};
 use gapless_cuda::CudaDevice;
 use gapless_pool::elastic::{Book, Done, Job, RangeId};
@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at work in flight, and after something failed that may succeed later.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long growth waits for pages that a capture keeps mapped.
-const PATIENCE: Duration = Duration::from_secs(1);
 const GRANULE: u64 = 2 << 20;
 
 #[derive(Debug)]
@@ -33,8 +31,6 @@ struct Pool {
     work: Condvar,
     news: Condvar,
     is_closed: AtomicBool,
-    /// Pages could not be unmapped since somebody last asked, because a graph is captured.
-    barred: AtomicBool,
 }
 
 /// The process ends: the driver is not called any more. A job is done with it read.
@@ -69,7 +65,6 @@ impl Pool {
         loop {
             if queued.is_some_and(|work| queued::is_done(self.device, work)) {
                 queued = None;
-                self.barred.store(false, Ordering::Relaxed);
                 book.finish(Done::Waited);
             }
             let Some(job) = book.next_job() else {
@@ -85,7 +80,6 @@ impl Pool {
                     }
                 }
                 book = if queued.is_some() {
-                    self.barred.store(queued::is_barred(self.device), Ordering::Relaxed);
                     self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0
                 } else {
                     self.work.wait(book).unwrap_or_else(PoisonError::into_inner)
@@ -155,7 +149,6 @@ fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
         work: Condvar::new(),
         news: Condvar::new(),
         is_closed: AtomicBool::new(false),
-        barred: AtomicBool::new(false),
     });
     let worker = pool.clone();
     background::spawn("gapless-elastic", move || {
@@ -203,8 +196,6 @@ fn want(
     if is_ready || !waits {
         return Ok(());
     }
-    pool.barred.store(false, Ordering::Relaxed);
-    let began = Instant::now();
     loop {
         if let Some(error) = book.take_error(range) {
             let stats = book.stats();
@@ -219,11 +210,6 @@ fn want(
         }
         if book.is_ready(range) {
             return Ok(());
-        }
-        // The caller may be the one that captures.
-        if pool.barred.load(Ordering::Relaxed) && began.elapsed() > PATIENCE {
-            let why = "pages that were given back cannot be taken while a CUDA graph is captured: grow before the capture";
-            return Err(Refused::OutOfMemory(why.to_owned()));
         }
         book = pool
             .news

@@ -5,12 +5,12 @@
 //! Order of locks: a waiter's counts alone; nothing is called with them.
 
 use crate::{background, state};
-use gapless_cuda::device::Meter;
+use gapless_cuda::Meter;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Between two looks whether a capture of PyTorch's is still open.
+/// Before a wait that failed is tried again.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// All work that was queued on a card at one moment.
@@ -28,7 +28,6 @@ struct Counts {
 
 #[derive(Debug)]
 struct Waiter {
-    device: i32,
     meter: Meter,
     counts: Mutex<Counts>,
     news: Condvar,
@@ -52,12 +51,6 @@ impl Waiter {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a wait would end a capture that PyTorch has open.
-    fn is_barred(&self) -> bool {
-        !self.meter.spares_captures()
-            && state::existing(self.device).is_some_and(|card| card.routings.has_capture())
-    }
-
     fn run(&self) {
         loop {
             let asked = {
@@ -67,9 +60,6 @@ impl Waiter {
                 }
                 counts.asked
             };
-            while self.is_barred() {
-                std::thread::sleep(LOOK);
-            }
             let is_done = self.meter.wait_for_all().is_ok();
             let mut counts = self.counts();
             if is_done {
@@ -101,18 +91,13 @@ pub(crate) fn with(device: i32, meter: Meter) -> Option<Queued> {
     Some(start(device, meter)?.ask())
 }
 
-/// Whether work cannot be waited for now, since a wait would end a capture that PyTorch has open.
-pub(crate) fn is_barred(device: i32) -> bool {
-    waiters().get(&device).cloned().is_some_and(|waiter| waiter.is_barred())
-}
-
 fn start(device: i32, meter: Meter) -> Option<Arc<Waiter>> {
     let mut waiters = waiters();
     if let Some(waiter) = waiters.get(&device) {
         return Some(waiter.clone());
     }
     let counts = Mutex::new(Counts::default());
-    let waiter = Arc::new(Waiter { device, meter, counts, news: Condvar::new() });
+    let waiter = Arc::new(Waiter { meter, counts, news: Condvar::new() });
     let worker = waiter.clone();
     background::spawn("gapless-queued", move || {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));

@@ -203,7 +203,8 @@ impl<D: Device> Pool<D> {
     /// Lets go of a window that is in no set: its addresses leave.
     pub(super) fn drop_window(&mut self, id: WindowId) {
         let Some(window) = self.windows.remove(id) else { return };
-        let (lane, mut freed, mut pages) = (window.lane(), Fence::PAST, Vec::with_capacity(window.pages().len()));
+        let (lane, mut freed, mut pages) =
+            (window.lane(), Fence::PAST, Vec::with_capacity(window.pages().len()));
         for (heap, page) in window.pages() {
             let page = self.heap_mut(*heap).page_mut(*page);
             page.windows -= 1;

@@ -335,7 +335,9 @@ impl<D: Device> Pool<D> {
             return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
         }
         let rounded = rounded(size);
-        let served = self.ask(budget, rounded, stream, pool).and_then(|()| self.serve(size, rounded, stream, pool, budget));
+        let served = self
+            .ask(budget, rounded, stream, pool)
+            .and_then(|()| self.serve(size, rounded, stream, pool, budget));
         served.map_err(|device| AllocError::OutOfMemory { size, device })
     }
 

@@ -87,12 +87,7 @@ impl Growing {
 
     /// What the pool's own thread does: until it has nothing to do, or can only wait.
     pub(crate) fn work(&mut self) {
-        let is_capturing = {
-            let mut world = self.world.borrow_mut();
-            world.call = Call { name: "elastic", may_wait: true, ..Call::default() };
-            world.capture.is_some()
-        };
-        self.book.is_quiet = is_capturing;
+        self.world.borrow_mut().call = Call { name: "elastic", may_wait: true, ..Call::default() };
         for _ in 0..MOST_JOBS {
             if let Some(clock) = self.queued.take_if(|clock| self.world.borrow().streams.is_done(clock)) {
                 self.world.borrow_mut().host.join(&clock);
