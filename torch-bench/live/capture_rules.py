@@ -52,6 +52,16 @@ def call(name, *arguments):
     return 500 if function is None else function(*arguments)
 
 
+# What the allocator unloads to wait for all work (crates/gapless-cuda/src/meter.rs).
+NOTHING = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry gapless_waits()\n{\nret;\n}\n\0"
+
+
+def nothing_loaded():
+    module = c_void_p()
+    must("cuModuleLoadData", byref(module), NOTHING)
+    return module
+
+
 def must(name, *arguments):
     status = call(name, *arguments)
     if status:
@@ -410,6 +420,9 @@ def observers(card):
     yield "wait: free 4 KiB", lambda: wait(lambda: call("cuMemFree_v2", c_uint64(sizes.pop(0))))
     yield "wait: free 64 MiB", lambda: wait(lambda: call("cuMemFree_v2", c_uint64(sizes.pop())))
     yield "wait: free pinned", lambda: wait(lambda: call("cuMemFreeHost", P(pinned.pop())))
+    modules = [nothing_loaded() for _ in range(24)]
+    yield "wait: unload a module", lambda: wait(lambda: call("cuModuleUnload", modules.pop()))
+    yield "wait: load a module", lambda: wait(lambda: nothing_loaded() and 0)
     yield "wait: unmap", lambda: wait(lambda: call("cuMemUnmap", c_uint64(pages.pop()[0]), c_size_t(2 * MIB)))
 
 
@@ -510,6 +523,9 @@ def waiting_calls(card):
         ctypes.memmove(ctypes.byref(form, 16), (c_int * 2)(0x20, 1), 8)
         must("cuArrayCreate_v2", byref(arrays[-1]), form)
     gone = [card.stream() for _ in range(12)]
+    empty = [nothing_loaded() for _ in range(12)]
+    yield "unload a module that does nothing", lambda: call("cuModuleUnload", empty.pop())
+    yield "load a module", lambda: nothing_loaded() and 0
     yield "free pinned", lambda: call("cuMemFreeHost", P(pinned.pop()))
     yield "unregister", lambda: call("cuMemHostUnregister", P(addresses.pop()))
     yield "free managed", lambda: call("cuMemFree_v2", c_uint64(managed.pop()))
@@ -557,7 +573,7 @@ def section_waits():
             said = in_thread(card, ask)[1]
             whole = card.end(stream) == (0, 1)
             answers[MODES[mode]] = f"{said} {'whole' if whole else 'HARMED'}"
-        print(f"{name:24} {'waits' if waits_now else 'does not wait'}; {', '.join(lines)}; beside captures {answers}")
+        print(f"{name:34} {'waits' if waits_now else 'does not wait'}; {', '.join(lines)}; beside captures {answers}")
         sys.stdout.flush()
 
 
@@ -699,6 +715,7 @@ def section_price():
         "allocate and free 1 MiB": lambda i: free(MIB),
         "allocate and free 64 MiB": lambda i: free(64 * MIB),
         "context: synchronize": lambda i: call("cuCtxSynchronize"),
+        "load and unload a module (free: 500 times)": lambda i: call("cuModuleUnload", nothing_loaded()),
         "create and destroy a stream": lambda i: call("cuStreamDestroy_v2", P(card.stream())),
     }
     for name, work in costs.items():

@@ -69,7 +69,6 @@ totals! {
     records: "events recorded",
     captured_records: "events that captures took in",
     meddles: "captures begun or ended between driver calls",
-    late_elsewhere: "late waits for other contexts",
     host_waits: "host waits",
     unmaps: "unmaps",
     lent: "pages lent",
