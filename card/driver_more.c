@@ -36,7 +36,7 @@ int cuLaunchKernel(void) { echo_forget(); return 0; }
 int cuLaunchKernelEx(void) { echo_forget(); return 0; }
 int cuLaunchCooperativeKernel(void) { echo_forget(); return 0; }
 DOES_NOTHING(cuFuncSetAttribute) DOES_NOTHING(cuFuncSetCacheConfig)
-DOES_NOTHING(cuModuleUnload) DOES_NOTHING(cuCtxSetLimit)
+DOES_NOTHING(cuCtxSetLimit)
 /* How a kernel's hardware copies address a tensor: a record on the host that kernels alone read (grouped products). */
 DOES_NOTHING(cuTensorMapEncodeTiled)
 /* Clusters of thread blocks: as many as there are processors. */

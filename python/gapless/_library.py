@@ -36,8 +36,6 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
     "gapless_module_cell": (ctypes.c_void_p, []),
     "gapless_module_name": (None, [ctypes.c_uint32, ctypes.c_char_p]),
     "gapless_module_block": (None, [ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]),
-    "gapless_note_stream": (None, []),
-    "gapless_note_handle": (None, [ctypes.c_int, ctypes.c_uint64]),
     "gapless_snapshot": (ctypes.c_int, [ctypes.c_char_p]),
     "gapless_on_pressure": (ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_void_p]),
     "gapless_remove_pressure": (ctypes.c_int, [ctypes.c_uint64]),

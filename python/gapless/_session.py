@@ -171,9 +171,6 @@ def enable(
             from . import _steps
 
             _steps.watch(torch, library)
-        from . import _streams
-
-        _streams.watch(torch, library)
         if "record" in chosen:
             from . import _modules
 

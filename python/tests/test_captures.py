@@ -340,11 +340,44 @@ print(json.dumps(found))
     assert ours == native, (native, ours)
 
 
-def test_a_capture_of_a_stream_that_torch_never_heard_of_is_not_seen(real):
-    """The test above sees something: fences end captures, and neither torch's own streams nor DLPack's end fences."""
-    others = "x = of(8)\nwith torch.cuda.stream(streams[2]):\n    y = x.__dlpack__(stream=streams[1].cuda_stream)\ntorch.cuda.ExternalStream(1)\n"
-    _, ours = both(real, RAW.replace("HANDLES", others + "handles = [card.card_new_stream()]"))
-    assert ours == [[0, 901]], ours
+def test_a_capture_of_a_stream_that_torch_never_heard_of_stays_whole(real):
+    """Also of one that waits for the default stream (0x10), on which memory is asked for meanwhile."""
+    for bits in (0, 0x10):
+        handles = f"handles = [card.card_new_stream() | {bits}] * 2\nstreams[0] = torch.cuda.default_stream()"
+        native, ours = both(real, RAW.replace("HANDLES", handles))
+        assert ours == native == [[0, 0]] * 2, (bits, native, ours)
+
+
+def test_the_card_ends_captures_as_a_real_one_does(real):
+    """The tests above see something: each of these calls ends a capture."""
+    _, ours = both(
+        real,
+        """
+import ctypes
+card = ctypes.CDLL("libcuda.so.1")
+card.card_new_stream.restype = ctypes.c_uint64
+torch.cuda.init()
+event, found = ctypes.c_void_p(), []
+card.cuEventCreate(ctypes.byref(event), 2)
+plain, waits = card.card_new_stream(), card.card_new_stream() | 0x10
+def ended_by(stream, *calls):
+    stream = ctypes.c_void_p(stream)
+    begin, end = card.card_begin_capture, card.card_end_capture
+    began = begin(stream)
+    said = [call(stream) for call in calls]
+    return [began, *said, end(stream)]
+record, query = (lambda s: card.cuEventRecord(event, s)), (lambda s: card.cuEventQuery(event))
+found.append(ended_by(plain, record))
+found.append(query(None))
+found.append(ended_by(plain, record, query))
+found.append(ended_by(plain, lambda s: card.cuCtxSynchronize()))
+found.append(ended_by(plain, lambda s: card.cuEventRecord(event, None), query))
+found.append(ended_by(waits, lambda s: card.cuEventRecord(event, None)))
+found.append(ended_by(waits, lambda s: card.cuModuleUnload(None)))
+print(json.dumps(found))
+""",
+    )
+    assert ours == [[0, 0, 0], 1, [0, 0, 907, 901], [0, 900, 901], [0, 0, 0, 0], [0, 906, 901], [0, 0, 0]], ours
 
 
 def test_free_pages_of_a_pool_are_put_side_by_side(real):

@@ -136,6 +136,7 @@ print(mapped(e))
 
 def test_a_pool_has_a_limit_and_its_pages_move(grows):
     lines = grows("""
+import os, tempfile
 gapless.enable()
 pool = gapless.elastic_pool(limit="8MiB", page="2MiB", ahead=1)
 a, b = pool.elastic((16, MIB), torch.uint8), pool.elastic((4, 1 << 19), torch.int16)
@@ -149,12 +150,13 @@ except torch.OutOfMemoryError as error:
 a.shrink(2)
 b.grow(1)
 print(b.size, pool.stats()["used"] // MIB, pool.stats()["held"] // MIB)
-# Work in flight keeps what it uses: events that are recorded from now on are not done.
-card.card_hold(1)
+# Work in flight keeps what it uses: who waits for the card waits for as long as this file is there.
+stalls = tempfile.mkstemp()[1]
+os.environ["STANDIN_STALL"] = stalls
 b.shrink(3)
 time.sleep(0.1)
 print(mapped(b)[:2])
-card.card_hold(0)
+os.remove(stalls)
 a.grow(2)
 print(a.size, mapped(a)[:3], mapped(b)[:2])
 """)

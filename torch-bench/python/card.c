@@ -46,16 +46,8 @@ void card_record(device_event *event, uint64_t stream) {
     device_event_forget(event);
     device_tick();
     device_event_record(event, stream);
-    device_event_capture(event, card_capture(stream) != 0);
+    device_event_capture(event, (int)card_capture(stream));
     if (!held) device_stream_sync(stream);
-}
-
-void card_record_all(device_event *event) {
-    device_event_forget(event);
-    device_tick();
-    device_event_record_all(event);
-    device_event_capture(event, 0);
-    if (!held) device_event_sync(event);
 }
 
 void card_destroy(device_event *event) {
@@ -108,6 +100,32 @@ int card_break_captures(void) {
     pthread_mutex_unlock(&lock);
     return any;
 }
+
+int card_ask(device_event *event) {
+    uint64_t id = (uint64_t)device_event_captured(event);
+    if (!id) return device_event_query(event) ? SUCCESS : NOT_READY;
+    pthread_mutex_lock(&lock);
+    int any = 0;
+    for (size_t i = 0; i < captured_count; i++) {
+        if (captured[i].id == id) any = captured[i].broken = 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return any ? CAPTURED_EVENT : INVALID_VALUE;
+}
+
+static int blocking_captured(int breaks) {
+    int any = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < captured_count; i++) {
+        if (!(captured[i].stream & BLOCKING)) continue;
+        any = 1;
+        if (breaks) captured[i].broken = 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return any ? CAPTURE_IMPLICIT : SUCCESS;
+}
+int card_use_default(void) { return blocking_captured(1); }
+int card_blocking_captured(void) { return blocking_captured(0); }
 
 void card_refuse_questions(int error) { refusal = error; }
 int card_refusal(void) { return refusal; }

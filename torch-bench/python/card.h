@@ -5,8 +5,12 @@
  * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a
  *            synchronisation or device_complete, as in the bench without Python. Unlike there, recording or destroying
  *            an incomplete event is fine.
- * streams    A stream is a number. It can be captured into a graph, which remembers nothing. Waiting for the card fails
- *            while one is, and breaks the capture.
+ * streams    A stream is a number; one that waits for the default stream has the bit BLOCKING. It can be captured into a
+ *            graph, which remembers nothing.
+ * captures   By the rules of a real driver (../live/capture_rules.py). An event that is recorded on a captured stream is
+ *            that capture's: a question about it breaks the capture, and fails when that is over. Waiting for the
+ *            context, and an event behind all its work, break every capture; work and events of the default stream break
+ *            those of blocking streams. Frees, and the unloading of a module, wait and break nothing.
  * contents   Nothing is stored on the card: kernels and the runtime's copies do nothing, and what comes back from it is
  *            zeros. Only the driver's fills and copies (contents.c) meet bytes that are there, behind mapped addresses,
  *            as checked mode needs them.
@@ -20,7 +24,7 @@
 
 enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_READY = 600, NOT_SUPPORTED = 801,
-    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURED_EVENT = 907
+    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_IMPLICIT = 906, CAPTURED_EVENT = 907
 };
 
 /* Waits until Python is being torn down, then has `alloc` serve a request, and says "served" on the standard output. */
@@ -29,9 +33,13 @@ void card_hold(int hold);
 void card_record(device_event *event, uint64_t stream);
 void card_destroy(device_event *event);
 uint64_t card_new_stream(void);
+enum { BLOCKING = 0x10 };
+/* CUDA's status of a question about an event: CAPTURED_EVENT breaks a capture. */
+int card_ask(device_event *event);
+/* Something is queued on the default stream: captures of blocking streams are broken. The status. */
+int card_use_default(void);
+int card_blocking_captured(void);
 
-/* An event behind the work of all streams. */
-void card_record_all(device_event *event);
 
 /* The bytes of a handle as a file that another process can map; -1 where there is none. A new descriptor. */
 int contents_file(uint64_t handle);

@@ -139,5 +139,3 @@ WEAK int cuStreamDestroy_v2(void *stream) { (void)stream; return SUCCESS; }
 WEAK int cuEventElapsedTime(float *out, void *from, void *to) { (void)from; (void)to; *out = 0; return SUCCESS; }
 int cuCtxGetCurrent(void **out);
 WEAK int cuStreamGetCtx(void *stream, void **out) { (void)stream; return cuCtxGetCurrent(out); }
-/* A fence over all streams: nothing is queued on this card but events, and those of the past complete. */
-WEAK int cuCtxRecordEvent(void *context, void *event) { (void)context; card_record(event, 0); return SUCCESS; }

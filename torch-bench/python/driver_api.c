@@ -61,6 +61,7 @@ static void stall(void) {
     while (file && !access(file, F_OK)) usleep(1000);
 }
 int cuCtxSynchronize(void) {
+    if (card_break_captures()) return CAPTURE_UNSUPPORTED;
     stall();
     device_sync();
     return SUCCESS;
@@ -141,15 +142,14 @@ int cuEventCreate(void **out, unsigned flags) { (void)flags; *out = device_event
 int cuEventDestroy_v2(void *event) { card_destroy(event); return SUCCESS; }
 int cuEventRecord(void *event, void *stream) {
     int fault = card_enter();
+    if (!fault && (uint64_t)stream <= 1) fault = card_use_default();
     if (!fault) card_record(event, (uint64_t)stream);
     return fault;
 }
-/* As on a card, a question about an event of a capture ends the capture. */
-int cuEventQuery(void *event) {
-    if (device_event_captured(event) && card_break_captures()) return CAPTURED_EVENT;
-    return device_event_query(event) ? SUCCESS : NOT_READY;
-}
+int cuEventQuery(void *event) { return card_ask(event); }
 int cuEventSynchronize(void *event) {
+    int status = device_event_captured(event) ? card_ask(event) : SUCCESS;
+    if (status) return status;
     stall();
     device_event_sync(event);
     return SUCCESS;
@@ -160,7 +160,21 @@ int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     card_wait((uint64_t)stream, event);
     return SUCCESS;
 }
-int cuStreamIsCapturing(void *stream, int *out) { *out = card_capture_status((uint64_t)stream); return SUCCESS; }
+int cuStreamIsCapturing(void *stream, int *out) {
+    *out = card_capture_status((uint64_t)stream);
+    return (uint64_t)stream <= 1 ? card_blocking_captured() : SUCCESS;
+}
+int cuStreamCreate(void **out, unsigned flags) {
+    *out = (void *)(card_new_stream() | (flags & 1 ? 0 : BLOCKING));
+    return SUCCESS;
+}
+/* It waits for all work, and breaks no capture. */
+int cuModuleUnload(void *module) {
+    (void)module;
+    stall();
+    device_sync();
+    return SUCCESS;
+}
 /* A stream that was made again, in another context, for tests. */
 static void *moved_stream, *moved_to;
 void card_move_stream(void *stream, void *context) {
@@ -170,13 +184,6 @@ void card_move_stream(void *stream, void *context) {
 int cuStreamGetCtx(void *stream, void **out) {
     *out = stream && stream == moved_stream ? moved_to : CONTEXT;
     return SUCCESS;
-}
-int cuCtxRecordEvent(void *context, void *event) {
-    (void)context;
-    int fault = card_enter();
-    if (!fault && card_break_captures()) fault = CAPTURE_UNSUPPORTED;
-    if (!fault) card_record_all(event);
-    return fault;
 }
 int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }
 

@@ -343,7 +343,6 @@ void device_event_record(device_event *event, uint64_t stream) {
     device.pending += 1;
 }
 
-void device_event_record_all(device_event *event) { device_event_record(event, DEVICE_ALL); }
 
 uint64_t device_event_stream(device_event *event) { return event->stream; }
 
@@ -362,7 +361,6 @@ void device_event_sync(device_event *event) {
     watch(DEVICE_EVENT_SYNC, event->stream, !event->incomplete);
     if (!event->incomplete) return;
     uint64_t tick = event->tick;
-    for (size_t i = 0; event->stream == DEVICE_ALL && i < device.queue_count; i++) complete_through(&device.queues[i], tick);
     complete_through(queue_of(event->stream), tick);
 }
 

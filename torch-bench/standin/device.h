@@ -32,7 +32,6 @@ extern "C" {
 #define DEVICE_SYMBOLS (DEVICE_SEGMENTS + ((uint64_t)1 << 42))  /* where they end, and symbols of modules begin */
 #define DEVICE_RANGES ((uint64_t)0x1000000000000000)    /* where reserved ranges begin */
 
-#define DEVICE_ALL UINT64_MAX                           /* the queue of events that stand behind the work of all streams */
 
 /* What the allocator asked the device about events: how the bench knows the order in which it polls. */
 enum { DEVICE_POLL = 100, DEVICE_EVENT_SYNC = 101, DEVICE_STREAM_SYNC = 102, DEVICE_SYNC = 103 };
@@ -72,15 +71,10 @@ void device_event_delete(device_event *event);
 /* Takes an incomplete event out of its stream's queue, as if it had never been recorded. */
 void device_event_forget(device_event *event);
 void device_event_record(device_event *event, uint64_t stream);
-/*
- * The same for all streams at once: on the queue DEVICE_ALL. Waiting for it waits for all that was recorded before it,
- * anywhere.
- */
-void device_event_record_all(device_event *event);
 int device_event_query(device_event *event);
 /* The stream that it was recorded on last. */
 uint64_t device_event_stream(device_event *event);
-/* Whether it was recorded last in a capture. */
+/* Which capture it was recorded in last, by a number that the caller chooses; 0: none. */
 void device_event_capture(device_event *event, int captured);
 int device_event_captured(device_event *event);
 void device_event_sync(device_event *event);

@@ -3,13 +3,15 @@
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_INTEGRATED, ATTRIBUTE_RDMA,
     AccessDescription, AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError,
-    EVENT_DISABLE_TIMING, FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE,
-    Location, NOT_CAPTURED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
+    EVENT_DISABLE_TIMING, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE, Location,
+    NOT_CAPTURED, NOT_READY, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status, WaitDriver,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
+use crate::meter::Meter;
 use crate::shared_pages::SharedPages;
 use crate::{streams, unified};
+use gapless_pool::marks::{self, Calls};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::time::Instant;
@@ -20,6 +22,8 @@ pub struct CudaDevice {
     pub(crate) driver: &'static Driver,
     ordinal: i32,
     context: Handle,
+    /// A stream that waits for the default one, and that nobody can capture; null: not made yet.
+    beside_default: Handle,
     /// Events that nobody uses.
     events: Vec<Handle>,
     /// Events of other contexts, for streams of theirs: these are not used again.
@@ -85,7 +89,7 @@ pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static
     Entered { driver, mode }
 }
 
-fn check(status: Status) -> Result<(), DeviceError> {
+pub(crate) fn check(status: Status) -> Result<(), DeviceError> {
     match status {
         SUCCESS => Ok(()),
         OUT_OF_MEMORY => Err(DeviceError::OutOfMemory),
@@ -94,7 +98,7 @@ fn check(status: Status) -> Result<(), DeviceError> {
 }
 
 /// What a card has free, and in all, as the driver says it: corrected where the memory is the host's.
-fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
+pub(crate) fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
     if is_unified { (unified::free_of(free, total), total) } else { (free, total) }
 }
 
@@ -126,6 +130,7 @@ impl CudaDevice {
             driver,
             ordinal: device,
             context,
+            beside_default: std::ptr::null_mut(),
             events: Vec::new(),
             foreign: Vec::new(),
             exports_files: has(ATTRIBUTE_EXPORTS_FILES),
@@ -256,17 +261,40 @@ impl CudaDevice {
     fn record_elsewhere(&mut self, (context, stream): (Handle, Handle)) -> Result<EventHandle, DeviceError> {
         let _entered = enter(self.driver, context);
         let mut event: Handle = std::ptr::null_mut();
-        // SAFETY: an out-pointer of our own; then the event that it got, and the stream, which is of the context
-        // that was entered.
-        unsafe {
-            check((self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING))?;
-            if let Err(error) = check((self.driver.event_record)(event, stream)) {
-                (self.driver.event_destroy)(event);
-                return Err(error);
-            }
+        // SAFETY: an out-pointer of our own.
+        check(unsafe { (self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING) })?;
+        if let Err(error) = marks::mark(&mut Mark { device: self, event, stream }) {
+            // SAFETY: the event was made above.
+            unsafe { (self.driver.event_destroy)(event) };
+            return Err(error);
         }
         self.foreign.push(event);
         Ok(EventHandle(event as u64))
+    }
+
+    /// [`Device::record`] for a stream of the card's own context.
+    fn record_here(&mut self, stream: Handle) -> Result<EventHandle, DeviceError> {
+        let _entered = self.enter();
+        let stream = if stream as u64 <= LEGACY_STREAM { self.beside_default()? } else { stream };
+        let event = self.event()?;
+        let marked = marks::mark(&mut Mark { device: self, event, stream });
+        if let Err(error) = marked {
+            // It is recorded anew before anybody asks about it.
+            self.events.push(event);
+            return Err(error);
+        }
+        Ok(EventHandle(event as u64))
+    }
+
+    /// The stream that stands for the default one: its work begins when that of the default stream is done. An event on
+    /// the default stream itself would end captures of all streams that wait for it.
+    fn beside_default(&mut self) -> Result<Handle, DeviceError> {
+        let Some(streams) = WaitDriver::get() else { return Ok(std::ptr::null_mut()) };
+        if self.beside_default.is_null() {
+            // SAFETY: an out-pointer of our own; the callers have entered the context. 0: it waits for the default stream.
+            check(unsafe { (streams.stream_create)(&mut self.beside_default, 0) })?;
+        }
+        Ok(self.beside_default)
     }
 
     fn timed<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
@@ -277,33 +305,22 @@ impl CudaDevice {
     }
 }
 
-/// How full a card is, and whether it has work, asked without the card's lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Meter {
-    pub(crate) driver: &'static Driver,
-    context: Handle,
-    is_unified: bool,
+/// One mark, call by call. The context of the stream was entered.
+struct Mark<'a> {
+    device: &'a CudaDevice,
+    event: Handle,
+    stream: Handle,
 }
 
-// SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
-unsafe impl Send for Meter {}
-
-impl Meter {
-    /// Waits for a fence that the card has recorded, and that is not discarded meanwhile.
-    pub fn wait(&self, fence: EventHandle) {
-        let _entered = enter(self.driver, self.context);
-        // SAFETY: as the caller says.
-        unsafe { (self.driver.event_wait)(fence.0 as Handle) };
+impl Calls for Mark<'_> {
+    fn record(&mut self) -> Result<(), DeviceError> {
+        // SAFETY: a live event, and a stream that the program has just named. Natively too, an event is
+        // recorded for a stream that was announced, whether it is still there or not.
+        check(unsafe { (self.device.driver.event_record)(self.event, self.stream) })
     }
 
-    /// What the card has free, and in all; `None`: the driver does not answer any more.
-    #[must_use]
-    pub fn memory(&self) -> Option<(u64, u64)> {
-        let _entered = enter(self.driver, self.context);
-        let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: out-pointers of our own.
-        let status = unsafe { (self.driver.mem_info)(&mut free, &mut total) };
-        (status == SUCCESS).then_some(told(self.is_unified, free as u64, total as u64))
+    fn is_captured(&mut self) -> bool {
+        self.device.is_captured_here(self.stream)
     }
 }
 
@@ -401,56 +418,22 @@ impl Device for CudaDevice {
 
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
         let elsewhere = streams::place_of(stream.0);
+        let handle = elsewhere.map_or(stream.0, |(_, handle)| handle as u64);
         // Only the thread that used it could tell which stream this is.
-        if elsewhere.map_or(stream.0, |(_, handle)| handle as u64) == PER_THREAD_STREAM {
+        if handle == PER_THREAD_STREAM {
             return Err(DeviceError::Driver(INVALID_HANDLE));
         }
-        if let Some(place) = elsewhere {
-            return self.record_elsewhere(place);
-        }
-        let _entered = self.enter();
-        let event = self.event()?;
-        // SAFETY: a live event, and a stream that the program has just named. Of a stream that was destroyed a moment
-        // ago, with work queued, this is the one function that gives an error; others fault.
-        let recorded = unsafe { (self.driver.event_record)(event, stream.0 as Handle) };
-        if recorded == SUCCESS {
-            return Ok(EventHandle(event as u64));
-        }
-        self.events.push(event);
-        Err(DeviceError::Driver(recorded))
-    }
-
-    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
-        let fences = FenceDriver::get().filter(|_| streams::may_fence());
-        let fences = fences.ok_or(DeviceError::Driver(NOT_SUPPORTED))?;
-        let _entered = self.enter();
-        let event = self.event()?;
-        // SAFETY: `new` retained the context, and `event` made the event in it.
-        match check(unsafe { (fences.record)(self.context, event) }) {
-            Ok(()) => Ok(EventHandle(event as u64)),
-            Err(error) => {
-                self.events.push(event);
-                Err(error)
-            }
+        match elsewhere {
+            Some(place) => self.record_elsewhere(place),
+            None => self.record_here(handle as Handle),
         }
     }
 
     fn wait_for_all(&mut self) -> Result<(), DeviceError> {
-        // The pool asks for it only where no capture is open.
-        self.synchronize()
+        self.meter().wait_for_all()
     }
 
-    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
-        // The legacy stream tells of captures of all streams that wait for it. A capture of a stream that does not,
-        // that does not ask itself and that may be destroyed cannot be seen.
-        let _entered = self.enter();
-        // Nor can default streams of other contexts, which have no handle here, be captured.
-        let asking = asking.map(|stream| stream.0).filter(|&stream| streams::place_of(stream).is_none());
-        let here = [Some(LEGACY_STREAM), asking].into_iter().flatten();
-        here.chain(streams::lasting(self.ordinal)).any(|stream| self.is_captured_here(stream as Handle))
-    }
-
-    fn is_fenced(&self, stream: StreamHandle) -> bool {
+    fn is_covered(&self, stream: StreamHandle) -> bool {
         streams::is_covered(stream.0)
     }
 

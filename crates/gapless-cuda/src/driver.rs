@@ -143,9 +143,13 @@ table! {
 }
 
 table! {
-    /// Fences over all streams of a context, apart from the rest: drivers before CUDA 12.5 lack them.
-    FenceDriver {
-        record = c"cuCtxRecordEvent"(Handle, Handle);
+    /// What waits for all work without harm to captures, and a stream of our own, apart from the rest: HIP does without.
+    WaitDriver {
+        module_load = c"cuModuleLoadData"(*mut Handle, *const c_void);
+        module_unload = c"cuModuleUnload"(Handle);
+        alloc = c"cuMemAlloc_v2"(*mut u64, usize);
+        free = c"cuMemFree_v2"(u64);
+        stream_create = c"cuStreamCreate"(*mut Handle, c_uint);
     }
 }
 
@@ -238,11 +242,11 @@ impl ScrubDriver {
     }
 }
 
-impl FenceDriver {
-    /// Loaded on first use; `None`: the driver is too old for it.
-    pub fn get() -> Option<&'static FenceDriver> {
-        static DRIVER: OnceLock<Option<FenceDriver>> = OnceLock::new();
-        DRIVER.get_or_init(|| FenceDriver::load().ok()).as_ref()
+impl WaitDriver {
+    /// Loaded on first use; `None`: the driver lacks one of them.
+    pub fn get() -> Option<&'static WaitDriver> {
+        static DRIVER: OnceLock<Option<WaitDriver>> = OnceLock::new();
+        DRIVER.get_or_init(|| WaitDriver::load().ok()).as_ref()
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`driver`] | the table of the driver's functions |
 //! | [`source`] | the library that these functions are taken from |
 //! | [`device`] | one card |
+//! | [`meter`] | how full a card is, and a wait for its work, without its lock |
 //! | [`copies`] | copies between a card and pinned host memory |
 //! | [`pinned`] | pinned host memory for copies |
 //! | [`identity`] | the name and UUID of a card |
@@ -23,6 +24,7 @@ pub mod identity;
 pub mod library;
 pub mod mapped;
 pub mod memory;
+pub mod meter;
 pub mod nvml;
 pub mod pinned;
 pub mod scrub;
@@ -33,8 +35,9 @@ pub mod streams;
 pub mod unified;
 
 pub use copies::Copies;
-pub use device::{CudaDevice, Meter};
+pub use device::CudaDevice;
 pub use driver::{Driver, DriverError};
 pub use identity::{Identity, Uuid};
+pub use meter::Meter;
 pub use nvml::{Nvml, NvmlError};
 pub use pinned::Pinned;

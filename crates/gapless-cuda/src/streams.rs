@@ -6,17 +6,11 @@
 //!
 //! Handles 0 to 2 are the default streams of whichever context is current. In a green context, which has a part of the
 //! card's processors, PyTorch works on them: they are other streams than those of the card's own context, and get names
-//! of their own ([`named`]). A fence over the card's own context does not cover the work of such a part, so a program
-//! that uses one has no fences ([`may_fence`]): waiting for the card does cover it, and takes their place.
-//!
-//! Nor has a program that made a stream itself ([`note_made`]). A fence ends every capture of its context, and the
-//! program may capture such a stream without a word. It cannot be asked before each fence: a question about a stream
-//! that was destroyed may fault. Streams that nobody ever destroys, as PyTorch's own, can be asked: those that the
-//! program has the handle of, or asks for memory on, are ([`note_lasting`]).
+//! of their own ([`named`]).
 
 use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether a card is used: before, it is not known which driver the program has.
@@ -26,23 +20,6 @@ static CARDS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Streams of other contexts.
 static OTHERS: Mutex<Vec<Other>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Whether the program has used another context of a card.
-static PARTS: AtomicBool = AtomicBool::new(false);
-/// Whether the program has made a stream itself.
-static MADE: AtomicBool = AtomicBool::new(false);
-
-/// Streams of a card that are never destroyed.
-static LASTING: [Lasting; 64] =
-    [const { Lasting { count: AtomicUsize::new(0), handles: [const { AtomicU64::new(0) }; MOST_LASTING] } };
-        64];
-/// As many as PyTorch has: 32 for each of four priorities.
-const MOST_LASTING: usize = 128;
-
-/// The first `count` handles are set, for good.
-struct Lasting {
-    count: AtomicUsize,
-    handles: [AtomicU64; MOST_LASTING],
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Other {
@@ -59,9 +36,6 @@ fn others() -> MutexGuard<'static, Vec<Other>> {
 
 /// Remembers a stream. A handle may be that of another stream than before.
 fn remember(name: u64, other: Option<Other>) {
-    if other.is_some() {
-        PARTS.store(true, Ordering::Relaxed);
-    }
     let mut others = others();
     others.retain(|known| known.name != name);
     others.extend(other);
@@ -145,47 +119,6 @@ pub fn bind(ordinal: i32) {
     }
 }
 
-/// The program has made a stream itself, which it may capture without a word.
-pub fn note_made() {
-    MADE.store(true, Ordering::Relaxed);
-}
-
-/// The program may capture this stream of a card without a word; it is there as long as the process, and can be asked.
-pub fn note_lasting(ordinal: i32, stream: u64) {
-    static WRITES: Mutex<()> = Mutex::new(());
-    let Some(card) = usize::try_from(ordinal).ok().and_then(|at| LASTING.get(at)) else { return };
-    // Default streams are asked in any case.
-    if stream <= PER_THREAD_STREAM || is_lasting(ordinal, stream) {
-        return;
-    }
-    let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
-    let count = card.count.load(Ordering::Relaxed);
-    if count < MOST_LASTING && !is_lasting(ordinal, stream) {
-        card.handles[count].store(stream, Ordering::Relaxed);
-        card.count.store(count + 1, Ordering::Release);
-    }
-}
-
-/// Whether a stream of a card was noted with [`note_lasting`].
-#[must_use]
-pub fn is_lasting(ordinal: i32, stream: u64) -> bool {
-    lasting(ordinal).any(|lasting| lasting == stream)
-}
-
-/// The streams of a card that were noted with [`note_lasting`].
-pub(crate) fn lasting(ordinal: i32) -> impl Iterator<Item = u64> {
-    let card = usize::try_from(ordinal).ok().and_then(|at| LASTING.get(at));
-    card.into_iter().flat_map(|card| {
-        let count = card.count.load(Ordering::Acquire);
-        card.handles[..count].iter().map(|handle| handle.load(Ordering::Relaxed))
-    })
-}
-
-/// Whether a fence covers all work of a card, and ends no capture that nobody can see.
-pub(crate) fn may_fence() -> bool {
-    !PARTS.load(Ordering::Relaxed) && !MADE.load(Ordering::Relaxed)
-}
-
 /// The program names a stream that uses memory of a card. What it was before does not matter: handles of streams that
 /// are gone are used again, in other contexts too.
 pub fn note(ordinal: i32, stream: u64) {
@@ -218,39 +151,4 @@ pub(crate) fn place_of(stream: u64) -> Option<(Handle, Handle)> {
     let others = others();
     let other = others.iter().find(|other| other.name == stream)?;
     Some((other.context as Handle, other.handle as Handle))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lasting_streams_are_kept_once_each_and_by_card() {
-        let card = 61;
-        assert_eq!(lasting(card).count(), 0);
-        for stream in [0x5100, 0x5200, 0x5100, 0, 1, 2] {
-            note_lasting(card, stream);
-        }
-        assert_eq!(lasting(card).collect::<Vec<u64>>(), [0x5100, 0x5200], "default streams are asked anyway");
-        assert!(is_lasting(card, 0x5200) && !is_lasting(card, 0x5300) && !is_lasting(card + 1, 0x5200));
-        for stream in 0..1000 {
-            note_lasting(card, 0x9000 + stream);
-        }
-        assert_eq!(lasting(card).count(), MOST_LASTING, "there are no more than PyTorch has");
-        note_lasting(-1, 0x5100);
-        note_lasting(64, 0x5100);
-    }
-
-    #[test]
-    fn threads_that_note_the_same_streams_leave_each_once() {
-        let card = 60;
-        std::thread::scope(|threads| {
-            for _ in 0..4 {
-                threads.spawn(|| (0..100).for_each(|stream| note_lasting(card, 0x8000 + stream)));
-            }
-        });
-        let mut found: Vec<u64> = lasting(card).collect();
-        found.sort_unstable();
-        assert_eq!(found, (0x8000..0x8000 + 100).collect::<Vec<u64>>());
-    }
 }

@@ -6,7 +6,7 @@
 //! | the legacy default stream is handle 1 | only newer releases know that handle: the null stream is meant |
 //! | attributes have the driver's numbers | they have others: the shim knows those that Gapless asks about |
 //! | access and unmapping span several pages | promised for one mapping only: [`Ranges`] makes a call for each |
-//! | fences (`cuCtxRecordEvent`) | there are none; the allocator does without, as with older drivers |
+//! | a wait that spares captures (`cuModuleUnload`) | the plain wait, which ends them |
 
 use crate::library;
 use gapless_cuda::DriverError;

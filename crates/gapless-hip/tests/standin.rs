@@ -90,7 +90,6 @@ fn child_pool() {
     gapless_hip::try_out(0).expect("the stand-in can do it all");
     let mut device = CudaDevice::new(0).expect("a card");
     assert_eq!(device.memory(), (1 << 30, 1 << 30), "the trial gave back what it took");
-    assert!(device.fence().is_err(), "HIP has no fences");
     let mut pool = Pool::new(device, Options { limit: Some(256 * MIB), ..Options::default() });
     let mut state = 20_261_116u64;
     let mut random = |below: u64| {
@@ -168,7 +167,7 @@ fn child_devices() {
     assert_eq!(number_of(c"hip_calls_on", 0), waits + 1, "the thread's device is the first one, as before");
     // The stand-in's streams are all of the first card, so that an event of theirs is recorded there.
     gapless_cuda::streams::note(1, 0x5000);
-    assert!(!second.is_fenced(StreamHandle(0x5000)));
+    assert!(!second.is_covered(StreamHandle(0x5000)));
     let event = second.record(StreamHandle(0x5000)).expect("an event of the other card");
     second.discard(event);
 }

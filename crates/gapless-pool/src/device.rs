@@ -67,37 +67,30 @@ pub trait Device {
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
 
     /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named: a
-    /// handle that was kept may be that of a stream which is gone, and the driver does not survive those. It is not
-    /// being captured, as the event would become part of the graph. It fails for the handle that names another stream
-    /// in each thread.
+    /// handle that was kept may be that of a stream which is gone, and the driver does not survive those.
+    ///
+    /// The program may capture the stream, without a word and at any moment, also during this call. No capture is harmed
+    /// by it, nor by a question about the event later ([`marks`](crate::marks) has how). It fails for a stream that is
+    /// captured, and for the handle that names another stream in each thread.
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
 
-    /// Whether the work before an event is done.
+    /// Whether the work before an event is done. It fails for an event that a capture took in while it was recorded.
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError>;
 
     /// Waits on the host until the work before an event is done.
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError>;
 
-    /// Marks the present end of the work of every stream: also of streams that the allocator never heard of, and of
-    /// streams that were destroyed with work queued. The program holds no capture open, as a fence would end it.
-    fn fence(&mut self) -> Result<EventHandle, DeviceError>;
+    /// Waits on the host until the work of every stream of the card's own context is done, as the driver's own free of
+    /// memory does: also of streams that the allocator never heard of, and of streams that were destroyed with work
+    /// queued. No capture is harmed.
+    ///
+    /// # Errors
+    /// Where the device fails: nothing is known then.
+    fn wait_for_all(&mut self) -> Result<(), DeviceError>;
 
-    /// Waits on the host until the work of every stream is done: what a fence marks, also where the device has no
-    /// fences.
-    fn wait_for_all(&mut self) -> Result<(), DeviceError> {
-        let event = self.fence()?;
-        let waited = self.wait(event);
-        self.discard(event);
-        waited
-    }
-
-    /// Whether a fence now would end a capture that the program made without a word: on a stream that asks for memory
-    /// (the caller has just named it), or on one that the device can tell of.
-    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool;
-
-    /// Whether a fence covers a stream that the caller of the allocator has just named. One of another card or
+    /// Whether such a wait covers a stream that the caller of the allocator has just named. One of another card or
     /// context it does not cover.
-    fn is_fenced(&self, stream: StreamHandle) -> bool;
+    fn is_covered(&self, stream: StreamHandle) -> bool;
 
     /// Whether another process may have a page mapped. No default: a device around another one has to ask it.
     fn is_shared(&self, page: PageHandle) -> bool;

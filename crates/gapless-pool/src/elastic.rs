@@ -2,12 +2,12 @@
 //!
 //! A range has slots of one page each. Callers say which slots they want ([`Book::want`]), which makes no driver call.
 //! A thread of its own asks for the next [`Job`], does it on a [`Device`] ([`Job::run`]) and reports back
-//! ([`Book::finish`]). Pages that a range does not want any more are unmapped behind a fence over all streams, so work
-//! in flight keeps its memory; then any range of the pool may have them.
+//! ([`Book::finish`]). Pages that a range does not want any more are unmapped after a wait for all work,
+//! so work in flight keeps its memory; then any range of the pool may have them. Other jobs can be done during the wait.
 //!
 //! Invariants, after every call: pages = free + here + in work; pages <= limit; a page is in one place.
 
-use crate::device::{Device, DeviceError, EventHandle, PageHandle, Refusal};
+use crate::device::{Device, DeviceError, PageHandle, Refusal};
 use crate::mutants::{self, Mutant};
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ enum State {
     Empty,
     /// A job maps it.
     Coming,
-    /// `fenced`: the present fence was recorded after it was last wanted.
+    /// `fenced`: the present wait began after it was last wanted.
     Here { page: PageHandle, fenced: bool },
     /// A job unmaps it.
     Going,
@@ -57,10 +57,8 @@ pub struct RangeId(pub u32);
 pub enum Job {
     /// Puts pages behind slots that lie side by side; those that are `None` are made.
     Map { range: RangeId, first: usize, addr: u64, page: u64, pages: Vec<Option<PageHandle>> },
-    /// Marks the end of all work that is queued now.
-    Fence,
-    /// Whether that work is done.
-    Poll(EventHandle),
+    /// Waits until all work that is queued now is done.
+    Wait,
     /// Takes pages away: address, slot, page.
     Unmap { page: u64, slots: Vec<(RangeId, usize, u64, PageHandle)> },
     /// Gives pages back to the card.
@@ -86,10 +84,8 @@ pub enum Done {
         lost: usize,
         error: DeviceError,
     },
-    /// `None`: the device has no fences, and its work was waited for instead.
-    Fenced(Option<EventHandle>),
-    NotFenced,
-    Polled(EventHandle, bool),
+    Waited,
+    NotWaited,
     Unmapped(Vec<(RangeId, usize, PageHandle, bool)>),
     Released(usize),
     Unreserved(RangeId),
@@ -119,14 +115,13 @@ pub struct Book {
     free: Vec<PageHandle>,
     pages: usize,
     in_work: usize,
-    fence: Option<EventHandle>,
     is_done: bool,
+    /// Work is waited for.
+    is_waiting: bool,
     /// Free pages that shall go back to the card.
     to_release: usize,
     /// Why the card gave no page, until somebody wants something else: pages that are there must do.
     starved: Option<DeviceError>,
-    /// Fences cannot be had now: a capture is open.
-    pub is_quiet: bool,
 }
 
 impl Book {
@@ -141,11 +136,10 @@ impl Book {
             free: Vec::new(),
             pages: 0,
             in_work: 0,
-            fence: None,
             is_done: false,
+            is_waiting: false,
             to_release: 0,
             starved: None,
-            is_quiet: false,
         }
     }
 
@@ -343,7 +337,7 @@ impl Book {
         }
     }
 
-    /// Pages that are not wanted go: a fence, then a look whether it has passed, then the calls.
+    /// Pages that are not wanted go: a wait for the work that may use them, then the calls.
     fn unmap(&mut self) -> Option<Job> {
         if mutants::is(Mutant::ShrinkUnderWork) && self.leaving().next().is_some() {
             self.mark_leaving();
@@ -366,17 +360,15 @@ impl Book {
                 return Some(Job::Unmap { page: self.page, slots });
             }
         }
-        if let Some(event) = self.fence {
-            return Some(Job::Poll(event));
-        }
-        if self.is_quiet || self.leaving().next().is_none() {
+        if self.is_waiting || self.leaving().next().is_none() {
             return None;
         }
         self.mark_leaving();
-        Some(Job::Fence)
+        self.is_waiting = true;
+        Some(Job::Wait)
     }
 
-    /// The next fence is behind all work that uses what is not wanted now.
+    /// The next wait is behind all work that uses what is not wanted now.
     fn mark_leaving(&mut self) {
         for slot in self.ranges.values_mut().flat_map(|range| &mut range.slots) {
             if slot.want == Want::No
@@ -434,22 +426,15 @@ impl Book {
                     DeviceError::OutOfMemory | DeviceError::Refused(_) => self.starved = Some(error),
                 }
             }
-            Done::Fenced(None) => self.is_done = true,
-            Done::Fenced(Some(event)) => self.fence = Some(event),
-            Done::NotFenced => {
+            Done::Waited => (self.is_done, self.is_waiting) = (true, false),
+            Done::NotWaited => {
+                self.is_waiting = false;
                 for slot in self.ranges.values_mut().flat_map(|range| &mut range.slots) {
                     if let State::Here { fenced, .. } = &mut slot.state {
                         *fenced = false;
                     }
                 }
                 return true;
-            }
-            Done::Polled(event, is_done) => {
-                if is_done && self.fence == Some(event) {
-                    self.fence = None;
-                    self.is_done = true;
-                }
-                return !is_done;
             }
             Done::Unmapped(slots) => {
                 self.in_work -= slots.len();
@@ -503,20 +488,8 @@ impl Job {
     pub fn run<D: Device>(self, device: &mut D) -> Done {
         match self {
             Job::Map { range, first, addr, page, pages } => map(device, (range, first), addr, page, &pages),
-            Job::Fence => match device.fence() {
-                Ok(event) => Done::Fenced(Some(event)),
-                Err(_) if device.wait_for_all().is_ok() => Done::Fenced(None),
-                Err(_) => Done::NotFenced,
-            },
-            Job::Poll(event) => match device.is_done(event) {
-                Ok(false) => Done::Polled(event, false),
-                Ok(true) => {
-                    device.discard(event);
-                    Done::Polled(event, true)
-                }
-                // The context has failed; nothing uses its memory any more.
-                Err(_) => Done::Polled(event, true),
-            },
+            Job::Wait if device.wait_for_all().is_ok() => Done::Waited,
+            Job::Wait => Done::NotWaited,
             Job::Unmap { page, slots } => {
                 let unmapped = slots
                     .into_iter()

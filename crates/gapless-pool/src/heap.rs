@@ -67,6 +67,8 @@ pub struct Heap {
     page_at: Vec<PageId>,
     /// The fence that covers what is freed now.
     fence: Fence,
+    /// Whether something was, since there is this fence.
+    has_freed: bool,
 }
 
 impl Heap {
@@ -83,12 +85,14 @@ impl Heap {
             pages: Vec::new(),
             page_at: Vec::new(),
             fence: Fence::PAST,
+            has_freed: false,
         }
     }
 
     /// What is freed from now on is covered by this fence.
     pub(crate) fn set_fence(&mut self, fence: Fence) {
         self.fence = fence;
+        self.has_freed = false;
     }
 
     #[must_use]
@@ -243,6 +247,7 @@ impl Heap {
     /// Takes a live block back and joins it with its free neighbours.
     #[inline]
     pub fn release(&mut self, block: u32) {
+        self.has_freed = true;
         self.release_behind(block, self.fence);
     }
 
@@ -386,6 +391,11 @@ impl Heap {
     /// Puts a page that is mapped at `end` behind the range: free memory.
     pub fn grow(&mut self, handle: PageHandle, size: u64) {
         self.grow_behind(handle, size, Fence::PAST);
+    }
+
+    /// Whether something was freed that the present fence covers, and no earlier one.
+    pub(crate) fn has_freed(&self) -> bool {
+        self.has_freed
     }
 
     /// Work that nobody told of may use all pages: none is settled before this fence.

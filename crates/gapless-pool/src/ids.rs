@@ -118,10 +118,6 @@ impl Fence {
     pub(crate) fn next(self) -> Fence {
         Fence(self.0 + 1)
     }
-
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
 }
 
 impl std::fmt::Display for Fence {

@@ -16,6 +16,7 @@ pub mod fronts;
 pub mod heap;
 pub mod host;
 pub mod ids;
+pub mod marks;
 pub mod mutants;
 pub mod options;
 pub mod pool;

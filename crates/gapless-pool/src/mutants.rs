@@ -22,12 +22,14 @@ pub enum Mutant {
     FailedRecordIsDone,
     /// `trim_pool` takes pages of a pool in use.
     TrimPoolInUse,
-    /// A fence is made during a capture.
-    FenceInCapture,
-    /// A fence is made although the stream that asks is captured without a word.
-    FenceInRawCapture,
-    /// An event is recorded during a capture.
-    RecordInCapture,
+    /// An event is asked about though its stream is captured.
+    TrustUnasked,
+    /// An event that a capture took in counts as passed.
+    CapturedIsDone,
+    /// A fence of a lane is recorded when another lane wants its memory, not in its own turn.
+    FenceOutOfTurn,
+    /// A page goes back to the device before the windows that leave with it mapped.
+    ReleaseBeforeWindows,
     /// `trim` works during a capture.
     TrimInCapture,
     /// The handle of a lane's stream is touched long after it was named.
@@ -61,16 +63,17 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 24] = [
+    pub const ALL: [Mutant; 25] = [
         Mutant::LendUnsettled,
         Mutant::ReturnUnsettled,
         Mutant::MoveUnderWork,
         Mutant::RetireUnderWork,
         Mutant::FailedRecordIsDone,
         Mutant::TrimPoolInUse,
-        Mutant::FenceInCapture,
-        Mutant::FenceInRawCapture,
-        Mutant::RecordInCapture,
+        Mutant::TrustUnasked,
+        Mutant::CapturedIsDone,
+        Mutant::FenceOutOfTurn,
+        Mutant::ReleaseBeforeWindows,
         Mutant::TrimInCapture,
         Mutant::DeadLane,
         Mutant::AddressesLeak,

@@ -40,6 +40,8 @@ pub(crate) struct Shard {
     next_poll: u32,
     /// Whether a request did not look since the pool last did.
     has_skipped: bool,
+    /// Another lane wants what this one has free: its next request goes to the pool, which records a fence.
+    pub(crate) turn_is_wanted: bool,
 }
 
 /// What a request of `size` bytes takes.
@@ -62,6 +64,7 @@ impl Shard {
             until_poll: 0,
             next_poll: 0,
             has_skipped: false,
+            turn_is_wanted: false,
         }
     }
 
@@ -107,6 +110,11 @@ impl Shard {
         (self.until_poll, self.next_poll) = (0, 0);
     }
 
+    /// Whether something was freed that the lane's next fence covers, and no earlier one.
+    pub(crate) fn has_freed(&self) -> bool {
+        self.heaps.iter().any(Heap::has_freed)
+    }
+
     /// Its addresses.
     pub(crate) fn range(&self) -> std::ops::Range<u64> {
         self.heaps[0].start()..self.heaps[1].start() + self.heaps[1].range()
@@ -124,7 +132,8 @@ impl Shard {
     pub(crate) fn alloc(&mut self, requested: u64, budget: Option<&'static Budget>) -> Option<u64> {
         let size = rounded(requested);
         let class = usize::from(size > SMALL);
-        if !self.tally.has_room(class, size, requested) || (self.is_pending && self.until_poll == 0) {
+        let must_look = (self.is_pending && self.until_poll == 0) || self.turn_is_wanted;
+        if must_look || !self.tally.has_room(class, size, requested) {
             return None;
         }
         if class == 1 && self.steps.as_ref().is_some_and(|steps| steps.needs_pool) {

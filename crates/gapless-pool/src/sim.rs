@@ -189,9 +189,10 @@ impl Device for SimDevice {
     }
 
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
-        if self.fails() {
+        if self.fails() || self.has_no_fences {
             return Err(DeviceError::Driver(3));
         }
+        self.fences += 1;
         self.next_event += 1;
         if !self.instant {
             self.waiting.insert(self.next_event, stream);
@@ -213,25 +214,13 @@ impl Device for SimDevice {
         Ok(())
     }
 
-    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
-        if self.has_no_fences {
-            return Err(DeviceError::Driver(4));
-        }
-        self.fences += 1;
-        self.record(EVERY_STREAM)
-    }
-
     fn wait_for_all(&mut self) -> Result<(), DeviceError> {
         self.host_waits += 1;
         self.finish_all();
         Ok(())
     }
 
-    fn sees_capture(&self, _asking: Option<StreamHandle>) -> bool {
-        false
-    }
-
-    fn is_fenced(&self, _stream: StreamHandle) -> bool {
+    fn is_covered(&self, _stream: StreamHandle) -> bool {
         true
     }
 

@@ -108,11 +108,8 @@ fn random_programs_keep_every_invariant() {
         for addr in std::mem::take(&mut program.live) {
             assert_eq!(program.pool.free(addr), Ok(()));
         }
-        // The second time for the fence that the first one records.
-        for _ in 0..2 {
-            program.pool.device_mut().finish_all();
-            program.pool.poll();
-        }
+        // What was lent is its owner's again when its borrower asks again, or after a wait.
+        program.pool.trim();
         program.check();
         let stats = program.pool.stats();
         assert_eq!((stats.active.current, stats.allocated.current, stats.requested.current), (0, 0, 0));

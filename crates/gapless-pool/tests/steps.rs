@@ -217,8 +217,11 @@ fn in_the_pause_between_steps_a_plan_is_put_in_place() {
         } else {
             assert_eq!(paused, 0, "after step {step}");
         }
-        if step >= 2 {
+        // In the second step the addresses go that the plan's pages had before.
+        if step >= 3 {
             assert_eq!(calls(&program) - before, 0, "driver calls of step {step}");
+        }
+        if step >= 2 {
             assert_eq!(program.pool.plan_stats().served - served, 24 * 5, "all of step {step}");
         }
     }

@@ -6,6 +6,7 @@
 //! Order of locks: a pool's book alone; nothing is called with it.
 
 use crate::hooks::{guarded, set_error};
+use crate::queued::{self, Queued};
 use crate::quota::{QuotaDevice, admission};
 use crate::tensors::{self, ManagedTensor};
 use crate::{background, state};
@@ -20,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at work in flight, and after something failed that may succeed later.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long growth waits for pages that a capture keeps mapped.
-const PATIENCE: Duration = Duration::from_secs(1);
 const GRANULE: u64 = 2 << 20;
 
 #[derive(Debug)]
@@ -32,8 +31,6 @@ struct Pool {
     work: Condvar,
     news: Condvar,
     is_closed: AtomicBool,
-    /// Pages could not be unmapped since somebody last asked, because a graph is captured.
-    barred: AtomicBool,
 }
 
 /// The process ends: the driver is not called any more. A job is done with it read.
@@ -63,7 +60,13 @@ impl Pool {
 
     fn run(&self, mut device: QuotaDevice<CudaDevice>) {
         let mut book = self.book();
+        // What the pool waits for: work that may use what goes.
+        let mut queued: Option<Queued> = None;
         loop {
+            if queued.is_some_and(|work| queued::is_done(self.device, work)) {
+                queued = None;
+                book.finish(Done::Waited);
+            }
             let Some(job) = book.next_job() else {
                 self.news.notify_all();
                 if self.is_closed.load(Ordering::Relaxed) {
@@ -76,9 +79,7 @@ impl Pool {
                         continue;
                     }
                 }
-                book = if book.is_quiet {
-                    // What a capture kept from being fenced is tried again.
-                    book.is_quiet = false;
+                book = if queued.is_some() {
                     self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0
                 } else {
                     self.work.wait(book).unwrap_or_else(PoisonError::into_inner)
@@ -92,36 +93,25 @@ impl Pool {
                     return;
                 }
                 match job {
-                    Job::Fence => self.fence(job, &mut device),
-                    _ => job.run(&mut device),
+                    // Other jobs are done meanwhile.
+                    Job::Wait => {
+                        queued = queued::now(self.device);
+                        None
+                    }
+                    _ => Some(job.run(&mut device)),
                 }
             };
-            let is_barred = matches!(done, Done::NotFenced);
             book = self.book();
-            let waits = book.finish(done);
+            let is_refused = done.is_none() && queued.is_none();
+            let waits = match done {
+                Some(done) => book.finish(done),
+                None => is_refused && book.finish(Done::NotWaited),
+            };
             self.news.notify_all();
-            if is_barred {
-                book.is_quiet = true;
-                self.barred.store(true, Ordering::Relaxed);
-            } else if waits {
+            if waits {
                 book = self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-    }
-
-    /// Records a fence, unless it would end a capture. No capture begins meanwhile: that takes the card.
-    fn fence(&self, job: Job, device: &mut QuotaDevice<CudaDevice>) -> Done {
-        let card = state::existing(self.device);
-        let is_barred = card.as_ref().is_some_and(|card| card.routings.has_capture());
-        if is_barred || device.sees_capture(None) {
-            return Done::NotFenced;
-        }
-        if let Ok(event) = device.fence() {
-            return Done::Fenced(Some(event));
-        }
-        // Without fences it waits for the card, and keeps nobody from it.
-        drop(card);
-        job.run(device)
     }
 }
 
@@ -159,7 +149,6 @@ fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
         work: Condvar::new(),
         news: Condvar::new(),
         is_closed: AtomicBool::new(false),
-        barred: AtomicBool::new(false),
     });
     let worker = pool.clone();
     background::spawn("gapless-elastic", move || {
@@ -207,8 +196,6 @@ fn want(
     if is_ready || !waits {
         return Ok(());
     }
-    pool.barred.store(false, Ordering::Relaxed);
-    let began = Instant::now();
     loop {
         if let Some(error) = book.take_error(range) {
             let stats = book.stats();
@@ -223,11 +210,6 @@ fn want(
         }
         if book.is_ready(range) {
             return Ok(());
-        }
-        // The caller may be the one that captures.
-        if pool.barred.load(Ordering::Relaxed) && began.elapsed() > PATIENCE {
-            let why = "pages that were given back cannot be taken while a CUDA graph is captured: grow before the capture";
-            return Err(Refused::OutOfMemory(why.to_owned()));
         }
         book = pool
             .news

@@ -449,20 +449,6 @@ impl Torch {
         }
     }
 
-    /// Whether `handle` is this thread's current stream on `device`, and one of PyTorch's own: those are never
-    /// destroyed. Their numbers are odd; the default stream is 0, and that of a stream that others made its handle.
-    ///
-    /// # Safety
-    /// As [`Torch::current_device`].
-    pub(crate) unsafe fn is_own_stream(&self, device: i8, handle: *mut c_void) -> bool {
-        check("getCurrentCUDAStream");
-        // SAFETY: as in `current_stream`.
-        unsafe {
-            let stream = (self.current_stream)(device);
-            stream.id % 2 == 1 && (self.stream_handle)(&raw const stream) == handle
-        }
-    }
-
     /// Whether the profiler wants to know of memory.
     ///
     /// # Safety

@@ -126,19 +126,6 @@ pub extern "C" fn gapless_pause(device: i32) {
     });
 }
 
-/// The program has made a stream itself. It may capture the stream without a word, so no fence is recorded from now on.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_note_stream() {
-    gapless_cuda::streams::note_made();
-}
-
-/// The program has the handle of one of PyTorch's own streams, which are never destroyed. It may capture the stream
-/// without a word: it is asked before a fence is recorded.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_note_handle(device: i32, stream: u64) {
-    gapless_cuda::streams::note_lasting(device, stream);
-}
-
 /// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be
 /// the one that calls. Returns a number for [`gapless_remove_pressure`].
 #[unsafe(no_mangle)]

@@ -39,6 +39,7 @@ pub mod pinned;
 pub mod planner;
 pub mod pressure;
 pub mod publisher;
+mod queued;
 pub mod quota;
 pub mod recorder;
 mod regions;

@@ -1,43 +1,32 @@
 //! Pinned host memory that tensors hold: blocks of the host pool ([`crate::offload`]) that are used again only once no
 //! work that was queued when they were given up can still copy from or to them.
 //!
-//! A block waits behind a fence over all streams of the card. Where a capture is open, which a fence would end, it
-//! waits for a later look.
+//! Work that is queued then is waited for by a thread ([`crate::queued`]).
 
 use crate::hooks::guarded;
 use crate::offload::gapless_host_free;
+use crate::queued::{self, Queued};
 use crate::state;
-use gapless_pool::{Device, EventHandle};
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 struct Waiting {
     device: i32,
     addr: u64,
-    fence: Option<EventHandle>,
+    queued: Option<Queued>,
 }
 
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
 
-/// What becomes of a block now: whether it can be used again.
+/// Whether a block can be used again.
 fn is_over(block: &mut Waiting) -> bool {
-    let Some(mut card) = state::existing(block.device) else { return true };
-    if block.fence.is_none() {
-        if card.routings.has_capture() || card.pool.device().sees_capture(None) {
-            return false;
-        }
-        match card.pool.device_mut().fence() {
-            Ok(event) => block.fence = Some(event),
-            // No fences, or a failed one: all work is waited for.
-            Err(_) => return card.pool.device_mut().wait_for_all().is_ok(),
-        }
+    if state::existing(block.device).is_none() {
+        return true;
     }
-    let Some(event) = block.fence else { return false };
-    let is_done = card.pool.device_mut().is_done(event).unwrap_or(true);
-    if is_done {
-        card.pool.device_mut().discard(event);
+    if block.queued.is_none() {
+        block.queued = queued::now(block.device);
     }
-    is_done
+    block.queued.is_some_and(|queued| queued::is_done(block.device, queued))
 }
 
 fn look() {
@@ -61,7 +50,7 @@ pub extern "C" fn gapless_pinned_free(device: i32, pointer: *mut c_void) {
         return;
     }
     guarded((), || {
-        let block = Waiting { device, addr: pointer as u64, fence: None };
+        let block = Waiting { device, addr: pointer as u64, queued: None };
         WAITING.lock().unwrap_or_else(PoisonError::into_inner).push(block);
         look();
     });

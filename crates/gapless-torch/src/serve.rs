@@ -186,8 +186,6 @@ impl Request {
     /// # Safety
     /// Called from C++ that may be thrown through.
     unsafe fn serve(self) -> *mut c_void {
-        // SAFETY: as the caller says; no card is locked.
-        unsafe { self.note_stream() };
         // SAFETY: as the caller says.
         match unsafe { self.prepared() } {
             Ok(addr) => addr as *mut c_void,
@@ -199,24 +197,6 @@ impl Request {
                 drop(self);
                 // SAFETY: as the caller says.
                 unsafe { fail(Kind::Error, message) }
-            }
-        }
-    }
-
-    /// The program may capture the stream that it asks on, and other threads ask meanwhile.
-    ///
-    /// # Safety
-    /// As [`Request::serve`]; no card is locked.
-    #[inline]
-    unsafe fn note_stream(&self) {
-        let stream = self.stream as u64;
-        if stream == 0 || streams::is_lasting(self.device, stream) {
-            return;
-        }
-        if let (Some(torch), Ok(device)) = (foreign::torch(), i8::try_from(self.device)) {
-            // SAFETY: as the caller says.
-            if unsafe { torch.is_own_stream(device, self.stream) } {
-                streams::note_lasting(self.device, stream);
             }
         }
     }

@@ -9,6 +9,8 @@ struct Bench {
     device: SimDevice,
     book: Book,
     ranges: Vec<(RangeId, u64, usize)>,
+    /// The pool waits for work that is in flight.
+    waits: bool,
 }
 
 impl Bench {
@@ -22,13 +24,17 @@ impl Bench {
                 (book.add(base, slots), base, slots)
             })
             .collect();
-        Bench { device, book, ranges }
+        Bench { device, book, ranges, waits: false }
     }
 
     /// Works until there is nothing to do, or only to wait.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let Some(job) = self.book.next_job() else { return };
+            if matches!(job, Job::Wait) && !self.device.instant {
+                self.waits = true;
+                continue;
+            }
             let done = job.run(&mut self.device);
             let waits = self.book.finish(done);
             self.book.check();
@@ -37,6 +43,14 @@ impl Bench {
             }
         }
         panic!("it never ends");
+    }
+
+    /// The work in flight is done.
+    fn finish(&mut self) {
+        self.device.finish_all();
+        if std::mem::take(&mut self.waits) {
+            self.book.finish(Done::Waited);
+        }
     }
 
     fn is_usable(&self, range: usize, slots: std::ops::Range<usize>) -> bool {
@@ -71,7 +85,7 @@ fn pages_move_between_ranges_and_only_behind_the_work_in_flight() {
     bench.settle();
     assert!(bench.is_usable(0, 0..4), "work may still use it");
     assert!(!bench.book.is_ready(b) && bench.book.take_error(b).is_none(), "it waits for those pages");
-    bench.device.finish_all();
+    bench.finish();
     bench.settle();
     assert!(bench.book.is_ready(b) && bench.is_usable(1, 0..3) && !bench.is_usable(0, 1..2));
     assert_eq!((bench.device.creates, bench.book.stats().pages), (4, 4));
@@ -90,11 +104,11 @@ fn what_is_wanted_again_before_it_went_stays_with_its_contents() {
     assert!(bench.book.want(id, &[(0, 4)], &[]), "it is still there");
     // Wanted in between: the old fence does not cover the work that was queued since.
     bench.book.want(id, &[(0, 3)], &[]);
-    bench.device.finish_all();
+    bench.finish();
     bench.settle();
     assert!(bench.is_usable(0, 0..4), "a fence of its own comes first");
     assert_eq!(bench.device.physical(bench.ranges[0].1, 4 * PAGE), before);
-    bench.device.finish_all();
+    bench.finish();
     bench.settle();
     assert!(bench.is_usable(0, 0..3) && !bench.is_usable(0, 3..4));
 }
@@ -157,7 +171,7 @@ fn random_programs_with_faults() {
                 bench.settle();
             }
             if random(3) == 0 {
-                bench.device.finish_all();
+                bench.finish();
             }
             if random(6) == 0 {
                 bench.book.give_back(random(5) as usize);
@@ -175,7 +189,7 @@ fn random_programs_with_faults() {
             }
         }
         bench.device.fail_in = None;
-        bench.device.finish_all();
+        bench.finish();
         bench.device.instant = true;
         for (id, ..) in bench.ranges.clone() {
             bench.book.end(id);

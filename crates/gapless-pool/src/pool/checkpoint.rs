@@ -84,7 +84,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When that cannot be; nothing changed then.
     pub fn restore(&mut self, pool: PoolKey, saved: &[Saved]) -> Result<Vec<u64>, RestoreError> {
-        if !self.is_quiet() {
+        if !self.quiet {
             self.wait_for_pending();
         }
         let mut wanted: Vec<Taken> = Vec::new();

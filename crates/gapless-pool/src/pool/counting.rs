@@ -5,10 +5,10 @@
 //!
 //! Requests may be charged to a budget as well: whether there is room, and when the charge ends.
 
-use super::{AllocationId, Place, Pool};
+use super::{AllocationId, Place, Pool, PoolKey};
 use crate::allocations::Allocation;
 use crate::budget::{Budget, Room};
-use crate::device::{Device, DeviceError, Refusal};
+use crate::device::{Device, DeviceError, Refusal, StreamHandle};
 use crate::ids::{HeapId, LaneId};
 use crate::stats::{ClassStats, Gauge};
 
@@ -170,18 +170,34 @@ impl<D: Device> Pool<D> {
     /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free goes back to
     /// the device: at once if no work uses it any more, else with the first request after that work is done.
     #[inline]
-    pub(super) fn ask(&mut self, budget: Option<&'static Budget>, size: u64) -> Result<(), DeviceError> {
-        budget.map_or(Ok(()), |budget| self.ask_for(budget, size))
+    pub(super) fn ask(
+        &mut self,
+        budget: Option<&'static Budget>,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+    ) -> Result<(), DeviceError> {
+        budget.map_or(Ok(()), |budget| self.ask_for(budget, size, stream, pool))
     }
 
     #[cold]
-    fn ask_for(&mut self, budget: &'static Budget, size: u64) -> Result<(), DeviceError> {
+    fn ask_for(
+        &mut self,
+        budget: &'static Budget,
+        size: u64,
+        stream: StreamHandle,
+        pool: PoolKey,
+    ) -> Result<(), DeviceError> {
         match budget.room(size) {
             Room::Enough => Ok(()),
             Room::Pressed => {
+                if let Some(lane) = self.lanes.find(stream, pool) {
+                    self.lanes.shard_mut(lane).turn_is_wanted = true;
+                    self.turn(lane, stream);
+                }
                 self.trim_behind_work();
                 if self.keeps_free_pages() {
-                    self.owed.get_or_insert(self.fences.open());
+                    self.owe();
                     budget.owe();
                 }
                 Ok(())

@@ -50,12 +50,10 @@ impl<D: Device> Pool<D> {
             return Err(ExactError::NotFree);
         }
         let size_there = rounded(size);
-        self.asking = Some(stream);
-        let asked = self.ask(budget, size_there).and_then(|()| self.lane(stream, pool));
+        let asked = self.ask(budget, size_there, stream, pool).and_then(|()| self.lane(stream, pool));
         if asked.is_ok() && !self.pending.is_empty() {
             self.poll();
         }
-        self.asking = None;
         let lane = asked.map_err(ExactError::Refused)?;
         let heap = lane.heap(usize::from(size_there > SMALL));
         let block = self.heap_mut(heap).take_at(addr, size_there).ok_or(ExactError::NotFree)?;

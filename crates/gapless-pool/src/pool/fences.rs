@@ -1,156 +1,263 @@
 //! Fences: what the pool knows about work that is done.
 //!
-//! A fence is an event after the present work of every stream. Fences have numbers; what is freed now is **settled**,
-//! used by no work any more, once fence `open` is done, the one that will be recorded next. Only settled memory goes
-//! from one lane to another, and addresses are unmapped only where no work uses them: no stream ever waits for another
-//! one on behalf of the pool, and the host waits only before a request would fail.
+//! A freed block may serve its own stream at once: natively too, the stream's next request gets it. The work of others on
+//! it may still be queued, and the stream may wait for that work after the free, as long as it does so before it asks for
+//! memory again (a *late wait*). So a stream's request is the moment from which everything that lies free in its lane is
+//! in the order of that stream: the lane's **turn**. An event that is recorded on the stream in its turn, or later, is
+//! behind all work on that memory, whichever streams, contexts and libraries did it, and whether the pool heard of them
+//! or not. That is a **fence** of the lane.
+//!
+//! Invariant: memory is **settled**, used by no work any more, once a fence of its lane is done that was recorded in a
+//! turn after it was freed, or once the host has waited for all work of the card after it was freed. Only settled memory
+//! goes from one lane to another, and only settled addresses are unmapped.
+//!
+//! Nothing else is asked of a stream that the program has, so no capture is ever met: [`Device::record`] has the rules.
+//! A lane whose stream asks for nothing any more has no turns. What it has free is lent after a wait for the card, where
+//! native PyTorch would wait too.
+//!
+//! Each lane numbers its fences. What is freed now is settled once its fence `open` is done, the one that its next turn
+//! records. No stream waits for another one on behalf of the pool.
 
 use super::{AllocationId, Pool};
-use crate::device::{Device, DeviceError, EventHandle};
-use crate::ids::Fence;
+use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
+use crate::ids::{Fence, LaneId};
 use crate::mutants::{self, Mutant};
 use std::collections::VecDeque;
 
-/// Fences that are under way at most: what is freed after the last one is covered by the next.
-const MOST: usize = 4;
+/// Fences of a lane that are under way at most: what is freed after the last one is covered by the next.
+const MOST: usize = 2;
 
-/// Invariants: `done < open`; the numbers of `under_way` rise and lie between them.
+/// A lane's fences. Invariants: `done < open`; the numbers of `under_way` rise and lie between them; those of `waiting`
+/// rise.
 #[derive(Debug)]
-pub(super) struct Fences {
+struct OfLane {
     open: Fence,
     done: Fence,
     under_way: VecDeque<(Fence, EventHandle)>,
-    /// Given back, and free behind a fence: lent memory, and what streams use that no event could be recorded on.
-    /// Fences rise.
-    pub(super) waiting: VecDeque<(Fence, AllocationId)>,
+    /// Given back by this lane, and free behind a fence of it: lent memory.
+    waiting: VecDeque<(Fence, AllocationId)>,
+    /// Replays of graphs use its memory, on any stream: only a wait for the card settles it.
+    is_walled: bool,
 }
 
-impl Default for Fences {
-    fn default() -> Fences {
-        Fences {
+impl Default for OfLane {
+    fn default() -> OfLane {
+        OfLane {
             open: Fence::PAST.next(),
             done: Fence::PAST,
             under_way: VecDeque::new(),
             waiting: VecDeque::new(),
+            is_walled: false,
         }
     }
 }
 
+#[derive(Debug, Default)]
+pub(super) struct Fences {
+    lanes: Vec<OfLane>,
+    /// Given back, and used by streams that no event could be recorded on: free after a wait for the card.
+    unknown: Vec<AllocationId>,
+}
+
 impl Fences {
-    /// The fence that covers all work that is queued now.
-    pub(super) fn open(&self) -> Fence {
-        self.open
+    /// A new lane. The fence that covers what it frees now.
+    pub(super) fn add_lane(&mut self) -> Fence {
+        self.lanes.push(OfLane::default());
+        Fence::PAST.next()
     }
 
-    /// The work before this fence, and before every earlier one, is done.
-    pub(super) fn done(&self) -> Fence {
-        if mutants::is(Mutant::LendUnsettled) { Fence::LAST } else { self.done }
+    /// The fence that covers what a lane frees now.
+    pub(super) fn open(&self, lane: LaneId) -> Fence {
+        self.lanes[lane.index()].open
     }
 
-    pub(super) fn is_done(&self, fence: Fence) -> bool {
-        fence <= self.done
+    /// What a lane freed before this fence, and before every earlier one, is settled.
+    pub(super) fn done(&self, lane: LaneId) -> Fence {
+        if mutants::is(Mutant::LendUnsettled) { Fence::LAST } else { self.lanes[lane.index()].done }
+    }
+
+    pub(super) fn is_done(&self, lane: LaneId, fence: Fence) -> bool {
+        fence <= self.lanes[lane.index()].done
+    }
+
+    /// Everything that is given back and waits for fences or for the card.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = AllocationId> + '_ {
+        let behind_turns = self.lanes.iter().flat_map(|lane| lane.waiting.iter().map(|&(_, id)| id));
+        behind_turns.chain(self.unknown.iter().copied())
+    }
+
+    pub(super) fn is_anything_waiting(&self) -> bool {
+        !self.unknown.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty())
+    }
+
+    /// What a lane itself gave back, the last first.
+    pub(super) fn waiting_of(&self, lane: LaneId) -> impl Iterator<Item = AllocationId> + '_ {
+        self.lanes[lane.index()].waiting.iter().rev().map(|&(_, id)| id)
+    }
+
+    /// A lane's own allocation does not wait any more.
+    pub(super) fn forget(&mut self, lane: LaneId, id: AllocationId) {
+        self.lanes[lane.index()].waiting.retain(|&(_, other)| other != id);
+    }
+
+    /// Graphs were replayed with memory of this lane, on streams that nobody named.
+    pub(super) fn wall(&mut self, lane: LaneId) {
+        self.lanes[lane.index()].is_walled = true;
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
-        let mut last = self.done;
-        for &(fence, _) in &self.under_way {
-            if fence <= last || fence >= self.open {
-                return Err(format!("fence {fence} is under way between {last} and {}", self.open));
+        for lane in &self.lanes {
+            let mut last = lane.done;
+            for &(fence, _) in &lane.under_way {
+                if fence <= last || fence >= lane.open {
+                    return Err(format!("fence {fence} is under way between {last} and {}", lane.open));
+                }
+                last = fence;
             }
-            last = fence;
+            if !lane.waiting.iter().is_sorted_by_key(|(fence, _)| fence) {
+                return Err("allocations wait for fences out of order".into());
+            }
         }
-        let rises = self.waiting.iter().is_sorted_by_key(|(fence, _)| fence);
-        if rises { Ok(()) } else { Err("allocations wait for fences out of order".into()) }
+        Ok(())
     }
 }
 
 impl<D: Device> Pool<D> {
-    /// An allocation that was given back is free behind the fence that covers all work of now.
-    pub(super) fn wait_for_fence(&mut self, id: AllocationId) {
+    /// Lent memory that its borrower gave back is free behind the borrower's next turn.
+    pub(super) fn wait_for_turn(&mut self, id: AllocationId) {
+        let lane = self.allocation(id).lane;
         self.allocation_mut(id).waits += 1;
-        self.fences.waiting.push_back((self.fences.open, id));
+        let of = &mut self.fences.lanes[lane.index()];
+        of.waiting.push_back((of.open, id));
+        self.lanes.shard_mut(lane).turn_is_wanted = true;
     }
 
-    /// Records a fence, unless enough are under way or a capture forbids it.
-    pub(super) fn begin_fence(&mut self) {
-        if self.fences.under_way.len() < MOST && (!self.is_quiet() || mutants::is(Mutant::FenceInCapture)) {
-            let _ = self.record_fence();
+    /// What an unknown amount of work uses is free after a wait for the card.
+    pub(super) fn wait_for_card(&mut self, id: AllocationId) {
+        self.allocation_mut(id).waits += 1;
+        self.fences.unknown.push(id);
+    }
+
+    /// A lane's stream asks for memory: the caller has just named it. Records a fence, if somebody needs one.
+    pub(super) fn turn(&mut self, lane: LaneId, stream: StreamHandle) {
+        if std::mem::take(&mut self.lanes.shard_mut(lane).turn_is_wanted) {
+            self.record_fence(lane, stream);
         }
     }
 
-    fn record_fence(&mut self) -> Result<(), DeviceError> {
-        let event = self.device.fence()?;
-        let fence = self.open_next();
-        self.fences.under_way.push_back((fence, event));
-        Ok(())
+    /// [`Pool::turn`] of a lane that misses memory, and may soon be asked for some: what it has free is known to be settled
+    /// then.
+    pub(super) fn turn_ahead(&mut self, lane: LaneId) {
+        let is_lender = self.lanes.len() > 1 && self.options.lending && !self.lanes[lane].pool.is_private();
+        let is_idle = self.fences.lanes[lane.index()].under_way.is_empty();
+        self.lanes.shard_mut(lane).turn_is_wanted |=
+            is_lender && is_idle && self.lanes.shard(lane).has_freed();
+        self.turn(lane, self.lanes[lane].stream);
     }
 
-    /// What is freed from now on is covered by the next fence. The number of this one.
-    fn open_next(&mut self) -> Fence {
-        let next = self.fences.open.next();
-        self.lanes.set_fence(next);
-        std::mem::replace(&mut self.fences.open, next)
+    fn record_fence(&mut self, lane: LaneId, stream: StreamHandle) {
+        self.look_at_lane(lane);
+        let of = &self.fences.lanes[lane.index()];
+        if of.is_walled || of.under_way.len() >= MOST {
+            return;
+        }
+        if let Ok(event) = self.device.record(stream) {
+            let fence = self.open_next(lane);
+            self.fences.lanes[lane.index()].under_way.push_back((fence, event));
+            self.look_at_lane(lane);
+        }
     }
 
-    /// Looks which fences are done, and does what waited for them.
-    pub(super) fn look_at_fences(&mut self) {
-        while let Some(&(fence, event)) = self.fences.under_way.front() {
-            if !matches!(self.device.is_done(event), Ok(true)) {
-                break;
+    /// Lanes of which something waits for a fence that was not recorded yet have one recorded in their next turns.
+    fn want_turns_of_waiting(&mut self) {
+        for (at, of) in self.fences.lanes.iter().enumerate() {
+            if !of.is_walled && of.waiting.back().is_some_and(|(fence, _)| *fence >= of.open) {
+                self.lanes.shard_mut(LaneId::new(at)).turn_is_wanted = true;
             }
-            self.fences.under_way.pop_front();
-            self.pass(fence, event);
+        }
+        for (lane, fence) in self.leaving.fences() {
+            let of = &self.fences.lanes[lane.index()];
+            if !of.is_walled && fence >= of.open {
+                self.lanes.shard_mut(lane).turn_is_wanted = true;
+            }
         }
     }
 
-    fn pass(&mut self, fence: Fence, event: EventHandle) {
-        self.device.discard(event);
-        self.reach(fence);
+    /// What a lane frees from now on is covered by its next fence. The number of this one.
+    fn open_next(&mut self, lane: LaneId) -> Fence {
+        let of = &mut self.fences.lanes[lane.index()];
+        let (fence, open) = (of.open, of.open.next());
+        of.open = open;
+        self.lanes.shard_mut(lane).heaps.iter_mut().for_each(|heap| heap.set_fence(open));
+        fence
     }
 
-    /// The work before a fence is done.
-    fn reach(&mut self, fence: Fence) {
-        self.fences.done = fence;
-        while let Some(&(due, id)) = self.fences.waiting.front()
+    /// Looks which fences of a lane are done, and does what waited for them.
+    fn look_at_lane(&mut self, lane: LaneId) {
+        while let Some(&(fence, event)) = self.fences.lanes[lane.index()].under_way.front() {
+            match self.device.is_done(event) {
+                Ok(true) => {}
+                Ok(false) => return,
+                // It tells nothing: a capture took it in. The fence after it covers the same and more.
+                Err(_) if !mutants::is(Mutant::CapturedIsDone) => {
+                    self.drop_fence(lane, event);
+                    continue;
+                }
+                Err(_) => {}
+            }
+            self.drop_fence(lane, event);
+            self.reach(lane, fence);
+        }
+    }
+
+    fn drop_fence(&mut self, lane: LaneId, event: EventHandle) {
+        self.fences.lanes[lane.index()].under_way.pop_front();
+        self.device.discard(event);
+    }
+
+    /// What a lane freed before a fence is settled.
+    fn reach(&mut self, lane: LaneId, fence: Fence) {
+        self.fences.lanes[lane.index()].done = fence;
+        while let Some(&(due, id)) = self.fences.lanes[lane.index()].waiting.front()
             && due <= fence
         {
-            self.fences.waiting.pop_front();
+            self.fences.lanes[lane.index()].waiting.pop_front();
             self.passed(id);
         }
         self.unmap_leaving();
     }
 
-    /// Frees that wait for fences, and addresses that leave behind them, get one; those that are done are looked at.
-    pub(super) fn tend_fences(&mut self) {
-        self.look_at_fences();
-        let last = self.fences.waiting.back().map(|(fence, _)| *fence).max(self.leaving.last());
-        if last.is_some_and(|fence| fence >= self.fences.open) {
-            self.settle_if_done();
+    /// Looks which fences are done, and does what waited for them.
+    pub(super) fn look_at_fences(&mut self) {
+        for lane in self.lanes.ids() {
+            self.look_at_lane(lane);
         }
-        self.fence_ahead();
+        self.unmap_leaving();
+        self.want_turns_of_waiting();
     }
 
-    /// Where several lanes could lend each other memory, a fence is always under way: what is free is known to be
-    /// settled when it is asked for.
-    pub(super) fn fence_ahead(&mut self) {
-        if self.lanes.len() > 1 && self.options.lending && self.fences.under_way.is_empty() {
-            self.begin_fence();
+    /// A lane looks for memory of the others: those that have some free, used by work as far as the pool knows, record a
+    /// fence in their next turns.
+    pub(super) fn want_turns(&mut self, borrower: LaneId) {
+        for lane in self.lanes.ids().filter(|lane| *lane != borrower) {
+            let of = &self.fences.lanes[lane.index()];
+            if self.lanes[lane].pool.is_private() || of.under_way.len() >= MOST {
+                continue;
+            }
+            let shard = self.lanes.shard_mut(lane);
+            shard.turn_is_wanted |= shard.has_freed();
+            if shard.turn_is_wanted && mutants::is(Mutant::FenceOutOfTurn) {
+                self.record_fence(lane, self.lanes[lane].stream);
+            }
         }
-    }
-
-    /// Settles what is free now where that takes no wait: for lending.
-    pub(super) fn settle_if_done(&mut self) {
-        self.look_at_fences();
-        self.begin_fence();
-        self.look_at_fences();
     }
 
     /// Waits on the host until all work that is queued now is done: then everything that is free is settled.
     ///
     /// # Errors
-    /// During a capture, and where the device fails.
+    /// During a capture that the caller told of, and where the device fails.
     pub(super) fn settle_now(&mut self) -> Result<(), DeviceError> {
-        if self.is_quiet() && !mutants::is(Mutant::TrimInCapture) {
+        if self.quiet && !mutants::is(Mutant::TrimInCapture) {
             return Err(DeviceError::OutOfMemory);
         }
         if mutants::is(Mutant::DeadLane) {
@@ -161,27 +268,19 @@ impl<D: Device> Pool<D> {
             }
         }
         self.stats.waits += 1;
-        if self.record_fence().is_err() {
-            return self.settle_without_fences();
-        }
-        while let Some((fence, event)) = self.fences.under_way.pop_front() {
-            if let Err(error) = self.device.wait(event) {
-                self.fences.under_way.push_front((fence, event));
-                return Err(error);
-            }
-            self.pass(fence, event);
-        }
-        Ok(())
-    }
-
-    /// [`Pool::settle_now`] where the device has no fences.
-    fn settle_without_fences(&mut self) -> Result<(), DeviceError> {
         self.device.wait_for_all()?;
-        for (_, event) in std::mem::take(&mut self.fences.under_way) {
-            self.device.discard(event);
+        for lane in self.lanes.ids() {
+            while let Some(&(_, event)) = self.fences.lanes[lane.index()].under_way.front() {
+                self.drop_fence(lane, event);
+            }
+            let fence = self.open_next(lane);
+            self.fences.lanes[lane.index()].is_walled = false;
+            self.reach(lane, fence);
         }
-        let fence = self.open_next();
-        self.reach(fence);
+        for id in std::mem::take(&mut self.fences.unknown) {
+            self.passed(id);
+        }
+        self.unmap_leaving();
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ impl<D: Device> Pool<D> {
     }
 
     fn trim_where(&mut self, is_trimmed: impl Fn(&Self, HeapId) -> bool) -> u64 {
-        if self.is_quiet() && !mutants::is(Mutant::TrimInCapture) {
+        if self.quiet && !mutants::is(Mutant::TrimInCapture) {
             return 0;
         }
         let before = self.stats.reserved.current;
@@ -63,13 +63,11 @@ impl<D: Device> Pool<D> {
     }
 
     fn trim_behind(&mut self, is_of_all: bool) -> u64 {
-        if self.is_quiet() {
+        if self.quiet {
             return 0;
         }
         let before = self.stats.reserved.current;
         self.poll();
-        self.settle_if_done();
-        let done = self.fences.done();
         let is_wanted = |pool: PoolKey| is_of_all || pool.is_private();
         let heaps = self.lanes.heap_ids().filter(|heap| is_wanted(self.lanes[heap.lane()].pool));
         let heaps: Vec<HeapId> = heaps.filter(|&heap| self.is_trimmed(heap)).collect();
@@ -81,6 +79,7 @@ impl<D: Device> Pool<D> {
             }
         }
         for heap in heaps {
+            let done = self.fences.done(heap.lane());
             self.give_back_where(heap, u64::MAX, |page| page.freed <= done);
         }
         if is_of_all {
@@ -97,20 +96,32 @@ impl<D: Device> Pool<D> {
 
     /// Gives back what work used when a soft limit was passed. False: that work is not done yet.
     pub(super) fn pay_owed(&mut self) -> bool {
-        let Some(due) = self.owed else { return true };
-        if self.is_quiet() {
-            return false;
-        }
-        if due == self.fences.open() {
-            self.begin_fence();
+        if self.quiet {
+            return self.owed.is_empty();
         }
         self.poll();
-        if !self.fences.is_done(due) {
-            return false;
+        let before = self.owed.len();
+        let mut owed = std::mem::take(&mut self.owed);
+        owed.retain(|&(lane, due)| !self.fences.is_done(lane, due));
+        let is_more_settled = owed.len() < before;
+        self.owed = owed;
+        if is_more_settled {
+            self.trim_behind_work();
         }
-        self.owed = None;
-        self.trim_behind_work();
-        true
+        self.owed.is_empty()
+    }
+
+    /// What lanes have free now goes back to the device behind their next turns.
+    pub(super) fn owe(&mut self) {
+        for lane in self.lanes.ids() {
+            let due = self.fences.open(lane);
+            let shard = self.lanes.shard_mut(lane);
+            let has_free = shard.heaps.iter().any(|heap| heap.pages().iter().any(Page::is_free));
+            if has_free && !self.owed.iter().any(|(owing, _)| *owing == lane) {
+                shard.turn_is_wanted = true;
+                self.owed.push((lane, due));
+            }
+        }
     }
 
     /// Whether what is free in a heap may be given back: a private pool that is used keeps it, since graphs remember
@@ -170,12 +181,13 @@ impl<D: Device> Pool<D> {
         if !pool.is_private() || !self.released.insert(pool) || mutants::is(Mutant::ForgetReplays) {
             return;
         }
-        let fence = self.fences.open();
         let heaps: Vec<HeapId> = {
             let of = |heap: &HeapId| self.lanes[heap.lane()].pool == pool;
             self.lanes.heap_ids().filter(of).collect()
         };
         for heap in heaps {
+            self.fences.wall(heap.lane());
+            let fence = self.fences.open(heap.lane());
             self.heap_mut(heap).used_until(fence);
         }
     }

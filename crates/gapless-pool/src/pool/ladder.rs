@@ -78,7 +78,7 @@ impl<D: Device> Pool<D> {
         if let Some(place) = self.as_it_lies(asked) {
             return Ok(place);
         }
-        if self.is_quiet() {
+        if self.quiet {
             return Err(error);
         }
         for rung in Rung::ALL {
@@ -238,8 +238,8 @@ impl<D: Device> Pool<D> {
         for (_, queue) in self.pending.by_stream() {
             pending.extend(queue.iter().map(|waiting| (waiting.order, waiting.id)));
         }
-        // A fence is behind everything.
-        pending.extend(self.fences.waiting.iter().map(|&(fence, id)| (u64::MAX / 2 + fence.number(), id)));
+        // What waits for the card is behind everything.
+        pending.extend(self.fences.waiting().enumerate().map(|(at, id)| (u64::MAX / 2 + at as u64, id)));
         // Several streams may use one: it is as old as the newest of them.
         pending.sort_unstable_by_key(|&(order, id)| (id.shard, id.slot, std::cmp::Reverse(order)));
         pending.dedup_by_key(|&mut (_, id)| id);

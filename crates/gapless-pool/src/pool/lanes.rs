@@ -117,13 +117,6 @@ impl Lanes {
         shard.tally.reset();
     }
 
-    /// What is freed from now on is covered by this fence.
-    pub(super) fn set_fence(&mut self, fence: Fence) {
-        for heap in self.shards_mut().flat_map(|shard| &mut shard.heaps) {
-            heap.set_fence(fence);
-        }
-    }
-
     /// Exchanges the first shards for those of `others` that are `wanted`.
     pub(super) fn exchange<'a>(
         &mut self,

@@ -1,34 +1,39 @@
-//! Addresses that leave: nobody will use them again, but work that is queued may. They are unmapped once a fence says
-//! that it is done, in the order in which they left. So a page is released behind every window that had it mapped.
+//! Addresses that leave: nobody will use them again, but work that is queued may. They are unmapped once a fence of
+//! their lane says that it is done. A page is released behind every window that had it mapped.
 
 use super::Pool;
 use crate::device::{Device, PageHandle};
 use crate::heap::Page;
-use crate::ids::{Fence, HeapId, PageId};
+use crate::ids::{Fence, HeapId, LaneId, PageId};
 use crate::mutants::{self, Mutant};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 /// What leaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum What {
-    /// A window, whose addresses can be used again.
-    Window,
+    /// A window, whose addresses can be used again, and the pages that it has mapped.
+    Window(Vec<PageHandle>),
     /// A page's home in a heap. The page itself goes back to the device, or lives on elsewhere.
     Home { heap: HeapId, page: Option<PageHandle> },
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Settled once this fence of this lane is done: only its requests were served at these addresses, or what other lanes
+/// had there was waited for.
+#[derive(Clone, Debug)]
 struct Gone {
+    lane: LaneId,
     fence: Fence,
     addr: u64,
     size: u64,
     what: What,
 }
 
-/// Invariant: fences rise.
+/// Invariant: `in_windows[page]` counts the windows in `queue` that have the page mapped.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     queue: VecDeque<Gone>,
+    in_windows: FxHashMap<PageHandle, u32>,
     /// Bytes of pages that will be released: held until then.
     pub(super) bytes: u64,
 }
@@ -36,20 +41,62 @@ pub(super) struct Leaving {
 impl Leaving {
     /// Whether a window is among them.
     pub(super) fn has_windows(&self) -> bool {
-        self.queue.iter().any(|gone| matches!(gone.what, What::Window))
+        self.queue.iter().any(|gone| matches!(gone.what, What::Window(_)))
     }
 
-    /// The fence that the last one waits for.
-    pub(super) fn last(&self) -> Option<Fence> {
-        self.queue.back().map(|gone| gone.fence)
+    /// The fences that they wait for.
+    pub(super) fn fences(&self) -> impl Iterator<Item = (LaneId, Fence)> + '_ {
+        self.queue.iter().map(|gone| (gone.lane, gone.fence))
+    }
+
+    /// Whether something of a lane is among them.
+    pub(super) fn has(&self, lane: LaneId) -> bool {
+        self.queue.iter().any(|gone| gone.lane == lane)
+    }
+
+    fn add(&mut self, gone: Gone) {
+        if let What::Window(pages) = &gone.what {
+            for &page in pages {
+                *self.in_windows.entry(page).or_default() += 1;
+            }
+        }
+        self.queue.push_back(gone);
+    }
+
+    fn take(&mut self, at: usize) -> Option<Gone> {
+        let gone = self.queue.remove(at)?;
+        if let What::Window(pages) = &gone.what {
+            for page in pages {
+                if let Some(count) = self.in_windows.get_mut(page) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.in_windows.remove(page);
+                    }
+                }
+            }
+        }
+        Some(gone)
+    }
+
+    /// Whether a window still has the page mapped that goes with this.
+    fn is_held(&self, gone: &Gone) -> bool {
+        let What::Home { page: Some(page), .. } = gone.what else { return false };
+        self.in_windows.contains_key(&page) && !mutants::is(Mutant::ReleaseBeforeWindows)
     }
 }
 
 impl<D: Device> Pool<D> {
-    /// A window's addresses leave: it is in no set any more. Fence `freed` covers all work that used it.
-    pub(super) fn window_leaves(&mut self, addr: u64, size: u64, freed: Fence) {
+    /// The addresses of a lane's window leave: it is in no set any more. Fence `freed` of the lane covers all work that
+    /// used it.
+    pub(super) fn window_leaves(
+        &mut self,
+        lane: LaneId,
+        (addr, size): (u64, u64),
+        freed: Fence,
+        pages: Vec<PageHandle>,
+    ) {
         let fence = if mutants::is(Mutant::RetireUnderWork) { Fence::PAST } else { freed };
-        self.leave(Gone { fence, addr, size, what: What::Window });
+        self.leave(Gone { lane, fence, addr, size, what: What::Window(pages) });
     }
 
     /// The home of a page leaves: its heap has given it up. With `page`, that goes back to the device; without, it was
@@ -63,31 +110,38 @@ impl<D: Device> Pool<D> {
             self.log_pages(heap, addr, size, false);
         }
         let fence = if mutants::is(Mutant::MoveUnderWork) { Fence::PAST } else { freed };
-        self.leave(Gone { fence, addr, size, what: What::Home { heap, page } });
+        self.leave(Gone { lane: heap.lane(), fence, addr, size, what: What::Home { heap, page } });
     }
 
     fn leave(&mut self, gone: Gone) {
-        let fence = self.leaving.last().map_or(gone.fence, |last| last.max(gone.fence));
-        self.leaving.queue.push_back(Gone { fence, ..gone });
+        if gone.fence >= self.fences.open(gone.lane) {
+            self.lanes.shard_mut(gone.lane).turn_is_wanted = true;
+        }
+        self.leaving.add(gone);
         self.unmap_leaving();
     }
 
     /// Unmaps what no work uses any more.
     pub(super) fn unmap_leaving(&mut self) {
-        while let Some(&Gone { fence, addr, size, what }) = self.leaving.queue.front() {
-            if !self.fences.is_done(fence) {
-                return;
+        let mut at = 0;
+        while let Some(gone) = self.leaving.queue.get(at) {
+            let Gone { lane, fence, addr, size, .. } = *gone;
+            if !self.fences.is_done(lane, fence) || self.leaving.is_held(gone) {
+                at += 1;
+                continue;
             }
             // A driver that refuses is asked again later: a page may not go while it is mapped.
             if self.device.unmap(addr, size).is_err() {
                 return;
             }
-            self.leaving.queue.pop_front();
-            match what {
-                What::Window => {
+            let Some(gone) = self.leaving.take(at) else { return };
+            match gone.what {
+                What::Window(_) => {
                     if !mutants::is(Mutant::AddressesLeak) {
                         self.windows.ranges.give(addr, size);
                     }
+                    // A page that waited for it may have come before it.
+                    at = 0;
                 }
                 What::Home { heap, page } => {
                     if let Some(at) = self.heap(heap).page_of(addr) {

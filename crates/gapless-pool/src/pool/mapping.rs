@@ -76,13 +76,12 @@ impl<D: Device> Pool<D> {
         if !self.has_windows(self.lanes[lane].pool) {
             return None;
         }
-        let done = self.fences.done();
         let mut around: FxHashMap<HeapId, Vec<u32>> = FxHashMap::default();
         let mut fits = |window: &WindowId| {
             self.parts(self.windows.get(*window), size).into_iter().all(|Part { heap, page, addr, bytes }| {
                 let home = self.heap(heap);
                 let page = home.page(page);
-                if heap.lane() != lane && page.freed > done {
+                if heap.lane() != lane && page.freed > self.fences.done(heap.lane()) {
                     return false;
                 }
                 // Part of a page that others hold some of: look closer.
@@ -204,13 +203,18 @@ impl<D: Device> Pool<D> {
     /// Lets go of a window that is in no set: its addresses leave.
     pub(super) fn drop_window(&mut self, id: WindowId) {
         let Some(window) = self.windows.remove(id) else { return };
-        let mut freed = Fence::PAST;
+        let (lane, mut freed, mut pages) =
+            (window.lane(), Fence::PAST, Vec::with_capacity(window.pages().len()));
         for (heap, page) in window.pages() {
             let page = self.heap_mut(*heap).page_mut(*page);
             page.windows -= 1;
-            freed = freed.max(page.freed);
+            pages.extend(page.handle);
+            // What lay in pages of other lanes too was waited for before it was free.
+            if heap.lane() == lane {
+                freed = freed.max(page.freed);
+            }
         }
-        self.window_leaves(window.base(), window.mapped(), freed);
+        self.window_leaves(lane, (window.base(), window.mapped()), freed, pages);
     }
 
     /// Pages that the device has mapped somewhere and does not take away again: they are never given back.

@@ -35,7 +35,8 @@ impl<D: Device> Pool<D> {
     #[cold]
     pub(super) fn miss(&mut self, lane: LaneId, heap: HeapId, size: u64) -> Result<Place, DeviceError> {
         self.clock += 1;
-        self.tend_fences();
+        self.turn_ahead(lane);
+        self.look_at_fences();
         self.retire();
         if self.lanes[lane].pool.is_private() {
             return self.miss_in_private(lane, heap, size);
@@ -196,16 +197,18 @@ impl<D: Device> Pool<D> {
         if !self.lanes.ids().filter(is_lender).any(has_some) {
             return None;
         }
-        self.settle_if_done();
-        let done = self.fences.done();
+        self.look_at_fences();
         let is_lender = |&other: &LaneId| other != lane && !self.lanes[other].pool.is_private();
         let lenders = self.lanes.ids().filter(is_lender);
         let fits = lenders.filter_map(|other| {
             let heap = class(other);
-            let (free, addr) = self.heap(heap).fits_settled(size, done, TRIES)?;
+            let (free, addr) = self.heap(heap).fits_settled(size, self.fences.done(other), TRIES)?;
             Some((free, heap, addr))
         });
-        let (_, heap, addr) = fits.min().filter(|(free, ..)| *free < most)?;
+        let Some((_, heap, addr)) = fits.min().filter(|(free, ..)| *free < most) else {
+            self.want_turns(lane);
+            return None;
+        };
         let block = self.heap_mut(heap).take_at(addr, size)?;
         self.stats.lent += 1;
         Some(Place::Home { heap, block })
@@ -214,12 +217,12 @@ impl<D: Device> Pool<D> {
     /// What the lane itself gave back last and is not its owner's again: in the order of its own stream it can have
     /// it at once.
     fn take_back(&mut self, lane: LaneId, size: u64) -> Option<Place> {
-        let is_it = |&&(_, id): &&(Fence, AllocationId)| {
+        let is_it = |&id: &AllocationId| {
             let allocation = self.allocation(id);
-            allocation.lane == lane && allocation.size == size && allocation.is_lent_only
+            allocation.size == size && allocation.is_lent_only
         };
-        let &(_, id) = self.fences.waiting.iter().rev().take(TAKEN_BACK).find(is_it)?;
-        self.fences.waiting.retain(|&(_, other)| other != id);
+        let id = self.fences.waiting_of(lane).take(TAKEN_BACK).find(is_it)?;
+        self.fences.forget(lane, id);
         self.allocation_mut(id).waits -= 1;
         Some(self.end(id))
     }
@@ -232,7 +235,8 @@ impl<D: Device> Pool<D> {
     /// What is free in the lane's own heap, or in those of other lanes that may lend.
     pub(super) fn free_pieces(&mut self, lane: LaneId, whose: Whose) -> Pieces {
         if whose == Whose::Lent && self.lanes.len() > 1 && self.options.lending {
-            self.settle_if_done();
+            self.look_at_fences();
+            self.want_turns(lane);
         }
         self.pieces(lane, whose)
     }
@@ -241,14 +245,14 @@ impl<D: Device> Pool<D> {
     pub(super) fn pieces(&self, lane: LaneId, whose: Whose) -> Pieces {
         let own = self.lanes[lane];
         let mut found = Pieces::default();
-        // What is the lane's own is settled for it.
-        let done = if whose == Whose::Lent { self.fences.done() } else { Fence::LAST };
         for (at, other) in self.lanes.iter() {
             let is_own = at == lane;
             let apart = own.pool.is_private() || other.pool.is_private() || !self.options.lending;
             if is_own != (whose == Whose::Own) || (!is_own && apart) {
                 continue;
             }
+            // What is the lane's own is settled for it.
+            let done = if whose == Whose::Lent { self.fences.done(at) } else { Fence::LAST };
             let heap = at.large();
             let large = self.heap(heap);
             for id in large.free_blocks(FRAGMENT) {

@@ -7,8 +7,8 @@
 //! * A **shard** is a lane's heaps and counters, which a thread can use without the rest of the pool (`shard.rs`).
 //! * A **window** is a second range of addresses, where free pages lie side by side ([`windows`]).
 //! * A **pending** free waits until other streams are done with its block ([`pending`]).
-//! * A **fence** is an event after the present work of every stream ([`fences`]). Memory is **settled** when a fence
-//!   shows that no work uses it. Only settled memory is **lent** to another lane.
+//! * A **fence** of a lane is an event on its stream, recorded when the stream asks for memory ([`fences`]). Memory is
+//!   **settled** when a fence shows that no work uses it. Only settled memory is **lent** to another lane.
 //!
 //! Lanes, heaps, pages, windows and fences have numbers of their own types (`ids.rs`). Sizes and addresses are `u64`,
 //! in bytes. [`Lanes`], [`Windows`], [`Pending`], [`Fences`] and [`Heap`] each state their invariants as equations and
@@ -159,14 +159,12 @@ pub struct Pool<D> {
     emptied: growth::Emptied,
     /// Private pools that have no windows, since they may sleep.
     stays_home: BTreeSet<PoolKey>,
-    /// A soft limit was passed: what is free goes back once this fence is done.
-    owed: Option<Fence>,
+    /// A soft limit was passed: what lanes have free goes back once these fences are done.
+    owed: Vec<(LaneId, Fence)>,
     /// Pools whose memory sleeps.
     sleepers: Sleepers,
     /// The caller says that a capture is open.
     quiet: bool,
-    /// Who asks for memory now.
-    asking: Option<StreamHandle>,
     clock: u64,
     stats: Stats,
     /// The most that was active since it was last asked for; see [`Pool::take_crest`].
@@ -193,10 +191,9 @@ impl<D: Device> Pool<D> {
             released: BTreeSet::new(),
             emptied: growth::Emptied::NEVER,
             stays_home: BTreeSet::new(),
-            owed: None,
+            owed: Vec::new(),
             sleepers: Sleepers::default(),
             quiet: false,
-            asking: None,
             clock: 0,
             stats: Stats::default(),
             crest: 0,
@@ -312,11 +309,6 @@ impl<D: Device> Pool<D> {
         self.quiet = quiet;
     }
 
-    /// Whether a capture is open: one that the caller told of, or one that the device sees.
-    fn is_quiet(&self) -> bool {
-        self.quiet || (self.device.sees_capture(self.asking) && !mutants::is(Mutant::FenceInRawCapture))
-    }
-
     // ---- requests ----
 
     /// Memory for `size` bytes, to be used on `stream`.
@@ -343,9 +335,9 @@ impl<D: Device> Pool<D> {
             return Err(AllocError::OutOfMemory { size, device: DeviceError::OutOfMemory });
         }
         let rounded = rounded(size);
-        self.asking = Some(stream);
-        let served = self.ask(budget, rounded).and_then(|()| self.serve(size, rounded, stream, pool, budget));
-        self.asking = None;
+        let served = self
+            .ask(budget, rounded, stream, pool)
+            .and_then(|()| self.serve(size, rounded, stream, pool, budget));
         served.map_err(|device| AllocError::OutOfMemory { size, device })
     }
 
@@ -358,6 +350,7 @@ impl<D: Device> Pool<D> {
         budget: Option<&'static Budget>,
     ) -> Result<u64, DeviceError> {
         let lane = self.lane(stream, pool)?;
+        self.turn(lane, stream);
         if self.supplied.has(pool) {
             return self.serve_supplied(lane, size, rounded, budget);
         }
@@ -424,10 +417,10 @@ impl<D: Device> Pool<D> {
         for stream in uses {
             is_known &= self.wait_for(stream, id);
         }
-        // Lent memory is its owner's again when no work uses it any more; so is what a stream uses that no event
-        // could be recorded on.
+        // Lent memory is its owner's again when no work uses it any more.
         let is_lent = self.is_lent(id) && !mutants::is(Mutant::ReturnUnsettled);
-        if is_lent || !(is_known || mutants::is(Mutant::FailedRecordIsDone)) {
+        let is_unknown = !(is_known || mutants::is(Mutant::FailedRecordIsDone));
+        if is_lent || is_unknown {
             self.allocation_mut(id).is_lent_only = had_no_uses;
             if had_no_uses {
                 self.count_unrequested(id);
@@ -436,10 +429,12 @@ impl<D: Device> Pool<D> {
                     self.log_completed(id);
                 }
             }
-            self.wait_for_fence(id);
         }
-        if !had_no_uses {
-            self.fence_ahead();
+        if is_lent {
+            self.wait_for_turn(id);
+        }
+        if is_unknown {
+            self.wait_for_card(id);
         }
         if self.allocation(id).waits == 0 {
             self.complete(id);
@@ -538,8 +533,7 @@ impl<D: Device> Pool<D> {
         if heap.lane() == lane {
             self.heap_mut(heap).release(block);
         } else {
-            let done = self.fences.done();
-            self.heap_mut(heap).release_behind(block, done);
+            self.heap_mut(heap).release_behind(block, Fence::PAST);
         }
     }
 }

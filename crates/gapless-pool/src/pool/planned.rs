@@ -95,7 +95,7 @@ impl<D: Device> Pool<D> {
             }
         }
         let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
-        if steps.plan(at).state == State::Ready && !self.is_quiet() {
+        if steps.plan(at).state == State::Ready && !self.quiet {
             self.arm(lane, at);
         }
     }

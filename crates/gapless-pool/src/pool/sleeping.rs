@@ -181,7 +181,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When the pools cannot sleep now. Nothing has changed then.
     pub fn begin_sleep(&mut self, pools: &[PoolKey]) -> Result<Vec<(u64, u64)>, SleepError> {
-        if self.is_quiet() {
+        if self.quiet {
             return Err(SleepError::Captured);
         }
         if pools.iter().any(|pool| self.sleeps(*pool)) {
@@ -206,7 +206,7 @@ impl<D: Device> Pool<D> {
         let ids = self.ids_of(pools);
         // No fence covers the work of another context.
         let uses = ids.iter().flat_map(|id| &self.allocation(*id).uses);
-        if let Some(&stream) = uses.clone().find(|stream| !self.device.is_fenced(**stream)) {
+        if let Some(&stream) = uses.clone().find(|stream| !self.device.is_covered(**stream)) {
             return Err(SleepError::InUse(Some(stream)));
         }
         if let Some(&id) = ids.iter().find(|id| self.allocation(**id).waits > 0) {
@@ -308,7 +308,7 @@ impl<D: Device> Pool<D> {
         spare: u64,
         most: u64,
     ) -> Result<Vec<(u64, u64)>, SleepError> {
-        if self.is_quiet() {
+        if self.quiet {
             return Err(SleepError::Captured);
         }
         if pools.iter().any(|pool| self.sleepers.phase(*pool) != Some(Phase::Asleep)) {
@@ -373,7 +373,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// When there is not enough, or the device refuses: the pools sleep on, whole.
     pub fn begin_wake(&mut self, pools: &[PoolKey]) -> Result<Vec<(u64, u64)>, SleepError> {
-        if self.is_quiet() {
+        if self.quiet {
             return Err(SleepError::Captured);
         }
         if pools.iter().any(|pool| self.sleepers.phase(*pool) != Some(Phase::Asleep)) {

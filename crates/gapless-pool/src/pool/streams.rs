@@ -30,7 +30,8 @@ impl<D: Device> Pool<D> {
             lane
         } else {
             let (addr, ranges) = self.reserve_ranges()?;
-            self.lanes.add(owner, addr, ranges, self.fences.open())
+            let fence = self.fences.add_lane();
+            self.lanes.add(owner, addr, ranges, fence)
         };
         self.set_steps(lane);
         Ok(lane)
@@ -70,6 +71,7 @@ impl<D: Device> Pool<D> {
         let empty = |pool: &Self, lane: LaneId| {
             let shard = pool.lanes.shard(lane);
             shard.allocations.is_empty()
+                && !pool.leaving.has(lane)
                 && !pool.supplied.holds_of(shard.pool)
                 && shard.heaps.iter().all(|heap| heap.pages().iter().all(Page::is_hole))
         };
@@ -82,7 +84,7 @@ impl<D: Device> Pool<D> {
         if self.lanes.len() < MANY || mutants::is(Mutant::AddressesLeak) {
             return None;
         }
-        self.tend_fences();
+        self.look_at_fences();
         let unused = self.lanes.ids().find(|&lane| self.is_unused(lane))?;
         self.drop_idle_windows_of(unused);
         for heap in [unused.small(), unused.large()] {
@@ -94,7 +96,7 @@ impl<D: Device> Pool<D> {
     /// Whether a stream's lane of the default pool has nothing allocated, and no work uses its memory.
     fn is_unused(&self, lane: LaneId) -> bool {
         let shard = self.lanes.shard(lane);
-        let done = self.fences.done();
+        let done = self.fences.done(lane);
         let settled = |page: &Page| {
             (page.handle.is_none() && !page.is_asleep)
                 || (page.is_free() && page.windows == 0 && page.freed <= done)

@@ -156,7 +156,7 @@ impl<D: Device> Pool<D> {
     /// They agree with the segments. Peaks are those of [`Pool::stats`].
     pub fn stats_shown(&self) -> Stats {
         let mut stats = self.stats;
-        for a in self.fences.waiting.iter().map(|&(_, id)| self.allocation(id)).filter(|a| a.is_lent_only) {
+        for a in self.fences.waiting().map(|id| self.allocation(id)).filter(|a| a.is_lent_only) {
             let class = &mut stats.classes[a.place.class(a.size)];
             class.active_blocks.sub(1);
             class.active.sub(a.size);

@@ -3,17 +3,12 @@
 use super::pending::Waiting;
 use super::{AllocationId, FreeError, Pool};
 use crate::device::{Device, EventHandle, StreamHandle};
-use crate::mutants::{self, Mutant};
 use crate::shard::Shard;
 
 impl<D: Device> Pool<D> {
     /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a stream
     /// that no event can be recorded on, one that is being captured or that is gone.
     pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) -> bool {
-        // The fence that comes after a capture covers what the stream does now, unless it is of another context.
-        if self.quiet && self.device.is_fenced(stream) && !mutants::is(Mutant::RecordInCapture) {
-            return false;
-        }
         let Ok(event) = self.device.record(stream) else { return false };
         self.allocation_mut(id).waits += 1;
         self.pending.add(stream, event, id);
@@ -23,7 +18,7 @@ impl<D: Device> Pool<D> {
     /// Whether something waits for work to be done.
     #[inline]
     pub fn is_waiting_for_work(&self) -> bool {
-        !self.pending.is_empty() || !self.fences.waiting.is_empty()
+        !self.pending.is_empty() || self.fences.is_anything_waiting()
     }
 
     /// Completes what no stream uses any more. Requests do it too.
@@ -34,14 +29,14 @@ impl<D: Device> Pool<D> {
                     Ok(true) => {}
                     Ok(false) => break,
                     // An event that tells nothing: a capture that nobody told of has taken it in.
-                    Err(_) if self.device.is_fenced(stream) => self.wait_for_fence(id),
+                    Err(_) if self.device.is_covered(stream) => self.wait_for_card(id),
                     Err(_) => break,
                 }
                 self.pending.pop(queue);
                 self.passed_event(event, id);
             }
         }
-        self.tend_fences();
+        self.look_at_fences();
         self.lanes.shards_mut().for_each(Shard::has_looked);
         if self.pending.is_empty() {
             self.lanes.shards_mut().for_each(Shard::poll_soon);
@@ -85,7 +80,7 @@ impl<D: Device> Pool<D> {
                 self.passed_event(event, id);
             }
         }
-        if !self.fences.waiting.is_empty() {
+        if self.fences.is_anything_waiting() {
             let _ = self.settle_now();
         }
     }
@@ -106,7 +101,7 @@ impl<D: Device> Pool<D> {
                 self.passed_event(event, id);
             }
         }
-        if self.fences.waiting.iter().any(|&(_, waiting)| waiting == id) {
+        if self.fences.waiting().any(|waiting| waiting == id) {
             let _ = self.settle_now();
         }
     }

@@ -78,7 +78,7 @@ impl<D: Device> Pool<D> {
             waste.held += page.size;
             if page.is_free() {
                 waste.whole += page.size;
-                waste.unsettled += if self.fences.is_done(page.freed) { 0 } else { page.size };
+                waste.unsettled += if self.fences.is_done(at.lane(), page.freed) { 0 } else { page.size };
                 waste.in_windows += if page.windows > 0 { page.size } else { 0 };
             } else if page.size == GRANULE {
                 waste.in_fine += bytes;

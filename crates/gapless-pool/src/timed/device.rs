@@ -3,14 +3,17 @@
 use super::clock::Clock;
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT};
 use super::violation::Rule;
-use super::world::{PER_THREAD, World};
+use super::world::{Event, PER_THREAD, World};
 use crate::device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+use crate::marks::{self, Calls};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// What a driver answers to a handle that it cannot use.
 const INVALID_HANDLE: DeviceError = DeviceError::Driver(400);
 const FAILED: DeviceError = DeviceError::Driver(999);
+/// What it answers to a question about an event that a capture took in.
+const CAPTURED_EVENT: DeviceError = DeviceError::Driver(1);
 
 /// The allocator's view of a [`World`].
 #[derive(Clone, Debug)]
@@ -40,7 +43,9 @@ impl World {
         }
     }
 
-    fn record(&mut self, handle: u64) -> Result<u64, DeviceError> {
+    /// Records an event on a stream, whether it is captured or not.
+    fn record(&mut self, event: u64, handle: u64) -> Result<(), DeviceError> {
+        self.enter();
         self.counts.records += 1;
         let Some(line) = self.line_of(handle) else {
             if !self.call.announced.contains(&handle) {
@@ -51,41 +56,61 @@ impl World {
             }
             return Err(INVALID_HANDLE);
         };
-        if self.is_captured(line) {
-            self.broken((
-                Rule::RecordInCapture,
-                format!("an event is recorded on stream {handle}, which is captured"),
-            ));
-            return Err(FAILED);
-        }
         // Nothing else covers a stream of another context.
         let is_ours = self.streams.line(line).context != OTHER_CONTEXT;
         if (is_ours && self.fails()) || handle == PER_THREAD {
             return Err(INVALID_HANDLE);
         }
+        let capture = self.capture_of(line);
+        self.counts.captured_records += u64::from(capture.is_some());
         let clock = self.streams.line(line).clock.clone();
-        Ok(self.event(clock))
+        self.events.insert(event, Event { clock, capture });
+        Ok(())
     }
 
-    fn event(&mut self, clock: Clock) -> u64 {
-        self.next_event += 1;
-        self.events.insert(self.next_event, clock);
-        self.next_event
-    }
-
+    /// What an event stands for, for a question about it or a wait.
     fn clock_of(&mut self, event: EventHandle) -> Result<Clock, DeviceError> {
+        self.enter();
         // A capture does not mind who looks at events that are not its own (seen on an H200, in all three modes).
-        if let Some(clock) = self.events.get(&event.0) {
-            return Ok(clock.clone());
+        match self.events.get(&event.0).cloned() {
+            Some(Event { clock, capture: None }) => Ok(clock),
+            Some(Event { capture: Some(capture), .. }) => {
+                if self.is_open(capture) {
+                    let text = format!("event {} is asked about, and belongs to an open capture", event.0);
+                    self.broken((Rule::CaptureHarmed, text));
+                }
+                Err(CAPTURED_EVENT)
+            }
+            None => {
+                self.broken((Rule::UnknownEvent, format!("event {} is not there", event.0)));
+                Err(INVALID_HANDLE)
+            }
         }
-        self.broken((Rule::UnknownEvent, format!("event {} is not there", event.0)));
-        Err(INVALID_HANDLE)
+    }
+}
+
+/// One mark, call by call.
+struct Mark<'a> {
+    world: &'a mut World,
+    event: u64,
+    stream: u64,
+}
+
+impl Calls for Mark<'_> {
+    fn record(&mut self) -> Result<(), DeviceError> {
+        self.world.record(self.event, self.stream)
+    }
+
+    fn is_captured(&mut self) -> bool {
+        self.world.enter();
+        self.world.line_of(self.stream).is_some_and(|line| self.world.is_captured(line))
     }
 }
 
 impl Device for TimedDevice {
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
         let mut world = self.0.borrow_mut();
+        world.enter();
         if world.fails() {
             return Err(DeviceError::OutOfMemory);
         }
@@ -103,6 +128,7 @@ impl Device for TimedDevice {
 
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
         let mut world = self.0.borrow_mut();
+        world.enter();
         if world.fails() {
             return Err(DeviceError::OutOfMemory);
         }
@@ -111,12 +137,14 @@ impl Device for TimedDevice {
 
     fn release(&mut self, page: PageHandle, size: u64) {
         let world = &mut *self.0.borrow_mut();
+        world.enter();
         let result = world.memory.release(page.0, size, &world.host);
         world.keeps(result);
     }
 
     fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError> {
         let mut world = self.0.borrow_mut();
+        world.enter();
         if world.fails() {
             return Err(FAILED);
         }
@@ -128,6 +156,7 @@ impl Device for TimedDevice {
 
     fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
         let mut world = self.0.borrow_mut();
+        world.enter();
         if world.fails() {
             return Err(FAILED);
         }
@@ -137,6 +166,7 @@ impl Device for TimedDevice {
 
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
         let world = &mut *self.0.borrow_mut();
+        world.enter();
         if world.fails() {
             return Err(FAILED);
         }
@@ -148,7 +178,16 @@ impl Device for TimedDevice {
     }
 
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
-        self.0.borrow_mut().record(stream.0).map(EventHandle)
+        let world = &mut *self.0.borrow_mut();
+        world.next_event += 1;
+        let event = world.next_event;
+        match marks::mark(&mut Mark { world, event, stream: stream.0 }) {
+            Ok(()) => Ok(EventHandle(event)),
+            Err(error) => {
+                world.events.remove(&event);
+                Err(error)
+            }
+        }
     }
 
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
@@ -168,7 +207,7 @@ impl Device for TimedDevice {
         let mut world = self.0.borrow_mut();
         let clock = world.clock_of(event)?;
         world.counts.waits += 1;
-        if world.is_capturing() {
+        if world.capture.is_some() {
             world.broken((Rule::WaitInCapture, "the host waits during a capture".to_owned()));
         }
         if !world.streams.is_done(&clock) && !world.call.may_wait && !world.call.had_failure {
@@ -181,26 +220,25 @@ impl Device for TimedDevice {
         Ok(())
     }
 
-    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
+    fn wait_for_all(&mut self) -> Result<(), DeviceError> {
         let mut world = self.0.borrow_mut();
-        if world.is_capturing() {
-            world.broken((Rule::FenceInCapture, "a fence is made during a capture".to_owned()));
-            return Err(FAILED);
+        world.enter();
+        world.counts.waits += 1;
+        if world.capture.is_some() {
+            world.broken((Rule::WaitInCapture, "the host waits during a capture".to_owned()));
+        }
+        let clock = world.streams.all(OWN_CONTEXT);
+        if !world.streams.is_done(&clock) && !world.call.may_wait && !world.call.had_failure {
+            world.broken((Rule::HostWait, "the host waits for the card".to_owned()));
         }
         if world.fails() {
             return Err(FAILED);
         }
-        world.counts.fences += 1;
-        let clock = world.streams.all(OWN_CONTEXT);
-        Ok(EventHandle(world.event(clock)))
+        world.host_wait(&clock);
+        Ok(())
     }
 
-    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
-        let world = self.0.borrow();
-        world.raw_capture.is_some() && asking.and_then(|asking| world.line_of(asking.0)) == world.raw_capture
-    }
-
-    fn is_fenced(&self, stream: StreamHandle) -> bool {
+    fn is_covered(&self, stream: StreamHandle) -> bool {
         let world = self.0.borrow();
         world.line_of(stream.0).is_none_or(|line| world.streams.line(line).context == OWN_CONTEXT)
     }

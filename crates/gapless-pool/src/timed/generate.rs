@@ -17,6 +17,9 @@ const MANY_CARDS: u64 = 64;
 const ALL_ADDRESSES: u64 = 1 << 47;
 const FEW_ADDRESSES: u64 = 48 << 30;
 
+/// Streams that other threads capture through the driver.
+const MEDDLED: [u8; 5] = [OWN_SLOTS[0], OWN_SLOTS[1], OWN_SLOTS[2], OWN_SLOTS[3], UNHEARD_SLOT];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flavour {
     Mixed,
@@ -84,6 +87,7 @@ pub fn generate(seed: u64) -> Program {
         has_sleep: seed % 4 == 3,
         has_elastic: seed % 4 == 1,
         has_windows: seed % 4 == 2,
+        has_meddlers: seed % 8 == 0 || seed % 8 == 6,
         shared: Vec::new(),
     };
     generator.program();
@@ -117,6 +121,8 @@ struct Generator {
     has_elastic: bool,
     /// Private pools have memory free in pieces, and their states are kept and brought back.
     has_windows: bool,
+    /// Other threads capture streams at any moment.
+    has_meddlers: bool,
     /// What another process should map.
     shared: Vec<u32>,
 }
@@ -136,6 +142,15 @@ impl Generator {
             _ => 200 + self.random.below(1800) as usize,
         };
         while self.ops.len() < length {
+            if self.has_meddlers && self.random.one_in(6) {
+                let stream = self.random.pick(&MEDDLED);
+                let after = self.random.below(12) as u8;
+                self.ops.push(Op::Meddle { after, stream });
+                // Often it is a short one.
+                if self.random.one_in(2) {
+                    self.ops.push(Op::Meddle { after: after + 1 + self.random.below(4) as u8, stream });
+                }
+            }
             if self.has_windows && self.random.one_in(25) {
                 self.private_windows();
                 continue;

@@ -14,6 +14,7 @@ use std::rc::Rc;
 /// A capture that is open.
 #[derive(Debug)]
 pub(crate) struct Capture {
+    number: u64,
     /// The stream that it began on, and those that joined it.
     pub(crate) lines: Vec<Line>,
     pub(crate) pool: PoolKey,
@@ -31,16 +32,60 @@ pub(crate) struct Graph {
 
 impl World {
     pub(crate) fn begin_capture(&mut self, line: Line, pool: PoolKey) {
-        self.capture = Some(Capture { lines: vec![line], pool, used: Vec::new() });
+        self.next_capture += 1;
+        let number = self.next_capture;
+        self.capture = Some(Capture { number, lines: vec![line], pool, used: Vec::new() });
     }
 
-    /// Whether a capture is open, told or not.
-    pub(crate) fn is_capturing(&self) -> bool {
-        self.capture.is_some() || self.raw_capture.is_some()
+    /// The capture that a stream is in, told or not.
+    pub(crate) fn capture_of(&self, line: Line) -> Option<u64> {
+        let told = self.capture.as_ref().filter(|capture| capture.lines.contains(&line));
+        told.map(|capture| capture.number).or_else(|| self.raw.get(&line).copied())
     }
 
     pub(crate) fn is_captured(&self, line: Line) -> bool {
-        self.capture.as_ref().is_some_and(|capture| capture.lines.contains(&line))
+        self.capture_of(line).is_some()
+    }
+
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        self.capture.as_ref().is_some_and(|capture| capture.number == number)
+            || self.raw.values().any(|open| *open == number)
+    }
+
+    // ---- captures without a word ----
+
+    /// A driver call begins: before it, other threads do what they do.
+    pub(crate) fn enter(&mut self) {
+        let mut due = Vec::new();
+        self.meddles.retain_mut(|(after, line)| {
+            let is_due = *after == 0;
+            if is_due {
+                due.push(*line);
+            } else {
+                *after -= 1;
+            }
+            !is_due
+        });
+        due.into_iter().for_each(|line| self.meddle(line));
+    }
+
+    /// Begins a capture of a stream, or ends it.
+    pub(crate) fn meddle(&mut self, line: Line) {
+        self.counts.meddles += 1;
+        if self.raw.remove(&line).is_some() {
+            return;
+        }
+        let handle = self.streams.line(line).handle;
+        let is_there = self.named.get(&handle) == Some(&line);
+        if is_there && !self.is_captured(line) {
+            self.next_capture += 1;
+            self.raw.insert(line, self.next_capture);
+        }
+    }
+
+    /// A capture that nobody told of ends.
+    pub(crate) fn end_raw(&mut self, line: Line) {
+        self.raw.remove(&line);
     }
 
     /// Another stream waits for an event of the capture, and is captured too.

@@ -4,12 +4,13 @@
 //! is not wanted any more. Work that is queued may still use it then. A range that wants a slot again before its page
 //! has gone has the same page with that work: the program orders what one tensor does.
 
-use super::clock::Line;
+use super::clock::{Clock, Line};
 use super::device::TimedDevice;
 use super::memory::OwnerId;
+use super::streams::OWN_CONTEXT;
 use super::world::{Call, Handing, World};
 use crate::device::Device;
-use crate::elastic::{Book, RangeId};
+use crate::elastic::{Book, Done, Job, RangeId};
 use crate::pool::PoolKey;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -38,12 +39,14 @@ pub(crate) struct Growing {
     device: TimedDevice,
     book: Book,
     ranges: [Option<Range>; 2],
+    /// The work that the pool waits for.
+    queued: Option<Clock>,
 }
 
 impl Growing {
     pub(crate) fn new(world: Rc<RefCell<World>>) -> Growing {
         let device = TimedDevice::new(world.clone());
-        Growing { world, device, book: Book::new(PAGE, Some(MOST_PAGES)), ranges: [None, None] }
+        Growing { world, device, book: Book::new(PAGE, Some(MOST_PAGES)), ranges: [None, None], queued: None }
     }
 
     /// A range has this many slots from now on, if it can; the new ones are written on a stream. Whether it could.
@@ -84,14 +87,17 @@ impl Growing {
 
     /// What the pool's own thread does: until it has nothing to do, or can only wait.
     pub(crate) fn work(&mut self) {
-        let is_capturing = {
-            let mut world = self.world.borrow_mut();
-            world.call = Call { name: "elastic", may_wait: true, ..Call::default() };
-            world.capture.is_some()
-        };
-        self.book.is_quiet = is_capturing;
+        self.world.borrow_mut().call = Call { name: "elastic", may_wait: true, ..Call::default() };
         for _ in 0..MOST_JOBS {
+            if let Some(clock) = self.queued.take_if(|clock| self.world.borrow().streams.is_done(clock)) {
+                self.world.borrow_mut().host.join(&clock);
+                self.book.finish(Done::Waited);
+            }
             let Some(job) = self.book.next_job() else { break };
+            if matches!(job, Job::Wait) {
+                self.queued = Some(self.world.borrow().streams.all(OWN_CONTEXT));
+                continue;
+            }
             let done = job.run(&mut self.device);
             if self.book.finish(done) {
                 break;

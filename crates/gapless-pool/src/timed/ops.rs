@@ -102,6 +102,11 @@ pub enum Op {
         stream: u8,
         size: u64,
     },
+    /// Another thread begins to capture a stream through the driver, or ends that, after so many driver calls.
+    Meddle {
+        after: u8,
+        stream: u8,
+    },
     Replay {
         graph: u32,
         stream: u8,

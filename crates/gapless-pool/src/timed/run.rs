@@ -244,7 +244,8 @@ impl Runner {
                 }
             }
             Op::SyncDevice => {
-                if self.capture.is_none() {
+                // It would end captures itself.
+                if self.capture.is_none() && self.world.borrow().raw.is_empty() {
                     self.world.borrow_mut().synchronise(false);
                 }
             }
@@ -253,6 +254,13 @@ impl Runner {
             Op::JoinCapture { stream } => self.join_capture(stream),
             Op::EndCapture => self.end_capture(),
             Op::AllocInRawCapture { id, stream, size } => self.alloc_in_raw_capture(id, stream, size),
+            Op::Meddle { after, stream } => {
+                let Slot { line, is_alive, handle } = self.slots[stream as usize];
+                // The default stream cannot be captured.
+                if is_alive && handle > PER_THREAD {
+                    self.world.borrow_mut().meddles.push((u32::from(after), line));
+                }
+            }
             Op::Replay { graph, stream } => drop(self.replay(graph, stream)),
             Op::DropGraph { graph } => self.drop_graph(graph),
             Op::UsePool { pool, again } => self.use_pool(pool, again),
@@ -376,7 +384,12 @@ impl Runner {
 
     /// Everything ends, and everything is given back.
     fn end(&mut self) {
-        self.world.borrow_mut().fail_in = None;
+        {
+            let mut world = self.world.borrow_mut();
+            world.fail_in = None;
+            world.meddles.clear();
+            world.raw.clear();
+        }
         self.end_capture();
         let mut graphs: Vec<u32> = self.graphs.keys().copied().collect();
         graphs.sort_unstable();
@@ -409,8 +422,9 @@ impl Runner {
         let totals = &mut self.totals;
         totals.failures = counts.failures;
         totals.unreserved = counts.unreserved;
-        totals.fences = counts.fences;
         totals.records = counts.records;
+        totals.captured_records = counts.captured_records;
+        totals.meddles = counts.meddles;
         totals.host_waits = counts.waits;
         totals.unmaps = counts.unmaps;
         totals.most_cards = self.world.borrow().memory.most_beyond / self.capacity;

@@ -28,11 +28,9 @@ pub enum Rule {
     Access,
     /// The mapping that work was queued with is there when it runs.
     StaleRun,
-    /// No event is recorded on a stream that is being captured.
-    RecordInCapture,
-    /// No fence is made while a capture is open.
-    FenceInCapture,
-    /// The host waits for nothing while a capture is open.
+    /// No capture is ended from outside, by whichever call and at whichever moment it began.
+    CaptureHarmed,
+    /// The host waits for nothing while a capture is open that the program told of.
     WaitInCapture,
     /// A trim during a capture gives nothing back.
     TrimInCapture,
@@ -65,7 +63,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 28] = [
+    pub const ALL: [Rule; 27] = [
         Rule::HandOut,
         Rule::SharedBytes,
         Rule::UnmapInUse,
@@ -77,8 +75,7 @@ impl Rule {
         Rule::Exported,
         Rule::Access,
         Rule::StaleRun,
-        Rule::RecordInCapture,
-        Rule::FenceInCapture,
+        Rule::CaptureHarmed,
         Rule::WaitInCapture,
         Rule::TrimInCapture,
         Rule::TrimPoolInUse,

@@ -21,6 +21,13 @@ pub(crate) const PER_THREAD: u64 = 2;
 /// Host threads.
 pub(crate) const THREADS: usize = 2;
 
+/// An event as it was recorded last: on a captured stream it is that capture's.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) clock: Clock,
+    pub(crate) capture: Option<u64>,
+}
+
 /// What of the allocator is being called, and what that allows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
@@ -59,11 +66,14 @@ pub struct World {
     pub(crate) named: FxHashMap<u64, Line>,
     /// What handle 2 means in each thread.
     pub(crate) per_thread: [Line; THREADS],
-    pub(crate) events: FxHashMap<u64, Clock>,
+    pub(crate) events: FxHashMap<u64, Event>,
     pub(crate) next_event: u64,
     pub(crate) capture: Option<Capture>,
-    /// A stream that is captured without a word.
-    pub(crate) raw_capture: Option<Line>,
+    /// Streams that are captured without a word, with the number of each capture.
+    pub(crate) raw: FxHashMap<Line, u64>,
+    pub(crate) next_capture: u64,
+    /// After so many driver calls another thread begins a capture of a stream, or ends it.
+    pub(crate) meddles: Vec<(u32, Line)>,
     pub(crate) call: Call,
     /// Counts down with every device call that may fail; at 0 that call does.
     pub(crate) fail_in: Option<u32>,
@@ -80,8 +90,9 @@ pub(crate) struct Counts {
     pub(crate) failures: u64,
     /// Reservations that there were no addresses for.
     pub(crate) unreserved: u64,
-    pub(crate) fences: u64,
     pub(crate) records: u64,
+    pub(crate) captured_records: u64,
+    pub(crate) meddles: u64,
     pub(crate) waits: u64,
     pub(crate) unmaps: u64,
 }
@@ -102,7 +113,9 @@ impl World {
             events: FxHashMap::default(),
             next_event: 0,
             capture: None,
-            raw_capture: None,
+            raw: FxHashMap::default(),
+            next_capture: 0,
+            meddles: Vec::new(),
             call: Call::default(),
             fail_in: None,
             ignored: ignored.to_vec(),

@@ -3,24 +3,21 @@
 use super::place::Place;
 use super::report::{Finding, Record};
 use super::shadow::{Shadow, State};
+use crate::queued;
 use crate::state::Card;
 use gapless_cuda::CudaDevice;
-use gapless_cuda::driver::NOT_SUPPORTED;
 use gapless_cuda::mapped::Piece;
 use gapless_cuda::scrub::Scrubber;
-use gapless_pool::{Device, DeviceError, StreamHandle};
+use gapless_pool::StreamHandle;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a free waits for the device. Work may wait for what this very thread does next, such as a receive for a
 /// later send: then the block is left as it is, and the next waits are shorter until one succeeds.
 const PATIENCE: Duration = Duration::from_secs(2);
 const IMPATIENCE: Duration = Duration::from_millis(1);
-/// How long the device is asked without a pause, and the pause.
-const BRISK: Duration = Duration::from_millis(1);
-const PAUSE: Duration = Duration::from_micros(50);
 /// Frees that are remembered, to name the first of two.
 const REMEMBERED: usize = 1 << 16;
 
@@ -227,26 +224,9 @@ impl Checker {
 
     /// Waits until the device has done all that was queued. Whether it has.
     fn settle(&mut self, card: &mut Card) -> bool {
-        let device = card.pool.device_mut();
-        let event = match device.fence() {
-            Ok(event) => event,
-            // Drivers before CUDA 12.5 have no fence.
-            Err(DeviceError::Driver(NOT_SUPPORTED)) => return device.synchronize().is_ok(),
-            Err(_) => return false,
-        };
-        let began = Instant::now();
-        let is_done = loop {
-            match device.is_done(event) {
-                Ok(true) => break true,
-                Ok(false) if began.elapsed() < self.patience => {
-                    if began.elapsed() > BRISK {
-                        std::thread::sleep(PAUSE);
-                    }
-                }
-                _ => break false,
-            }
-        };
-        device.discard(event);
+        // The thread that waits takes the card for a moment, which this one has: it is started without.
+        let Some(queued) = queued::with(self.device, card.pool.device().meter()) else { return false };
+        let is_done = queued::wait(self.device, queued, self.patience);
         self.patience = if is_done { PATIENCE } else { (self.patience / 2).max(IMPATIENCE) };
         is_done
     }

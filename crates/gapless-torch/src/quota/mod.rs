@@ -427,20 +427,12 @@ impl<D: Device> Device for QuotaDevice<D> {
         self.device.wait(event)
     }
 
-    fn fence(&mut self) -> Result<EventHandle, DeviceError> {
-        self.device.fence()
-    }
-
     fn wait_for_all(&mut self) -> Result<(), DeviceError> {
         self.device.wait_for_all()
     }
 
-    fn sees_capture(&self, asking: Option<StreamHandle>) -> bool {
-        self.device.sees_capture(asking)
-    }
-
-    fn is_fenced(&self, stream: StreamHandle) -> bool {
-        self.device.is_fenced(stream)
+    fn is_covered(&self, stream: StreamHandle) -> bool {
+        self.device.is_covered(stream)
     }
 
     /// Whether it may be mapped elsewhere, by a process that lives and has not dropped it.

@@ -7,7 +7,6 @@ use crate::hooks::guarded;
 use crate::interpreter;
 use crate::{background, state};
 use gapless_cuda::sharing::{Attached, Imported, Importer, PlainlyAttached};
-use gapless_pool::Device;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::os::fd::AsRawFd;
@@ -93,24 +92,21 @@ unsafe extern "C" fn dispose(control: *mut Control) {
     });
 }
 
-/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where a capture is open, which a wait
-/// would end.
+/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where PyTorch has a capture open, during
+/// which nothing is waited for, and where the driver refuses.
 ///
 /// Work is waited for without the card's lock, and Python's: it may free memory itself, in a host function.
 fn close(device: i32, memory: Memory) -> Option<Memory> {
-    if let Some(mut card) = state::existing(device) {
-        if card.routings.has_capture() || card.pool.device().sees_capture(None) {
+    if let Some(card) = state::existing(device) {
+        if card.routings.has_capture() {
             return Some(memory);
         }
-        if let Ok(fence) = card.pool.device_mut().fence() {
-            let meter = card.pool.device().meter();
-            drop(card);
-            interpreter::without_its_lock(|| meter.wait(fence));
-            if let Some(mut card) = state::existing(device) {
-                card.pool.device_mut().discard(fence);
-            }
-        } else {
-            let _ = card.pool.device_mut().wait_for_all();
+        let meter = card.pool.device().meter();
+        drop(card);
+        let mut is_done = false;
+        interpreter::without_its_lock(|| is_done = meter.wait_for_all().is_ok());
+        if !is_done {
+            return Some(memory);
         }
     }
     drop(memory);

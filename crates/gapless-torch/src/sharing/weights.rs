@@ -14,7 +14,7 @@ use super::passing::{self, Taken};
 use crate::quota::admission;
 use crate::state;
 use gapless_cuda::sharing::{Attached, Imported};
-use gapless_pool::{Behind, Device, PageHandle};
+use gapless_pool::{Behind, PageHandle};
 use gapless_stats::folder::{self, Folder};
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
@@ -375,14 +375,16 @@ impl Drop for Mapping {
             return;
         }
         ATTACHED.fetch_sub(self.size, Ordering::Relaxed);
-        // Work that reads it may be queued. Where a capture is open, which waiting would end, the graph that is
-        // captured may use it later: it stays mapped for the rest of the process.
-        if let Some(mut card) = state::existing(self.device) {
-            if card.routings.has_capture() || card.pool.device().sees_capture(None) {
+        // Work that reads it may be queued. Where PyTorch has a capture open, the graph that is captured may use it later:
+        // it stays mapped for the rest of the process.
+        if let Some(card) = state::existing(self.device) {
+            if card.routings.has_capture() {
                 std::mem::forget(pages);
                 return;
             }
-            if card.pool.device_mut().wait_for_all().is_err() {
+            let meter = card.pool.device().meter();
+            drop(card);
+            if meter.wait_for_all().is_err() {
                 std::mem::forget(pages);
                 return;
             }

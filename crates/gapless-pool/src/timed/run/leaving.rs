@@ -78,7 +78,8 @@ impl Runner {
         let used = self.private_of(kind, slot).filter(|private| private.is_used);
         let Some((key, (saved, before))) = used.and_then(|p| Some((p.key, p.saved.clone()?))) else { return };
         let is_shared = self.shared.keys().any(|id| self.held.get(id).is_some_and(|held| held.pool == key));
-        if is_shared || self.capture.is_some() || self.driver.with(|pool| pool.sleeps(key)) {
+        let is_captured = self.capture.is_some() || !self.world.borrow().raw.is_empty();
+        if is_shared || is_captured || self.driver.with(|pool| pool.sleeps(key)) {
             return;
         }
         self.world.borrow_mut().synchronise(true);

@@ -19,6 +19,10 @@ impl Runner {
             self.world.borrow().capture.as_ref().filter(|c| c.lines.contains(&line)).map(|c| c.pool);
         let private = self.private.get(&pool).filter(|private| private.is_used).map(|private| private.key);
         let key = captured.or(private).unwrap_or(DEFAULT_POOL);
+        // Whoever captures it lets it go before it waits for others.
+        if self.owed.contains_key(&line) {
+            self.world.borrow_mut().end_raw(line);
+        }
         self.pay(line);
         let budget = budget.map(|budget| self.budgets[budget as usize]);
         let is_plentiful = {
@@ -35,6 +39,8 @@ impl Runner {
         let result = self.driver.alloc(size, handle, key, budget);
         self.totals.fronts += u64::from(gathers.is_some() && gathers == self.driver.gathers());
         let call = std::mem::take(&mut self.world.borrow_mut().call);
+        // The block is used after the capture.
+        self.world.borrow_mut().end_raw(line);
         let addr = match result {
             Ok(addr) => addr,
             Err(error) => {
@@ -74,9 +80,9 @@ impl Runner {
     pub(super) fn alloc_in_raw_capture(&mut self, id: u32, slot: u8, size: u64) {
         let Some(line) = self.usable(slot).filter(|_| self.capture.is_none()) else { return };
         self.pay(line);
-        self.world.borrow_mut().raw_capture = Some(line);
+        self.world.borrow_mut().meddle(line);
         self.totals.raw_captures += u64::from(self.alloc(id, slot, 0, size, None).is_some());
-        self.world.borrow_mut().raw_capture = None;
+        self.world.borrow_mut().end_raw(line);
     }
 
     /// Whether a pool is one of graphs, whose replays come in between.

@@ -1,0 +1,124 @@
+//! Work that is queued on a card: a thread waits for it, and tells when it is done. For memory that no stream's turn
+//! covers: pinned blocks, pages of elastic tensors, memory of other processes.
+//!
+//! The thread has no lock while it waits. It waits once for all that was asked meanwhile.
+//! Order of locks: a waiter's counts alone; nothing is called with them.
+
+use crate::{background, state};
+use gapless_cuda::Meter;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Before a wait that failed is tried again.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// All work that was queued on a card at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Queued(u64);
+
+/// Invariant: `done <= asked`.
+#[derive(Debug, Default)]
+struct Counts {
+    asked: u64,
+    done: u64,
+    /// Calls that the driver refused: the work of those may go on.
+    failed: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    meter: Meter,
+    counts: Mutex<Counts>,
+    news: Condvar,
+}
+
+static WAITERS: Mutex<BTreeMap<i32, Arc<Waiter>>> = Mutex::new(BTreeMap::new());
+
+fn waiters() -> MutexGuard<'static, BTreeMap<i32, Arc<Waiter>>> {
+    WAITERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Waiter {
+    fn ask(&self) -> Queued {
+        let mut counts = self.counts();
+        counts.asked += 1;
+        self.news.notify_all();
+        Queued(counts.asked)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        loop {
+            let asked = {
+                let mut counts = self.counts();
+                while counts.asked == counts.done {
+                    counts = self.news.wait(counts).unwrap_or_else(PoisonError::into_inner);
+                }
+                counts.asked
+            };
+            let is_done = self.meter.wait_for_all().is_ok();
+            let mut counts = self.counts();
+            if is_done {
+                counts.done = asked;
+            } else {
+                counts.failed += 1;
+            }
+            self.news.notify_all();
+            drop(counts);
+            if !is_done {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+/// Notes what is queued on a card now, to be asked about with [`is_done`]. Not with a card's lock; `None`: there is no
+/// card, or no thread can be started.
+pub(crate) fn now(device: i32) -> Option<Queued> {
+    let known = waiters().get(&device).cloned();
+    match known {
+        Some(waiter) => Some(waiter.ask()),
+        None => with(device, state::existing(device)?.pool.device().meter()),
+    }
+}
+
+/// [`now`] for a caller that has the card's lock.
+pub(crate) fn with(device: i32, meter: Meter) -> Option<Queued> {
+    Some(start(device, meter)?.ask())
+}
+
+fn start(device: i32, meter: Meter) -> Option<Arc<Waiter>> {
+    let mut waiters = waiters();
+    if let Some(waiter) = waiters.get(&device) {
+        return Some(waiter.clone());
+    }
+    let counts = Mutex::new(Counts::default());
+    let waiter = Arc::new(Waiter { meter, counts, news: Condvar::new() });
+    let worker = waiter.clone();
+    background::spawn("gapless-queued", move || {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
+    })
+    .ok()?;
+    waiters.insert(device, waiter.clone());
+    Some(waiter)
+}
+
+/// Whether work that was queued is done.
+pub(crate) fn is_done(device: i32, queued: Queued) -> bool {
+    waiters().get(&device).cloned().is_some_and(|waiter| waiter.counts().done >= queued.0)
+}
+
+/// Waits until it is done, or for so long. Whether it is; the last call of the driver may have failed.
+pub(crate) fn wait(device: i32, queued: Queued, most: Duration) -> bool {
+    let Some(waiter) = waiters().get(&device).cloned() else { return false };
+    let counts = waiter.counts();
+    let failed = counts.failed;
+    let goes_on = |counts: &mut Counts| counts.done < queued.0 && counts.failed == failed;
+    let (counts, _) =
+        waiter.news.wait_timeout_while(counts, most, goes_on).unwrap_or_else(PoisonError::into_inner);
+    counts.done >= queued.0
+}
