@@ -1,10 +1,10 @@
 //! The CUDA driver's functions, looked up by name once, in the process's [`source`].
 
+use crate::locks::SetOnce;
 use crate::source;
 pub use crate::source::DriverError;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
-use std::sync::OnceLock;
 
 /// What a driver function returns; 0 is success.
 pub type Status = c_int;
@@ -209,7 +209,7 @@ table! {
 impl RegisterDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static RegisterDriver> {
-        static DRIVER: OnceLock<Option<RegisterDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<RegisterDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| RegisterDriver::load().ok()).as_ref()
     }
 }
@@ -217,7 +217,7 @@ impl RegisterDriver {
 impl CopyDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static CopyDriver> {
-        static DRIVER: OnceLock<Option<CopyDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<CopyDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| CopyDriver::load().ok()).as_ref()
     }
 }
@@ -225,7 +225,7 @@ impl CopyDriver {
 impl SharingDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static SharingDriver> {
-        static DRIVER: OnceLock<Option<SharingDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<SharingDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| SharingDriver::load().ok()).as_ref()
     }
 }
@@ -233,7 +233,7 @@ impl SharingDriver {
 impl ScrubDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static ScrubDriver> {
-        static DRIVER: OnceLock<Option<ScrubDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<ScrubDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| ScrubDriver::load().ok()).as_ref()
     }
 }
@@ -241,7 +241,7 @@ impl ScrubDriver {
 impl FenceDriver {
     /// Loaded on first use; `None`: the driver is too old for it.
     pub fn get() -> Option<&'static FenceDriver> {
-        static DRIVER: OnceLock<Option<FenceDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<FenceDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| FenceDriver::load().ok()).as_ref()
     }
 }
@@ -249,7 +249,7 @@ impl FenceDriver {
 impl ContextDriver {
     /// Loaded on first use; `None`: the driver has one context a card.
     pub fn get() -> Option<&'static ContextDriver> {
-        static DRIVER: OnceLock<Option<ContextDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<ContextDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| ContextDriver::load().ok()).as_ref()
     }
 }
@@ -260,7 +260,7 @@ impl PinningDriver {
     /// # Errors
     /// When there is no driver.
     pub fn get() -> Result<&'static PinningDriver, DriverError> {
-        static DRIVER: OnceLock<Result<PinningDriver, DriverError>> = OnceLock::new();
+        static DRIVER: SetOnce<Result<PinningDriver, DriverError>> = SetOnce::new();
         DRIVER.get_or_init(PinningDriver::load).as_ref().map_err(Clone::clone)
     }
 }
@@ -271,7 +271,7 @@ impl Driver {
     /// # Errors
     /// When there is none, or it is too old.
     pub fn get() -> Result<&'static Driver, DriverError> {
-        static DRIVER: OnceLock<Result<Driver, DriverError>> = OnceLock::new();
+        static DRIVER: SetOnce<Result<Driver, DriverError>> = SetOnce::new();
         DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)
     }
 }

@@ -14,6 +14,7 @@
 //! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
 //! | [`shared_pages`], [`sharing`] | pages of this process for others, and pages of others |
 //! | [`unified`] | cards that use the host's memory |
+//! | [`locks`] | locks that a forked child never waits for |
 //! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
 
 pub mod copies;
@@ -21,6 +22,7 @@ pub mod device;
 pub mod driver;
 pub mod identity;
 pub mod library;
+pub mod locks;
 pub mod mapped;
 pub mod memory;
 pub mod nvml;

@@ -1,9 +1,10 @@
 //! Pages of a card that other processes were told of: their numbers, and files of them that stay open.
 
+use crate::locks::{Guard, Lock};
 use gapless_pool::PageHandle;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// What other processes call a page: no other page of this process ever has the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +20,7 @@ pub(crate) struct Shared {
 }
 
 /// Files of pages that are open now. A forked child has copies, which would keep the card's memory.
-static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+static KEPT: Lock<Vec<RawFd>> = Lock::new(Vec::new);
 
 /// A file of a page that is listed in [`KEPT`] as long as it is open.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct KeptFile(OwnedFd);
 
 impl KeptFile {
     pub(crate) fn new(file: OwnedFd) -> KeptFile {
-        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(file.as_raw_fd());
+        KEPT.lock().push(file.as_raw_fd());
         KeptFile(file)
     }
 
@@ -56,25 +57,23 @@ pub(crate) fn keeps_many() -> bool {
     let mut limit = Limit { soft: 1024, hard: 1024 };
     // SAFETY: an out-pointer of our own; it keeps what it has where the kernel refuses.
     let _ = unsafe { getrlimit(OPEN_FILES, &raw mut limit) };
-    let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let kept = KEPT.lock().len();
     kept as u64 >= limit.soft / 4
 }
 
 impl Drop for KeptFile {
     fn drop(&mut self) {
         let file = self.0.as_raw_fd();
-        KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| *kept != file);
+        KEPT.lock().retain(|kept| *kept != file);
     }
 }
 
-/// Closes a forked child's copies of this process's files. Nothing waits: where another thread of the parent had the
-/// list at that moment, the copies stay.
+/// Closes a forked child's copies of this process's files. Where another thread of the parent had the list at that
+/// moment, the copies stay.
 pub fn close_in_forked_child() {
-    if let Ok(kept) = KEPT.try_lock() {
-        for &file in kept.iter() {
-            // SAFETY: the child has its own copy of each, and nobody in it uses them.
-            drop(unsafe { OwnedFd::from_raw_fd(file) });
-        }
+    for &file in KEPT.lock().iter() {
+        // SAFETY: the child has its own copy of each, and nobody in it uses them.
+        drop(unsafe { OwnedFd::from_raw_fd(file) });
     }
 }
 
@@ -84,7 +83,7 @@ pub fn close_in_forked_child() {
 /// processes get theirs while a thread of this one has the card and waits for its work.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedPages {
-    told: Arc<Mutex<HashMap<u64, Shared>>>,
+    told: Arc<Lock<HashMap<u64, Shared>>>,
     /// Whether somebody who was told of a page has it.
     pub(crate) is_held: fn(SharedPage) -> bool,
 }
@@ -92,13 +91,13 @@ pub(crate) struct SharedPages {
 impl Default for SharedPages {
     /// Who does not know takes every page for held.
     fn default() -> SharedPages {
-        SharedPages { told: Arc::default(), is_held: |_| true }
+        SharedPages { told: Arc::new(Lock::with(HashMap::new(), HashMap::new)), is_held: |_| true }
     }
 }
 
 impl SharedPages {
-    pub(crate) fn told(&self) -> MutexGuard<'_, HashMap<u64, Shared>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn told(&self) -> Guard<'_, HashMap<u64, Shared>> {
+        self.told.lock()
     }
 
     /// The driver may use its handle for another page from now on.

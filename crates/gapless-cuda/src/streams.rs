@@ -15,16 +15,16 @@
 //! program has the handle of, or asks for memory on, are ([`note_lasting`]).
 
 use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
+use crate::locks::{Guard, Lock};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether a card is used: before, it is not known which driver the program has.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 /// The contexts of cards that are used; 0: none yet.
 static CARDS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Streams of other contexts.
-static OTHERS: Mutex<Vec<Other>> = Mutex::new(Vec::new());
+static OTHERS: Lock<Vec<Other>> = Lock::new(Vec::new);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Whether the program has used another context of a card.
 static PARTS: AtomicBool = AtomicBool::new(false);
@@ -53,8 +53,8 @@ struct Other {
     handle: u64,
 }
 
-fn others() -> MutexGuard<'static, Vec<Other>> {
-    OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn others() -> Guard<'static, Vec<Other>> {
+    OTHERS.lock()
 }
 
 /// Remembers a stream. A handle may be that of another stream than before.
@@ -152,13 +152,13 @@ pub fn note_made() {
 
 /// The program may capture this stream of a card without a word; it is there as long as the process, and can be asked.
 pub fn note_lasting(ordinal: i32, stream: u64) {
-    static WRITES: Mutex<()> = Mutex::new(());
+    static WRITES: Lock<()> = Lock::new(|| ());
     let Some(card) = usize::try_from(ordinal).ok().and_then(|at| LASTING.get(at)) else { return };
     // Default streams are asked in any case.
     if stream <= PER_THREAD_STREAM || is_lasting(ordinal, stream) {
         return;
     }
-    let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _writes = WRITES.lock();
     let count = card.count.load(Ordering::Relaxed);
     if count < MOST_LASTING && !is_lasting(ordinal, stream) {
         card.handles[count].store(stream, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! Threads of our own inside somebody else's program; its forks, and its end.
 
+use crate::state;
+use gapless_cuda::locks::Lock;
 use std::io;
 use std::thread::JoinHandle;
 
@@ -42,11 +44,26 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// What is called when the process ends by itself, the last one first.
+static ENDS: Lock<Vec<fn()>> = Lock::new(Vec::new);
+
+/// Calls the last of them: C keeps the order.
+extern "C" fn end() {
+    // A forked child has its parent's list of what to do at the end, and nothing of its parent's to end.
+    if !state::is_forked() {
+        let _ = std::panic::catch_unwind(|| {
+            let work = ENDS.lock().pop();
+            work.into_iter().for_each(|work| work());
+        });
+    }
+}
+
 /// Has `work` called when the process ends by itself: before what was registered earlier, so before the driver's own
-/// end. It must not unwind.
-pub fn at_exit(work: extern "C" fn()) {
+/// end. Not in a forked child.
+pub fn at_exit(work: fn()) {
+    ENDS.lock().push(work);
     // SAFETY: a function that lives as long as the process.
-    unsafe { atexit(work) };
+    unsafe { atexit(end) };
 }
 
 /// Has `work` called in each forked child. It must not unwind.

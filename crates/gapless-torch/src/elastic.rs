@@ -10,12 +10,13 @@ use crate::quota::{QuotaDevice, admission};
 use crate::tensors::{self, ManagedTensor};
 use crate::{background, state};
 use gapless_cuda::CudaDevice;
+use gapless_cuda::locks::{Guard, Lock, Signal};
 use gapless_pool::elastic::{Book, Done, Job, RangeId};
 use gapless_pool::{Device, DeviceError, Refusal};
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between two looks at work in flight, and after something failed that may succeed later.
@@ -27,26 +28,53 @@ const GRANULE: u64 = 2 << 20;
 #[derive(Debug)]
 struct Pool {
     device: i32,
-    book: Mutex<Book>,
+    book: Lock<Book>,
     /// The thread has something to do; a caller has what it wanted, or an error.
-    work: Condvar,
-    news: Condvar,
+    work: Signal,
+    news: Signal,
     is_closed: AtomicBool,
     /// Pages could not be unmapped since somebody last asked, because a graph is captured.
     barred: AtomicBool,
 }
 
-/// The process ends: the driver is not called any more. A job is done with it read.
-static ENDED: RwLock<bool> = RwLock::new(false);
+/// The process ends: the driver is not called any more.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// Jobs that call the driver now.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// How long the end of the process waits for these.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
-extern "C" fn at_exit() {
-    let _ = std::panic::catch_unwind(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
+/// A job that calls the driver, as long as this lives.
+struct Running;
+
+impl Running {
+    /// `None`: the driver is not to be called any more.
+    fn begin() -> Option<Running> {
+        // Counted first: who ends the process sees the job, or the job sees the end.
+        RUNNING.fetch_add(1, Ordering::SeqCst);
+        let running = Running;
+        (!IS_OVER.load(Ordering::SeqCst) && !state::is_forked()).then_some(running)
+    }
 }
 
-static POOLS: Mutex<BTreeMap<i64, Arc<Pool>>> = Mutex::new(BTreeMap::new());
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
-fn pools() -> MutexGuard<'static, BTreeMap<i64, Arc<Pool>>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+fn end() {
+    IS_OVER.store(true, Ordering::SeqCst);
+    let began = Instant::now();
+    while RUNNING.load(Ordering::SeqCst) > 0 && began.elapsed() < LAST_PATIENCE {
+        std::thread::sleep(LOOK);
+    }
+}
+
+static POOLS: Lock<BTreeMap<i64, Arc<Pool>>> = Lock::new(BTreeMap::new);
+
+fn pools() -> Guard<'static, BTreeMap<i64, Arc<Pool>>> {
+    POOLS.lock()
 }
 
 fn pool(number: i64) -> Result<Arc<Pool>, String> {
@@ -57,8 +85,8 @@ fn pool(number: i64) -> Result<Arc<Pool>, String> {
 }
 
 impl Pool {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn book(&self) -> Guard<'_, Book> {
+        self.book.lock()
     }
 
     fn run(&self, mut device: QuotaDevice<CudaDevice>) {
@@ -79,18 +107,15 @@ impl Pool {
                 book = if book.is_quiet {
                     // What a capture kept from being fenced is tried again.
                     book.is_quiet = false;
-                    self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0
+                    self.work.wait_for(book, LOOK)
                 } else {
-                    self.work.wait(book).unwrap_or_else(PoisonError::into_inner)
+                    self.work.wait(book)
                 };
                 continue;
             };
             drop(book);
             let done = {
-                let is_over = ENDED.read().unwrap_or_else(PoisonError::into_inner);
-                if *is_over || state::is_forked() {
-                    return;
-                }
+                let Some(_running) = Running::begin() else { return };
                 match job {
                     Job::Fence => self.fence(job, &mut device),
                     _ => job.run(&mut device),
@@ -104,7 +129,7 @@ impl Pool {
                 book.is_quiet = true;
                 self.barred.store(true, Ordering::Relaxed);
             } else if waits {
-                book = self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                book = self.work.wait_for(book, LOOK);
             }
         }
     }
@@ -143,7 +168,7 @@ impl Drop for Held {
 
 fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
     static LAST: AtomicI64 = AtomicI64::new(0);
-    static WATCHED: Once = Once::new();
+    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     if page == 0 || !page.is_multiple_of(GRANULE) {
         return Err(format!("a page of {page} bytes cannot be: pages have a multiple of 2 MiB"));
     }
@@ -151,13 +176,15 @@ fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
     state::with_card(device, |_| ()).map_err(|error| error.to_string())?;
     let quota = admission::of(device).ok_or("the card has no quota")?.quota.clone();
     let own = CudaDevice::new(device).map_err(|error| error.to_string())?;
-    WATCHED.call_once(|| background::at_exit(at_exit));
+    if !IS_WATCHED.swap(true, Ordering::AcqRel) {
+        background::at_exit(end);
+    }
     let limit = (limit > 0).then(|| usize::try_from(limit / page).unwrap_or(usize::MAX));
     let pool = Arc::new(Pool {
         device,
-        book: Mutex::new(Book::new(page, limit)),
-        work: Condvar::new(),
-        news: Condvar::new(),
+        book: Lock::with(Book::new(page, limit), || Book::new(GRANULE, None)),
+        work: Signal::new(),
+        news: Signal::new(),
         is_closed: AtomicBool::new(false),
         barred: AtomicBool::new(false),
     });
@@ -229,11 +256,7 @@ fn want(
             let why = "pages that were given back cannot be taken while a CUDA graph is captured: grow before the capture";
             return Err(Refused::OutOfMemory(why.to_owned()));
         }
-        book = pool
-            .news
-            .wait_timeout(book, Duration::from_millis(100))
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
+        book = pool.news.wait_for(book, Duration::from_millis(100));
     }
 }
 
@@ -369,7 +392,7 @@ pub extern "C" fn gapless_elastic_trim(number: i64, wait: u64) -> u64 {
         pool.work.notify_all();
         let end = Instant::now() + Duration::from_millis(wait);
         while book.stats().pages > book.stats().wanted && Instant::now() < end {
-            book = pool.news.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            book = pool.news.wait_for(book, LOOK);
         }
         before.saturating_sub(book.stats().pages) as u64 * page
     })

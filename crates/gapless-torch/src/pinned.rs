@@ -7,9 +7,9 @@
 use crate::hooks::guarded;
 use crate::offload::gapless_host_free;
 use crate::state;
+use gapless_cuda::locks::Lock;
 use gapless_pool::{Device, EventHandle};
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
 
 struct Waiting {
     device: i32,
@@ -17,7 +17,7 @@ struct Waiting {
     fence: Option<EventHandle>,
 }
 
-static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
+static WAITING: Lock<Vec<Waiting>> = Lock::new(Vec::new);
 
 /// What becomes of a block now: whether it can be used again.
 fn is_over(block: &mut Waiting) -> bool {
@@ -42,7 +42,7 @@ fn is_over(block: &mut Waiting) -> bool {
 
 fn look() {
     let mut over = Vec::new();
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(|block| {
+    WAITING.lock().retain_mut(|block| {
         let is_over = is_over(block);
         if is_over {
             over.push(block.addr);
@@ -62,7 +62,7 @@ pub extern "C" fn gapless_pinned_free(device: i32, pointer: *mut c_void) {
     }
     guarded((), || {
         let block = Waiting { device, addr: pointer as u64, fence: None };
-        WAITING.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+        WAITING.lock().push(block);
         look();
     });
 }
@@ -75,6 +75,6 @@ pub extern "C" fn gapless_pinned_look() -> usize {
     }
     guarded(0, || {
         look();
-        WAITING.lock().unwrap_or_else(PoisonError::into_inner).len()
+        WAITING.lock().len()
     })
 }

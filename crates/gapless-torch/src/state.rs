@@ -13,8 +13,9 @@ use crate::routing::{Capture, Here, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
 use crate::watcher::{Caller, Event, Stack, Watcher};
-use crate::{background, budgets, checked, conf, publisher, regions, sharing};
-use gapless_cuda::{CudaDevice, streams};
+use crate::{background, budgets, checked, conf, interpreter, publisher, regions, sharing};
+use gapless_cuda::locks::{Lock, SetOnce};
+use gapless_cuda::{CudaDevice, locks, streams};
 use gapless_pool::{
     AllocError, AllocationView, BlockState, BlockView, Budget, Change, DeviceError, Fronts, Keeper, Pool,
     PoolKey, Refusal, Shared, Stats, StreamHandle, Whole,
@@ -24,7 +25,6 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, Once, OnceLock};
 
 /// Cards that a process may use.
 pub const CARDS: usize = 64;
@@ -68,26 +68,29 @@ pub struct Since {
     pub failed: u64,
 }
 
-static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static SETTINGS: SetOnce<Settings> = SetOnce::new();
 /// Set when a card is first used. Its fronts serve requests while nobody has the whole card.
-static CARD: [OnceLock<Shared<Card>>; CARDS] = [const { OnceLock::new() }; CARDS];
+static CARD: [SetOnce<Shared<Card>>; CARDS] = [const { SetOnce::new() }; CARDS];
 /// Held while a card is made: one thread asks the driver, the others wait.
-static MAKING: [Mutex<()>; CARDS] = [const { Mutex::new(()) }; CARDS];
+static MAKING: [Lock<()>; CARDS] = [const { Lock::new(|| ()) }; CARDS];
 /// Set in a forked child: CUDA does not survive a fork, so nothing may be touched there.
 static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Forks are watched from the first card on.
-static WATCHED: Once = Once::new();
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
     recorder::forked();
+    interpreter::DOOR.forked();
     sharing::forked();
 }
 
-/// From now on a child knows that it was forked.
+/// From now on, which is from the first card on, a child knows that it was forked.
 pub(crate) fn watch_forks() {
-    WATCHED.call_once(|| background::in_forked_child(in_child));
+    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+    if !IS_WATCHED.swap(true, Ordering::AcqRel) {
+        // Before what is called in the child, so that this finds no lock closed there.
+        locks::generation();
+        background::in_forked_child(in_child);
+    }
 }
 
 /// Cards that PyTorch sees.
@@ -229,7 +232,7 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
 /// Makes a card's allocator, unless another thread just did.
 #[cold]
 fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
-    let _making = MAKING[at].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _making = MAKING[at].lock();
     if let Some(card) = CARD[at].get() {
         return Ok(card);
     }

@@ -8,8 +8,8 @@ use super::memory::on_card;
 use super::{C10_CUDA, This, answer, refuse};
 use crate::cxx::find_global;
 use crate::foreign;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::c_void;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 type CopyPeer = unsafe extern "C" fn(*mut c_void, i32, *const c_void, i32, usize, *mut c_void) -> i32;
@@ -47,7 +47,7 @@ pub(super) unsafe extern "C-unwind" fn enable(this: This, user: i8, owner: i8) {
 
 /// The runtime's copies, through the library that links to it, whichever version of it that is.
 fn copies() -> (Option<CopyPeer>, Option<Copy>) {
-    static FOUND: OnceLock<(Option<CopyPeer>, Option<Copy>)> = OnceLock::new();
+    static FOUND: SetOnce<(Option<CopyPeer>, Option<Copy>)> = SetOnce::new();
     *FOUND.get_or_init(|| {
         let (peer, plain) =
             (find_global(&C10_CUDA, c"cudaMemcpyPeerAsync"), find_global(&C10_CUDA, c"cudaMemcpyAsync"));

@@ -5,11 +5,12 @@ use super::outside::{self, CONTEXT, Meter};
 use super::{Quota, QuotaDevice, host, ticker};
 use crate::sharing::readers;
 use crate::state::{self, CARDS, CardError};
+use gapless_cuda::locks::{Lock, SetOnce};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
 use gapless_ledger::{Ledger, Share, System};
 use gapless_pool::Device;
 use gapless_stats::folder::{self, Folder};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
 /// A card's quota, and what it is called.
 #[derive(Debug)]
@@ -20,8 +21,8 @@ pub struct Admitted {
 }
 
 /// This process's tenant.
-static SHARE: Mutex<Option<Share>> = Mutex::new(None);
-static CARDS_ADMITTED: [OnceLock<Admitted>; CARDS] = [const { OnceLock::new() }; CARDS];
+static SHARE: Lock<Option<Share>> = Lock::new(|| None);
+static CARDS_ADMITTED: [SetOnce<Admitted>; CARDS] = [const { SetOnce::new() }; CARDS];
 
 /// The quota of a card that was used already.
 #[must_use]
@@ -30,7 +31,7 @@ pub fn of(device: i32) -> Option<&'static Admitted> {
 }
 
 fn share() -> Option<Share> {
-    SHARE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    SHARE.lock().clone()
 }
 
 /// This process's place in the ledger of a card.
@@ -99,7 +100,7 @@ fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use:
 /// When it is another's already, or the share cannot be: in words. Nothing changed then.
 pub fn set_share(wanted: Share) -> Result<(), String> {
     {
-        let mut share = SHARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut share = SHARE.lock();
         match &*share {
             Some(set) if *set == wanted => return Ok(()),
             Some(set) => return Err(format!("this process is tenant {:?} already, and stays so", set.name)),
@@ -118,7 +119,7 @@ pub fn set_share(wanted: Share) -> Result<(), String> {
         let joined = seat(device, admitted.uuid, admitted.capacity, &wanted)
             .and_then(|ledger| admitted.quota.join(ledger, context));
         if let Err(why) = joined {
-            *SHARE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *SHARE.lock() = None;
             return Err(why);
         }
         // Where the tenant had no room for it, it is there all the same.

@@ -13,13 +13,14 @@ pub mod host;
 pub mod outside;
 pub mod ticker;
 
+use gapless_cuda::locks::{Guard, Lock, SetOnce};
 use gapless_ledger::{Answer, Ledger, LedgerError};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
 use outside::Meter;
 use std::fmt::Write;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a process waits for what is its own and lent to others, and how often it looks: their ticks are four a
@@ -42,9 +43,9 @@ pub struct Quota {
     changes: AtomicU64,
     /// Growth that was refused.
     refused: AtomicU64,
-    seat: Mutex<Option<Ledger>>,
+    seat: Lock<Option<Ledger>>,
     /// What this process holds in all, where that can be asked.
-    meter: OnceLock<Meter>,
+    meter: SetOnce<Meter>,
     patience: Duration,
 }
 
@@ -57,8 +58,8 @@ impl Default for Quota {
             outside: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            seat: Mutex::new(None),
-            meter: OnceLock::new(),
+            seat: Lock::new(|| None),
+            meter: SetOnce::new(),
             patience: PATIENCE,
         }
     }
@@ -111,8 +112,8 @@ pub struct Tenant {
 }
 
 impl Quota {
-    fn seat(&self) -> MutexGuard<'_, Option<Ledger>> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seat(&self) -> Guard<'_, Option<Ledger>> {
+        self.seat.lock()
     }
 
     fn get(number: &AtomicU64) -> u64 {

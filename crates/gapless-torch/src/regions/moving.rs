@@ -6,8 +6,8 @@ use crate::hooks::guarded;
 use crate::state::{self, CARDS, Card};
 use crate::watcher::Caller;
 use gapless_cuda::Copies;
+use gapless_cuda::locks::{Guard, SetOnce};
 use gapless_pool::{DeviceError, PoolKey, Refusal, SleepError};
-use std::sync::{MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long a region waits for readers of its memory that have just dropped it, and how often it looks.
@@ -33,8 +33,8 @@ pub(crate) struct Moved {
     pub(crate) pages: u64,
 }
 
-pub(super) fn alone() -> MutexGuard<'static, ()> {
-    MOVING.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn alone() -> Guard<'static, ()> {
+    MOVING.lock()
 }
 
 /// A region as it is moved.
@@ -174,7 +174,7 @@ pub(super) fn on<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
 }
 
 /// The copying streams of each card, made when they are first needed.
-static COPIES: [OnceLock<Copies>; CARDS] = [const { OnceLock::new() }; CARDS];
+static COPIES: [SetOnce<Copies>; CARDS] = [const { SetOnce::new() }; CARDS];
 
 fn copies(device: i32) -> Result<&'static Copies, Failure> {
     let slot = &COPIES[device as usize];

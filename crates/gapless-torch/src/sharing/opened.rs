@@ -6,13 +6,13 @@ use crate::cxx::{Control, ControlTable, SharedPtr};
 use crate::hooks::guarded;
 use crate::interpreter;
 use crate::{background, state};
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::sharing::{Attached, Imported, Importer, PlainlyAttached};
 use gapless_pool::Device;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What is mapped.
@@ -52,10 +52,10 @@ struct Listed(*mut Opened);
 unsafe impl Send for Listed {}
 
 /// Everything that is open. What is listed is there: it leaves the list before it is freed.
-static OPEN: Mutex<Option<HashMap<Key, Listed>>> = Mutex::new(None);
+static OPEN: Lock<Option<HashMap<Key, Listed>>> = Lock::new(|| None);
 
-fn list() -> MutexGuard<'static, Option<HashMap<Key, Listed>>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+fn list() -> Guard<'static, Option<HashMap<Key, Listed>>> {
+    OPEN.lock()
 }
 
 /// One user more of what is open under `key`, unless its last one is just leaving.
@@ -121,10 +121,10 @@ fn close(device: i32, memory: Memory) -> Option<Memory> {
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Memory that nobody uses, to be closed when no capture is open any more.
-static LATER: Mutex<Vec<(i32, Memory)>> = Mutex::new(Vec::new());
+static LATER: Lock<Vec<(i32, Memory)>> = Lock::new(Vec::new);
 
 fn close_later(device: i32, memory: Memory) {
-    let later = || LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    let later = || LATER.lock();
     let is_first = {
         let mut later = later();
         later.push((device, memory));

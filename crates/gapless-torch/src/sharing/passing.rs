@@ -8,6 +8,7 @@ use super::offers;
 use super::readers;
 use crate::hooks::guarded;
 use crate::{background, state};
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::shared_pages::SharedPage;
 use gapless_cuda::sharing::Exporter;
 use std::io::{self, Read, Write};
@@ -16,7 +17,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Files in one message. The kernel takes 253.
@@ -45,8 +45,8 @@ static LISTENING: AtomicI32 = AtomicI32::new(-1);
 
 /// Begins to answer, once; the random part of the socket's name.
 pub(super) fn listen() -> io::Result<[u8; 16]> {
-    static TOKEN: Mutex<Option<[u8; 16]>> = Mutex::new(None);
-    let mut known = TOKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    static TOKEN: Lock<Option<[u8; 16]>> = Lock::new(|| None);
+    let mut known = TOKEN.lock();
     if let Some(token) = *known {
         return Ok(token);
     }
@@ -134,10 +134,10 @@ fn tell(reader: &mut UnixStream, number: u32) -> io::Result<()> {
 
 /// What hands pages over, of each card that was shared from: asked without the card's lock, which a thread may hold
 /// while it waits for work that waits for the reader.
-static EXPORTERS: Mutex<Vec<Exporter>> = Mutex::new(Vec::new());
+static EXPORTERS: Lock<Vec<Exporter>> = Lock::new(Vec::new);
 
-fn exporters() -> MutexGuard<'static, Vec<Exporter>> {
-    EXPORTERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn exporters() -> Guard<'static, Vec<Exporter>> {
+    EXPORTERS.lock()
 }
 
 /// Pages of this card are shared from now on.
@@ -222,8 +222,8 @@ pub(super) struct Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         /// Who tells the others: a sender that is stopped keeps nobody waiting but this thread.
-        static NOTICES: Mutex<Option<Sender<Notice>>> = Mutex::new(None);
-        let mut notices = NOTICES.lock().unwrap_or_else(PoisonError::into_inner);
+        static NOTICES: Lock<Option<Sender<Notice>>> = Lock::new(|| None);
+        let mut notices = NOTICES.lock();
         if notices.is_none() {
             let (sender, all) = mpsc::channel::<Notice>();
             let tell = move || all.iter().for_each(|(token, pages)| tell_dropped(token, &pages));

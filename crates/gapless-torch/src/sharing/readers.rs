@@ -4,10 +4,10 @@
 //! A region that sleeps would leave its readers with the old pages, so it does not while there are any. A reader
 //! without Gapless takes files out of this process itself, and is not known.
 
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::shared_pages::SharedPage;
 use gapless_stats::process;
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// A process that was handed a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +31,10 @@ impl Reader {
 
 type Held = HashMap<SharedPage, Vec<(Reader, u32)>>;
 
-static HELD: LazyLock<Mutex<Held>> = LazyLock::new(Mutex::default);
+static HELD: Lock<Held> = Lock::new(Held::new);
 
-fn held() -> MutexGuard<'static, Held> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+fn held() -> Guard<'static, Held> {
+    HELD.lock()
 }
 
 /// The process `pid` is about to be handed these pages.

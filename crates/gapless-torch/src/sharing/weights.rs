@@ -13,6 +13,7 @@ use super::offers;
 use super::passing::{self, Taken};
 use crate::quota::admission;
 use crate::state;
+use gapless_cuda::locks::Lock;
 use gapless_cuda::sharing::{Attached, Imported};
 use gapless_pool::{Behind, Device, PageHandle};
 use gapless_stats::folder::{self, Folder};
@@ -20,7 +21,6 @@ use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 const PREFIX: &str = "gapless-share-";
 /// Files that stay open for readers, at most, where the process may open many more; others are opened when asked for.
@@ -324,7 +324,7 @@ pub(crate) struct Mapping {
     size: u64,
     addr: u64,
     /// The memory, and who hears of its end: in this order.
-    pages: Mutex<Option<(Attached, Taken)>>,
+    pages: Lock<Option<(Attached, Taken)>>,
 }
 
 impl Mapping {
@@ -363,12 +363,12 @@ pub(crate) fn attach(asked: &Asked) -> Result<Mapping, String> {
     }
     ATTACHED.fetch_add(size, Ordering::Relaxed);
     let addr = pages.as_ref().map_or(0, |(pages, _)| pages.addr());
-    Ok(Mapping { device, size, addr, pages: Mutex::new(pages) })
+    Ok(Mapping { device, size, addr, pages: Lock::with(pages, || None) })
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let pages = self.pages.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let pages = self.pages.get_mut().take();
         if state::is_forked() {
             // A forked child has no memory of the card.
             std::mem::forget(pages);
@@ -392,22 +392,22 @@ impl Drop for Mapping {
 }
 
 /// Offers that were asked for, until they are mapped or given up.
-static ASKED: Mutex<BTreeMap<i64, Asked>> = Mutex::new(BTreeMap::new());
+static ASKED: Lock<BTreeMap<i64, Asked>> = Lock::new(BTreeMap::new);
 
 pub(crate) fn keep_asked(asked: Asked) -> i64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed) as i64 + 1;
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner).insert(number, asked);
+    ASKED.lock().insert(number, asked);
     number
 }
 
 /// Looks at one of them.
 pub(crate) fn with_asked<T>(number: i64, look: impl FnOnce(&Asked) -> T) -> Option<T> {
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(look)
+    ASKED.lock().get(&number).map(look)
 }
 
 pub(crate) fn take_asked(number: i64) -> Option<Asked> {
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&number)
+    ASKED.lock().remove(&number)
 }
 
 #[cfg(test)]
