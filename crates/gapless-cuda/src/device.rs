@@ -2,14 +2,15 @@
 
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_INTEGRATED, ATTRIBUTE_RDMA,
-    AccessDescription, AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError,
-    EVENT_DISABLE_TIMING, FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE,
-    Location, NOT_CAPTURED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
+    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
+    FenceDriver, HANDLE_FILE, Handle, INVALID_HANDLE, INVALID_VALUE, LEGACY_STREAM, LOCATION_DEVICE,
+    Location, NOT_CAPTURED, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM,
+    SUCCESS, Status,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
 use crate::shared_pages::SharedPages;
-use crate::{streams, unified};
+use crate::{peers, places, streams, unified};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::time::Instant;
@@ -30,8 +31,8 @@ pub struct CudaDevice {
     rdma: bool,
     /// Whether its memory is the host's.
     is_unified: bool,
-    /// Other cards that may use this one's memory.
-    peers: Vec<i32>,
+    /// Whether this is not the device of the card's pool: what it grants is noted, for peers that come later.
+    is_beside: bool,
     /// Pages that other processes were told of.
     pub(crate) shared: SharedPages,
     /// Which page lies behind which address, where somebody keeps it.
@@ -85,6 +86,12 @@ pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static
     Entered { driver, mode }
 }
 
+/// Whether the driver says for good that it has no such thing: the words that it has for that are these, and what a
+/// sandbox without rights says.
+fn is_unsupported(status: Status) -> bool {
+    matches!(status, INVALID_VALUE | NOT_PERMITTED | NOT_SUPPORTED)
+}
+
 fn check(status: Status) -> Result<(), DeviceError> {
     match status {
         SUCCESS => Ok(()),
@@ -131,7 +138,7 @@ impl CudaDevice {
             exports_files: has(ATTRIBUTE_EXPORTS_FILES),
             rdma: has(ATTRIBUTE_RDMA),
             is_unified: has(ATTRIBUTE_INTEGRATED),
-            peers: Vec::new(),
+            is_beside: false,
             shared: SharedPages::default(),
             mapped: None,
             driver_ns: 0,
@@ -173,16 +180,30 @@ impl CudaDevice {
         }
     }
 
-    /// Lets another card use what is granted from now on; whether it could not before.
-    pub fn add_peer(&mut self, ordinal: i32) -> bool {
+    /// A device of the same card beside that of its pool, whose memory the pool does not know.
+    #[must_use]
+    pub fn beside(self) -> CudaDevice {
+        CudaDevice { is_beside: true, ..self }
+    }
+
+    /// Lets another card use what is granted from now on, and all memory beside the pool at once; whether it could not
+    /// before: then the pool grants its own again.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn add_peer(&mut self, ordinal: i32) -> Result<bool, DeviceError> {
         let mut device = 0;
         // SAFETY: an out-pointer of our own.
-        let known = unsafe { (self.driver.device_get)(&mut device, ordinal) } == SUCCESS;
-        let new = known && device != self.ordinal && !self.peers.contains(&device);
-        if new {
-            self.peers.push(device);
+        if unsafe { (self.driver.device_get)(&mut device, ordinal) } != SUCCESS {
+            return Ok(false);
         }
-        new
+        let _entered = self.enter();
+        peers::of(self.ordinal).add(self.driver, self.ordinal, device).map_err(DeviceError::Driver)
+    }
+
+    /// What [`CudaDevice::add_peer`] began cannot be done.
+    pub fn remove_peer(&mut self, ordinal: i32) {
+        peers::of(self.ordinal).remove(ordinal);
     }
 
     /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver
@@ -215,10 +236,6 @@ impl CudaDevice {
 
     pub(crate) fn ordinal(&self) -> i32 {
         self.ordinal
-    }
-
-    pub(crate) fn peers(&self) -> &[i32] {
-        &self.peers
     }
 
     /// What asks how full the card is, for other threads.
@@ -313,10 +330,12 @@ impl Device for CudaDevice {
         let mut addr = 0;
         // SAFETY: plain numbers and an out-pointer of our own.
         check(unsafe { (self.driver.reserve)(&mut addr, size as usize, 2 << 20, 0, 0) })?;
+        places::note(addr, size, self.ordinal);
         Ok(addr)
     }
 
     fn unreserve(&mut self, addr: u64, size: u64) {
+        places::forget(addr, size);
         let _entered = self.enter();
         // SAFETY: the pool gives back what one `reserve` gave, with nothing mapped there.
         unsafe { (self.driver.unreserve)(addr, size as usize) };
@@ -331,9 +350,14 @@ impl Device for CudaDevice {
                 // SAFETY: both pointers are to variables of this function.
                 match unsafe { (this.driver.create)(&mut handle, size as usize, &properties, 0) } {
                     SUCCESS => break,
-                    // Some sandboxes promise what they do not allow: plain pages serve everything but exports.
-                    error if error != OUT_OF_MEMORY && (this.exports_files || this.rdma) => {
-                        (this.exports_files, this.rdma) = (false, false);
+                    // Some sandboxes promise what they do not allow: plain pages serve everything but exports. What
+                    // fails for another reason may work the next time.
+                    error if is_unsupported(error) && (this.exports_files || this.rdma) => {
+                        if this.rdma {
+                            this.rdma = false;
+                        } else {
+                            this.exports_files = false;
+                        }
                     }
                     error => return Err(check(error).err().unwrap_or(DeviceError::OutOfMemory)),
                 }
@@ -369,20 +393,12 @@ impl Device for CudaDevice {
     fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
-            let access = |&id: &i32| AccessDescription {
-                location: Location { kind: LOCATION_DEVICE, id },
-                flags: ACCESS_READ_WRITE,
-            };
-            let own = access(&this.ordinal);
-            // SAFETY: the pool has mapped the whole range before it has it granted.
-            check(unsafe {
-                if this.peers.is_empty() {
-                    (this.driver.set_access)(addr, size as usize, &own, 1)
-                } else {
-                    let mut all = vec![own];
-                    all.extend(this.peers.iter().map(access));
-                    (this.driver.set_access)(addr, size as usize, all.as_ptr(), all.len())
-                }
+            let mut reach = peers::of(this.ordinal);
+            let range = (addr, size);
+            check(if this.is_beside {
+                reach.grant_beside(this.driver, this.ordinal, range, ACCESS_READ_WRITE)
+            } else {
+                reach.grant(this.driver, this.ordinal, range, ACCESS_READ_WRITE)
             })
         })
     }
@@ -390,6 +406,9 @@ impl Device for CudaDevice {
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
+            if this.is_beside {
+                peers::of(this.ordinal).forget(addr, size);
+            }
             // SAFETY: the caller promises that no queued work uses the range.
             check(unsafe { (this.driver.unmap)(addr, size as usize) })?;
             if let Some(mapped) = &mut this.mapped {

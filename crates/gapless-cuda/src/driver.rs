@@ -11,6 +11,7 @@ pub type Status = c_int;
 pub type Handle = *mut c_void;
 
 pub const SUCCESS: Status = 0;
+pub const INVALID_VALUE: Status = 1;
 pub const OUT_OF_MEMORY: Status = 2;
 pub const NOT_READY: Status = 600;
 
@@ -54,6 +55,7 @@ pub const CAPTURE_RELAXED: c_int = 2;
 /// The status of a stream that is not being captured.
 pub const NOT_CAPTURED: c_int = 0;
 pub const INVALID_HANDLE: Status = 400;
+pub const NOT_PERMITTED: Status = 800;
 pub const NOT_SUPPORTED: Status = 801;
 pub const CAPTURE_UNSUPPORTED: Status = 900;
 /// The default stream was asked about beside the capture of a stream that waits for it.
@@ -159,6 +161,13 @@ table! {
 }
 
 table! {
+    /// Cards that use each other's memory, apart from the rest: the allocator runs on a driver without it.
+    PeerDriver {
+        can_access = c"cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
+    }
+}
+
+table! {
     /// Memory that several processes have, apart from the rest: the allocator runs on a driver without it.
     SharingDriver {
         export = c"cuMemExportToShareableHandle"(*mut c_void, u64, c_int, u64);
@@ -211,6 +220,14 @@ impl RegisterDriver {
     pub fn get() -> Option<&'static RegisterDriver> {
         static DRIVER: SetOnce<Option<RegisterDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| RegisterDriver::load().ok()).as_ref()
+    }
+}
+
+impl PeerDriver {
+    /// Loaded on first use; `None`: the driver lacks it.
+    pub fn get() -> Option<&'static PeerDriver> {
+        static DRIVER: SetOnce<Option<PeerDriver>> = SetOnce::new();
+        DRIVER.get_or_init(|| PeerDriver::load().ok()).as_ref()
     }
 }
 

@@ -5,6 +5,7 @@ use gapless_pool::PageHandle;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What other processes call a page: no other page of this process ever has the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,7 +15,6 @@ pub struct SharedPage(pub u64);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) number: SharedPage,
-    pub(crate) size: u64,
     /// Kept for readers that take it out of this process themselves.
     pub(crate) file: Option<KeptFile>,
 }
@@ -34,11 +34,6 @@ impl KeptFile {
 
     pub(crate) fn number(&self) -> RawFd {
         self.0.as_raw_fd()
-    }
-
-    /// Another descriptor of the same file; `None`: this process has too many.
-    pub(crate) fn copy(&self) -> Option<OwnedFd> {
-        self.0.try_clone().ok()
     }
 }
 
@@ -77,13 +72,53 @@ pub fn close_in_forked_child() {
     }
 }
 
+/// Pages by the driver's handles, and these by what others call the pages.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) by_page: HashMap<u64, Shared>,
+    by_number: HashMap<SharedPage, u64>,
+}
+
+impl Told {
+    /// What others call a page, from now on at the latest.
+    pub(crate) fn number_of(&mut self, page: u64) -> SharedPage {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let shared = self.by_page.entry(page).or_insert_with(|| {
+            let number = SharedPage(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+            self.by_number.insert(number, page);
+            Shared { number, file: None }
+        });
+        shared.number
+    }
+
+    pub(crate) fn get(&self, number: SharedPage) -> Option<(u64, &Shared)> {
+        let page = *self.by_number.get(&number)?;
+        Some((page, self.by_page.get(&page)?))
+    }
+}
+
+/// Whether this process may open one more file.
+pub(crate) fn has_room_for_a_file() -> bool {
+    unsafe extern "C" {
+        fn eventfd(value: u32, flags: i32) -> i32;
+    }
+    const CLOSE_ON_EXEC: i32 = 0x8_0000;
+    // SAFETY: numbers alone.
+    let file = unsafe { eventfd(0, CLOSE_ON_EXEC) };
+    if file >= 0 {
+        // SAFETY: the descriptor is new, and no one else's.
+        drop(unsafe { OwnedFd::from_raw_fd(file) });
+    }
+    file >= 0
+}
+
 /// Pages of a card that others were told of, until they are released.
 ///
 /// They have a lock of their own, which is taken after the card's and held while one is exported: readers in other
 /// processes get theirs while a thread of this one has the card and waits for its work.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedPages {
-    told: Arc<Lock<HashMap<u64, Shared>>>,
+    told: Arc<Lock<Told>>,
     /// Whether somebody who was told of a page has it.
     pub(crate) is_held: fn(SharedPage) -> bool,
 }
@@ -91,17 +126,20 @@ pub(crate) struct SharedPages {
 impl Default for SharedPages {
     /// Who does not know takes every page for held.
     fn default() -> SharedPages {
-        SharedPages { told: Arc::new(Lock::with(HashMap::new(), HashMap::new)), is_held: |_| true }
+        SharedPages { told: Arc::new(Lock::with(Told::default(), Told::default)), is_held: |_| true }
     }
 }
 
 impl SharedPages {
-    pub(crate) fn told(&self) -> Guard<'_, HashMap<u64, Shared>> {
+    pub(crate) fn told(&self) -> Guard<'_, Told> {
         self.told.lock()
     }
 
     /// The driver may use its handle for another page from now on.
     pub(crate) fn release(&self, page: PageHandle) {
-        self.told().remove(&page.0);
+        let mut told = self.told();
+        if let Some(gone) = told.by_page.remove(&page.0) {
+            told.by_number.remove(&gone.number);
+        }
     }
 }

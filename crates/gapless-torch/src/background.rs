@@ -3,7 +3,9 @@
 use crate::state;
 use gapless_cuda::locks::Lock;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 unsafe extern "C" {
     fn pthread_atfork(
@@ -76,4 +78,44 @@ pub fn in_forked_child(work: extern "C" fn()) {
 pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     // SAFETY: functions that live as long as the process.
     unsafe { pthread_atfork(Some(before), Some(after), Some(after)) };
+}
+
+/// The process ends: threads of our own do not call the driver any more.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// How many of them do now.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// How long the end of the process waits for these.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Work of a thread of our own that calls the driver, as long as this lives.
+#[derive(Debug)]
+#[must_use = "the work ends with it"]
+pub struct Running(());
+
+impl Running {
+    /// `None`: the driver is not to be called any more.
+    pub fn begin() -> Option<Running> {
+        static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+        if !IS_WATCHED.swap(true, Ordering::AcqRel) {
+            at_exit(stop);
+        }
+        // Counted first: who ends the process sees the work, or the work sees the end.
+        RUNNING.fetch_add(1, Ordering::SeqCst);
+        let running = Running(());
+        (!IS_OVER.load(Ordering::SeqCst) && !state::is_forked()).then_some(running)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn stop() {
+    IS_OVER.store(true, Ordering::SeqCst);
+    let began = Instant::now();
+    while RUNNING.load(Ordering::SeqCst) > 0 && began.elapsed() < LAST_PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -5,10 +5,11 @@
 //! for in the process's budget and its tenant's share. Callers make no driver call, except when they reserve addresses.
 //! Order of locks: a pool's book alone; nothing is called with it.
 
+use crate::background::{self, Running};
 use crate::hooks::{guarded, set_error};
 use crate::quota::{QuotaDevice, admission};
+use crate::state;
 use crate::tensors::{self, ManagedTensor};
-use crate::{background, state};
 use gapless_cuda::CudaDevice;
 use gapless_cuda::locks::{Guard, Lock, Signal};
 use gapless_pool::elastic::{Book, Done, Job, RangeId};
@@ -16,7 +17,7 @@ use gapless_pool::{Device, DeviceError, Refusal};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between two looks at work in flight, and after something failed that may succeed later.
@@ -35,40 +36,6 @@ struct Pool {
     is_closed: AtomicBool,
     /// Pages could not be unmapped since somebody last asked, because a graph is captured.
     barred: AtomicBool,
-}
-
-/// The process ends: the driver is not called any more.
-static IS_OVER: AtomicBool = AtomicBool::new(false);
-/// Jobs that call the driver now.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-/// How long the end of the process waits for these.
-const LAST_PATIENCE: Duration = Duration::from_secs(2);
-
-/// A job that calls the driver, as long as this lives.
-struct Running;
-
-impl Running {
-    /// `None`: the driver is not to be called any more.
-    fn begin() -> Option<Running> {
-        // Counted first: who ends the process sees the job, or the job sees the end.
-        RUNNING.fetch_add(1, Ordering::SeqCst);
-        let running = Running;
-        (!IS_OVER.load(Ordering::SeqCst) && !state::is_forked()).then_some(running)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn end() {
-    IS_OVER.store(true, Ordering::SeqCst);
-    let began = Instant::now();
-    while RUNNING.load(Ordering::SeqCst) > 0 && began.elapsed() < LAST_PATIENCE {
-        std::thread::sleep(LOOK);
-    }
 }
 
 static POOLS: Lock<BTreeMap<i64, Arc<Pool>>> = Lock::new(BTreeMap::new);
@@ -168,17 +135,13 @@ impl Drop for Held {
 
 fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
     static LAST: AtomicI64 = AtomicI64::new(0);
-    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     if page == 0 || !page.is_multiple_of(GRANULE) {
         return Err(format!("a page of {page} bytes cannot be: pages have a multiple of 2 MiB"));
     }
     // The card is made, with its quota.
     state::with_card(device, |_| ()).map_err(|error| error.to_string())?;
     let quota = admission::of(device).ok_or("the card has no quota")?.quota.clone();
-    let own = CudaDevice::new(device).map_err(|error| error.to_string())?;
-    if !IS_WATCHED.swap(true, Ordering::AcqRel) {
-        background::at_exit(end);
-    }
+    let own = CudaDevice::new(device).map_err(|error| error.to_string())?.beside();
     let limit = (limit > 0).then(|| usize::try_from(limit / page).unwrap_or(usize::MAX));
     let pool = Arc::new(Pool {
         device,

@@ -331,7 +331,9 @@ pub extern "C" fn gapless_memory_fraction(fraction: f64, device: i32) {
 pub unsafe extern "C-unwind" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usize) -> *mut c_void {
     let found = guarded(None, || {
         let mut found = None;
-        state::for_each(|_, card| found = found.or_else(|| card.pool.containing(pointer as u64)));
+        state::for_each_at(pointer as u64, |_, card| {
+            found = found.or_else(|| card.pool.containing(pointer as u64));
+        });
         found
     });
     let Some((_, bytes)) = found.filter(|(base, _)| *base == pointer as u64) else {

@@ -27,13 +27,7 @@ pub(super) unsafe extern "C-unwind" fn enable(this: This, user: i8, owner: i8) {
     // SAFETY: C++ called, and may be thrown through; the function is the one that stood in this place of the table.
     unsafe {
         answer((), || {
-            let granted = on_card(owner, |card| {
-                if card.pool.device_mut().add_peer(i32::from(user)) {
-                    card.pool.grant_again()
-                } else {
-                    Ok(())
-                }
-            })?;
+            let granted = on_card(owner, |card| card.add_peer(i32::from(user)))?;
             granted.or_else(|error| {
                 refuse(format!("gapless: memory of card {owner} cannot be used by card {user}: {error:?}"))
             })

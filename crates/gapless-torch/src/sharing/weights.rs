@@ -68,9 +68,7 @@ pub(crate) fn share(
     if let (Some(name), Some(file)) = (name, &named) {
         is_free(name, file)?;
     }
-    let token = passing::listen().map_err(|error| {
-        format!("no socket can be opened for processes that shall get memory of this one ({error})")
-    })?;
+    let token = passing::listen()?;
     let card = admission::of(device).and_then(|card| card.uuid).map(|uuid| uuid.0).unwrap_or_default();
     let mut card_lock =
         state::existing(device).ok_or_else(|| format!("nothing was allocated on cuda:{device} yet"))?;
@@ -81,7 +79,7 @@ pub(crate) fn share(
     let most = most_kept();
     let mut numbered = Vec::with_capacity(pages.len());
     for (page, size) in pages {
-        let number = device.number_of(page, size);
+        let number = device.number_of(page);
         if kept < most && device.kept_file(page).map_err(super::not_exported)?.is_some() {
             kept += 1;
         }
