@@ -10,7 +10,7 @@ use crate::driver::{
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
 use crate::shared_pages::SharedPages;
-use crate::{peers, places, streams, unified};
+use crate::{peers, places, room, streams, unified};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::time::Instant;
@@ -86,8 +86,8 @@ pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static
     Entered { driver, mode }
 }
 
-/// Whether the driver says for good that it has no such thing: the words that it has for that are these, and what a
-/// sandbox without rights says.
+/// Whether the driver says for good that it has no such thing. A value that it calls invalid is one as well, since the
+/// caller asks for the same without it next, and that works.
 fn is_unsupported(status: Status) -> bool {
     matches!(status, INVALID_VALUE | NOT_PERMITTED | NOT_SUPPORTED)
 }
@@ -244,14 +244,38 @@ impl CudaDevice {
         Meter { driver: self.driver, context: self.context, is_unified: self.is_unified }
     }
 
-    fn properties(&self) -> AllocationProperties {
+    /// A new page. Some sandboxes promise what they do not allow: plain pages serve everything but exports. Only a
+    /// driver that says for good that it has no such pages is not asked for them again: what fails for another reason
+    /// may work the next time.
+    fn created(&mut self, size: u64) -> Result<u64, DeviceError> {
+        let (mut files, mut rdma) = (self.exports_files, self.rdma);
+        let (mut handle, mut is_for_good) = (0, true);
+        loop {
+            let properties = self.properties(files, rdma);
+            // SAFETY: both pointers are to variables of this function.
+            match unsafe { (self.driver.create)(&mut handle, size as usize, &properties, 0) } {
+                SUCCESS => break,
+                error if error != OUT_OF_MEMORY && (files || rdma) => {
+                    is_for_good &= is_unsupported(error);
+                    (files, rdma) = (files && rdma, false);
+                }
+                error => return Err(check(error).err().unwrap_or(DeviceError::OutOfMemory)),
+            }
+        }
+        if is_for_good {
+            (self.exports_files, self.rdma) = (files, rdma);
+        }
+        Ok(handle)
+    }
+
+    fn properties(&self, files: bool, rdma: bool) -> AllocationProperties {
         AllocationProperties {
             kind: ALLOCATION_PINNED,
-            handle_types: if self.exports_files { HANDLE_FILE } else { 0 },
+            handle_types: if files { HANDLE_FILE } else { 0 },
             location: Location { kind: LOCATION_DEVICE, id: self.ordinal },
             win32: std::ptr::null_mut(),
             compression: 0,
-            rdma: u8::from(self.rdma),
+            rdma: u8::from(rdma),
             usage: 0,
             reserved: [0; 4],
         }
@@ -334,6 +358,10 @@ impl Device for CudaDevice {
         Ok(addr)
     }
 
+    fn address_room(&self) -> u64 {
+        room::left()
+    }
+
     fn unreserve(&mut self, addr: u64, size: u64) {
         places::forget(addr, size);
         let _entered = self.enter();
@@ -344,24 +372,7 @@ impl Device for CudaDevice {
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
-            let mut handle = 0;
-            loop {
-                let properties = this.properties();
-                // SAFETY: both pointers are to variables of this function.
-                match unsafe { (this.driver.create)(&mut handle, size as usize, &properties, 0) } {
-                    SUCCESS => break,
-                    // Some sandboxes promise what they do not allow: plain pages serve everything but exports. What
-                    // fails for another reason may work the next time.
-                    error if is_unsupported(error) && (this.exports_files || this.rdma) => {
-                        if this.rdma {
-                            this.rdma = false;
-                        } else {
-                            this.exports_files = false;
-                        }
-                    }
-                    error => return Err(check(error).err().unwrap_or(DeviceError::OutOfMemory)),
-                }
-            }
+            let handle = this.created(size)?;
             this.creates += 1;
             Ok(PageHandle(handle))
         })

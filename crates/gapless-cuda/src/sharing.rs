@@ -8,8 +8,8 @@ use crate::driver::{
     ACCESS_READ, ACCESS_READ_WRITE, CopyDriver, Driver, HANDLE_FABRIC, HANDLE_FILE, Handle, IpcHandle,
     LAZY_PEERS, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
 };
-use crate::peers;
 use crate::shared_pages::{self, KeptFile, SharedPage, SharedPages};
+use crate::{peers, room};
 use gapless_pool::PageHandle;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -227,13 +227,13 @@ impl Importer {
     /// Addresses for `size` bytes of another process's pages.
     ///
     /// # Errors
-    /// When there are none.
-    pub fn begin(&self, size: u64) -> Result<Attached, SharingError> {
+    /// When there are none, with why.
+    pub fn begin(&self, size: u64) -> Result<Attached, String> {
         let _entered = enter(self.driver, self.context);
         let mut addr = 0;
         // SAFETY: plain numbers and an out-pointer of our own.
         let status = unsafe { (self.driver.reserve)(&mut addr, size as usize, 2 << 20, 0, 0) };
-        check("cuMemAddressReserve", status)?;
+        check("cuMemAddressReserve", status).map_err(|error| format!("{error}: {}", room::why_not(size)))?;
         Ok(Attached { importer: self.clone(), addr, size, mapped: 0 })
     }
 

@@ -10,8 +10,8 @@ use crate::hooks::{guarded, set_error};
 use crate::quota::{QuotaDevice, admission};
 use crate::state;
 use crate::tensors::{self, ManagedTensor};
-use gapless_cuda::CudaDevice;
 use gapless_cuda::locks::{Guard, Lock, Signal};
+use gapless_cuda::{CudaDevice, room};
 use gapless_pool::elastic::{Book, Done, Job, RangeId};
 use gapless_pool::{Device, DeviceError, Refusal};
 use std::any::Any;
@@ -154,7 +154,7 @@ fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
     let worker = pool.clone();
     background::spawn("gapless-elastic", move || {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            worker.run(QuotaDevice::new(own, quota))
+            worker.run(QuotaDevice::new(own, quota).patient())
         }));
     })
     .map_err(|error| format!("no thread can be started ({error})"))?;
@@ -170,7 +170,7 @@ fn reserve(number: i64, slots: u64) -> Result<(u32, *mut ManagedTensor), String>
     let size = page.checked_mul(slots).filter(|size| *size <= 1 << 46).ok_or("it is too large")?;
     let base = state::with_card(pool.device, |card| card.pool.device_mut().reserve(size))
         .map_err(|error| error.to_string())?
-        .map_err(|error| format!("the driver has no {size} bytes of addresses ({error:?})"))?;
+        .map_err(|error| format!("{} ({error:?})", room::why_not(size)))?;
     let range = pool.book().add(base, slots_here);
     let held: Arc<dyn Any + Send + Sync> = Arc::new(Held { pool: pool.clone(), range });
     Ok((range.0, tensors::bytes_at(base, size, pool.device, held)))

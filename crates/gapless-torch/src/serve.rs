@@ -16,6 +16,7 @@ use crate::history::{self, level};
 use crate::hooks::{guarded, set_error};
 use crate::oom::{self, Seen};
 use crate::pressure::{self, Pressure};
+use crate::quota::admission;
 use crate::recorder::{self, Flight};
 use crate::regions;
 use crate::routing;
@@ -25,7 +26,7 @@ use crate::suppliers::{self, Refused};
 use crate::traced;
 use crate::watcher::{Caller, Event, Stack};
 use gapless_cuda::streams;
-use gapless_pool::{AllocError, Device, DeviceError, FreeError, PoolKey, StreamHandle};
+use gapless_pool::{AllocError, Device, DeviceError, FreeError, PoolKey, Refusal, StreamHandle};
 use std::ffi::c_void;
 
 /// A request that failed.
@@ -245,6 +246,12 @@ impl Request {
     }
 
     fn attempt(&self) -> Result<u64, Failure> {
+        let is_lent =
+            |failure: &Failure| matches!(failure, Failure::OutOfMemory(DeviceError::Refused(Refusal::Lent)));
+        admission::when_lent(self.device, self.size, is_lent, || self.attempt_once())
+    }
+
+    fn attempt_once(&self) -> Result<u64, Failure> {
         let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
         guarded(Err(inside()), || {
             let attempt = |card: &mut Card| {

@@ -80,6 +80,27 @@ pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardErr
     Ok(QuotaDevice::new(cuda, quota))
 }
 
+/// Does `attempt` again while it is refused because others have borrowed of this tenant's share: see
+/// [`Quota::when_lent`]. No card is locked.
+///
+/// # Errors
+/// As `attempt`.
+pub fn when_lent<T, E>(
+    device: i32,
+    size: u64,
+    is_lent: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let done = attempt();
+    match of(device) {
+        Some(card) if done.as_ref().is_err_and(&is_lent) => {
+            let mut first = Some(done);
+            card.quota.when_lent(size, is_lent, || first.take().unwrap_or_else(&mut attempt))
+        }
+        _ => done,
+    }
+}
+
 /// What is outside of the pool, from now on; `before` was in use on the card before the context was made, `in_use` is
 /// now.
 fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {

@@ -3,6 +3,7 @@
 use super::store::Store;
 use super::{Keep, MOVING, regions};
 use crate::hooks::guarded;
+use crate::quota::admission;
 use crate::state::{self, CARDS, Card};
 use crate::watcher::Caller;
 use gapless_cuda::Copies;
@@ -232,11 +233,19 @@ impl Half {
     /// Puts memory behind the region on a card.
     pub(super) fn begin_wake(mover: &Mover, device: i32) -> Result<Half, Failure> {
         let (pools, copies) = (mover.sleeping_pools(device)?, copies(device)?);
-        let ranges = on(device, |card| {
+        let wake = |card: &mut Card| {
             let begun = card.pool.begin_wake(&pools);
             card.tell_changes(&Caller::NOBODY);
-            begun.map_err(|error| mover.failure("wake", &error, device))
-        })??;
+            begun
+        };
+        let is_lent = |error: &SleepError| {
+            matches!(error, SleepError::OutOfMemory { device: DeviceError::Refused(Refusal::Lent), .. })
+        };
+        let begun = admission::when_lent(device, 0, is_lent, || match on(device, wake) {
+            Ok(begun) => begun.map(Ok),
+            Err(failure) => Ok(Err(failure)),
+        });
+        let ranges = begun.map_err(|error| mover.failure("wake", &error, device))??;
         Ok(Half { device, pools, copies, ranges })
     }
 

@@ -6,7 +6,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 const WANTED: usize = 2;
@@ -64,36 +64,34 @@ impl Spares {
         let Some(spare) = self.0.pop() else { return false };
         if !spare.is_own() {
             // Its number is the program's.
-            let _ = std::os::fd::IntoRawFd::into_raw_fd(spare.file);
+            let _ = spare.file.into_raw_fd();
             return self.give_one();
         }
         true
-    }
-
-    #[cfg(test)]
-    fn numbers(&self) -> Vec<i32> {
-        self.0.iter().map(|spare| spare.file.as_raw_fd()).collect()
-    }
-}
+    }}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::IntoRawFd;
+    use std::os::fd::AsRawFd;
+
+    fn numbers(spares: &Spares) -> Vec<i32> {
+        spares.0.iter().map(|spare| spare.file.as_raw_fd()).collect()
+    }
 
     #[test]
     fn a_number_that_the_program_has_taken_is_not_closed() {
         let mut spares = Spares::default();
         spares.fill();
-        assert_eq!(spares.numbers().len(), WANTED);
+        assert_eq!(numbers(&spares).len(), WANTED);
         let own = File::open("/dev/null").expect("it opens");
         unsafe extern "C" {
             fn dup2(from: i32, to: i32) -> i32;
         }
-        let taken = *spares.numbers().last().expect("one");
+        let taken = *numbers(&spares).last().expect("one");
         // SAFETY: as a program would that closes what it did not open and opens its own file there.
         assert_eq!(unsafe { dup2(own.as_raw_fd(), taken) }, taken);
-        assert!(spares.give_one() && spares.numbers().is_empty(), "the other one made room");
+        assert!(spares.give_one() && numbers(&spares).is_empty(), "the other one made room");
         // SAFETY: the number is open, and this test's.
         let still = File::from(unsafe { OwnedFd::from_raw_fd(taken) });
         assert_eq!(still.metadata().expect("it is open").rdev(), own.metadata().expect("open").rdev());
