@@ -55,6 +55,17 @@ int card_refusal(void);
 /* A stream that waits for an event of a captured stream joins its capture. */
 void card_wait(uint64_t stream, device_event *event);
 
+/* cards.c: several cards in one process. */
+int card_is_one_of_several(void);
+int card_reach_each_other(int a, int b);
+void card_created(uint64_t handle, int card);
+int card_granted(uint64_t addr, uint64_t size, int card, int flags);
+int card_can_use(int card, uint64_t addr, uint64_t size);
+int card_of_address(uint64_t addr);
+/* A stream of a card, and the card of a stream. */
+uint64_t card_new_stream_on(int card);
+int card_of_stream(uint64_t stream);
+
 /* faults.c: a driver call begins, and fails where it is not 0; whether an address may only be read. */
 int card_enter(void);
 int card_is_read_only(uint64_t addr);

@@ -133,7 +133,13 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) { return move(to
 /* What a kernel would write, for tests. */
 int card_poke(uint64_t addr, const void *from, size_t size) { return move(addr, (void *)from, size, 1); }
 
-WEAK int cuStreamCreate(void **out, unsigned flags) { (void)flags; *out = (void *)card_new_stream(); return SUCCESS; }
+int cuCtxGetDevice(int *out);
+static int current_card(void) {
+    int card = 0;
+    cuCtxGetDevice(&card);
+    return card;
+}
+WEAK int cuStreamCreate(void **out, unsigned flags) { (void)flags; *out = (void *)card_new_stream_on(current_card()); return SUCCESS; }
 WEAK int cuStreamDestroy_v2(void *stream) { (void)stream; return SUCCESS; }
 /* No time passes on this card. */
 WEAK int cuEventElapsedTime(float *out, void *from, void *to) { (void)from; (void)to; *out = 0; return SUCCESS; }
