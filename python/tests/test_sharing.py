@@ -124,7 +124,8 @@ mapped = "offset = ctypes.c_uint64(); answer = card.device_behind(ctypes.c_uint6
 addresses = reader.does("answer = [tensor.data_ptr() for tensor in got]")
 assert all(reader.does("card.device_behind.restype = ctypes.c_uint64; " + mapped, addr) for addr in addresses)
 reader.does("del got, view; import gc; gc.collect()")
-assert not any(reader.does(mapped, addr) for addr in addresses)
+# It rests for a moment: a producer mostly sends the same blocks again.
+until(lambda: not any(reader.does(mapped, addr) for addr in addresses))
 del tensors, tensor
 torch.cuda.ipc_collect()
 print(torch.cuda.memory_allocated())

@@ -33,9 +33,10 @@ uint64_t card_new_stream(void);
 /* An event behind the work of all streams. */
 void card_record_all(device_event *event);
 
-/* The bytes of a handle as a file that another process can map; -1 where there is none. A new descriptor. */
+/* The bytes of a handle as a file that another process can map; -1 where there is none, or no descriptor for it. A new
+ * descriptor. */
 int contents_file(uint64_t handle);
-/* From now on the bytes of a handle are those of a file, whose descriptor stays the caller's. */
+/* From now on the bytes of a handle are those of a file, whose descriptor stays the caller's and is not needed later. */
 void contents_adopt(uint64_t handle, int file, uint64_t size);
 
 /* The id of the capture that `stream` is in, 0 where there is none. */
