@@ -102,9 +102,10 @@ def work(number):
                 # A stream of another card uses it.
                 r.choice(mine).record_stream(torch.cuda.Stream(device=of))
                 mine.pop(r.randrange(len(mine)))
-            elif action < 0.86 and mine:
+            elif action < 0.86:
                 # Peers that torch enables itself.
-                torch.empty(1000, dtype=torch.uint8, device=f"cuda:{of}").copy_(r.choice(mine)[:1].expand(1000) if False else torch.empty(1000, dtype=torch.uint8, device=f"cuda:{current}"))
+                there, here = (torch.empty(1000, dtype=torch.uint8, device=f"cuda:{device}") for device in (of, current))
+                there.copy_(here)
             elif action < 0.92:
                 if not caches:
                     caches.append((of, gapless.elastic((64, 1 << 21), torch.uint8, device=f"cuda:{of}")))
@@ -114,10 +115,6 @@ def work(number):
                 torch.cuda.empty_cache()
             elif action < 0.96:
                 torch.cuda.memory_stats(of), torch.cuda.memory_snapshot()
-            elif action < 0.98 and mine:
-                x = r.choice(mine)
-                if lib.gapless_driver_entries and not x.untyped_storage().nbytes():
-                    problems.append("it has no bytes")
             while len(mine) > 30:
                 mine.pop(0)
             # Collectives in the process read and write the buffers of other cards directly.
@@ -154,26 +151,22 @@ def test_threads_with_any_card_current_allocate_free_and_use(cards, count):
     assert lines == ["0 hang []", str([0] * count), "True"]
 
 
-def test_a_use_by_another_cards_stream_leaves_fences_to_every_card(cards):
-    """An event of that stream covers the use. Fences go on: the memory of other tensors needs no event of its own."""
+def test_a_use_by_another_cards_stream_is_waited_for_and_no_other(cards):
     lines = cards(
         """
 import gapless
 assert gapless.enable(), gapless.disable_reason()
+x, y = (torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{device}") for device in range(2))
+more = [torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{device}") for device in range(2)]
 card.card_hold(1)
-x = torch.empty(MIB, dtype=torch.uint8, device="cuda:0")
-y = torch.empty(MIB, dtype=torch.uint8, device="cuda:1")
 x.record_stream(torch.cuda.Stream(device=1))
-addr = x.data_ptr()
-del x
-print(torch.empty(MIB, dtype=torch.uint8, device="cuda:0").data_ptr() != addr)
+used, free = x.data_ptr(), y.data_ptr()
+del x, y
+again = [torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{device}").data_ptr() for device in range(2)]
+print(again[0] != used, again[1] == free)
 card.card_hold(0)
-with torch.cuda.device(0):
-    cache = gapless.elastic((16, MIB * 2), torch.uint8)
-    cache.grow(8); cache.shrink(8)
-    # Pages that were given back come without a wait for the whole card.
-    print(gapless.stats()["gapless.elastic"] if "gapless.elastic" in gapless.stats() else "fine")
+print(any(torch.empty(MIB, dtype=torch.uint8, device="cuda:0").data_ptr() == used for _ in range(3)))
 """,
         2,
     )
-    assert lines[0] == "True"
+    assert lines == ["True True", "True"]

@@ -468,21 +468,26 @@ got = pickle.loads(it)
 mine = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 5 * MIB, 60 * MIB)]
 stall = os.environ["STANDIN_STALL"]
 open(stall, "w").close()
-box = [got]
+box, addr, offset = [got], got.data_ptr(), ctypes.c_uint64()
+card.device_behind.restype = ctypes.c_uint64
 del got
 closes = threading.Thread(target=box.clear)
 closes.start()
 try:
-    closes.join(0.5)
-    assert closes.is_alive(), "closing waits for nothing"
+    closes.join(60)
+    assert not closes.is_alive(), "who drops it waits"
+    # It has rested: a thread of the library's waits for the card.
+    time.sleep(0.4)
+    is_mapped = lambda: card.device_behind(ctypes.c_uint64(addr), ctypes.byref(offset), ctypes.byref(offset)) != 0
+    assert is_mapped(), "closing waits for nothing"
     frees = threading.Thread(target=mine.clear)
     frees.start()
     frees.join(60)
-    assert not frees.is_alive() and closes.is_alive()
+    assert not frees.is_alive() and is_mapped()
     more = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
 finally:
     os.unlink(stall)
-closes.join(60)
+until(lambda: not is_mapped())
 ''', dumps(x))
 reader.end()
 """,

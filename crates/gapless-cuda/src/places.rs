@@ -113,7 +113,9 @@ mod tests {
         };
         for _ in 0..3000 {
             let base = bases[next(3) as usize];
-            let (first, count) = (base / GRANULE + next(80), 1 + next(if next(20) == 0 { 5000 } else { 20 }));
+            let first = base / GRANULE + next(80);
+            let most = if next(20) == 0 { 5000 } else { 20 };
+            let count = 1 + next(most);
             let card = next(5) as i32 - 1;
             if card < 0 {
                 forget(first * GRANULE, count * GRANULE);

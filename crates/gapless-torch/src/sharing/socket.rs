@@ -320,3 +320,6 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     const TOO_MANY: [i32; 2] = [24, 23];
     error.raw_os_error().is_some_and(|number| TOO_MANY.contains(&number))
 }
+
+#[cfg(test)]
+mod tests;
