@@ -55,6 +55,8 @@ NAMES = (
     "220_shared_out_of_pools",
     "221_asked_of_the_allocator",
     "222_streams_of_torch_captured",
+    "304_signals_while_it_opens",
+    "316_children_beside_elastic",
 )
 # The release from which on a program applies.
 SINCE = {"218_notes_of_newer_releases": (2, 15)}

@@ -68,7 +68,8 @@ impl Spares {
             return self.give_one();
         }
         true
-    }}
+    }
+}
 
 #[cfg(test)]
 mod tests {

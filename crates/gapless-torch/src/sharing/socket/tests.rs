@@ -31,7 +31,11 @@ extern "C" fn ring(_: i32) {
 fn under_signals<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     // No SA_RESTART. SAFETY: a handler that only counts.
     unsafe {
-        sigaction(USER_1, &Action { handler: ring, mask: [0; 16], flags: 0, restorer: 0 }, std::ptr::null_mut())
+        sigaction(
+            USER_1,
+            &Action { handler: ring, mask: [0; 16], flags: 0, restorer: 0 },
+            std::ptr::null_mut(),
+        )
     };
     let is_over = AtomicBool::new(false);
     let before = RUNG.load(Ordering::Relaxed);
@@ -158,5 +162,8 @@ fn patience_ends_though_signals_do_not() {
     let error = under_signals(|| here.write(&vec![0; 64 << 20])).expect_err("it is not read");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     drop(there);
-    assert!(under_signals(|| here.write(&[1])).is_err(), "the other end is gone, and no signal ends the process");
+    assert!(
+        under_signals(|| here.write(&[1])).is_err(),
+        "the other end is gone, and no signal ends the process"
+    );
 }
