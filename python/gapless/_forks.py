@@ -5,17 +5,12 @@ The native library's locks are of their own kind (crates/gapless-cuda/src/locks)
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    RLock = threading._RLock
-else:
-    RLock = Any
+from typing import Any
 
 _all: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def lock() -> "RLock":
+def lock() -> Any:
     """A lock that its own thread may take again: finalizers and signal handlers come back in the middle."""
     made = threading.RLock()
     _all.add(made)

@@ -1,5 +1,5 @@
-"""CUDA IPC where a process has few file descriptors or few addresses, and under signals: what torch's own allocator does
-there works, or is refused in words, and nothing spins or hangs."""
+"""CUDA IPC where a process has few file descriptors or few addresses: what torch's own allocator does there works, or is
+refused in words, and nothing spins or hangs."""
 
 import pytest
 
@@ -207,7 +207,7 @@ reader.end()
 
 def test_memory_that_was_dropped_a_moment_ago_is_opened_without_a_call(share):
     """A producer that sends the same block again and again costs its reader no driver call and no round trip."""
-    lines = share("""
+    lines = share('''
 reader = Reader()
 import gapless
 gapless.enable()
@@ -216,12 +216,20 @@ write(x, 0)
 reader.does("lib.gapless_driver_entries.restype = ctypes.c_uint64; got = pickle.loads(it); del got", dumps(x))
 accepts, calls, turns = lib.gapless_sharing_accepts(), [], 20
 for turn in range(turns):
-    calls.append(reader.does("before = lib.gapless_driver_entries(); got = pickle.loads(it); answer = lib.gapless_driver_entries() - before; del got", dumps(x)))
+    calls.append(reader.does("""
+before = lib.gapless_driver_entries()
+got = pickle.loads(it)
+answer = lib.gapless_driver_entries() - before
+del got
+""", dumps(x)))
 # On a busy machine one may come late, and has rested too long.
 print(min(calls), lib.gapless_sharing_accepts() - accepts < 2 * turns)
 # It does not rest for long: the card has its memory again.
 addr = reader.does("got = pickle.loads(it); answer = got.data_ptr(); del got", dumps(x))
-until(lambda: not reader.does("offset = ctypes.c_uint64(); card.device_behind.restype = ctypes.c_uint64; answer = card.device_behind(ctypes.c_uint64(it), ctypes.byref(offset), ctypes.byref(offset))", addr))
+until(lambda: not reader.does("""
+offset, card.device_behind.restype = ctypes.c_uint64(), ctypes.c_uint64
+answer = card.device_behind(ctypes.c_uint64(it), ctypes.byref(offset), ctypes.byref(offset))
+""", addr))
 reader.end()
-""")
+''')
     assert lines == ["0 True"]

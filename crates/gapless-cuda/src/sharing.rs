@@ -264,7 +264,7 @@ pub struct Attached {
 impl Attached {
     /// How many bytes are mapped.
     #[must_use]
-    pub fn size(&self) -> u64 {
+    pub fn mapped(&self) -> u64 {
         self.mapped
     }
 

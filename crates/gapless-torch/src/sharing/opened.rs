@@ -33,7 +33,7 @@ enum Memory {
 impl Memory {
     fn size(&self) -> u64 {
         match self {
-            Memory::Pages { pages, .. } => pages.size(),
+            Memory::Pages { pages, .. } => pages.mapped(),
             // The driver does not say; a segment of PyTorch's has that many.
             Memory::Whole(_) => 20 << 20,
         }
