@@ -24,7 +24,7 @@ FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
 
 DRIVER = [
     *(BENCH / "standin" / name for name in ("device.c", "driver_api.c")),
-    *(BENCH / "python" / name for name in ("card.c", "contents.c", "driver_api.c", "faults.c", "ipc.c", "proc_address.c")),
+    *(BENCH / "python" / name for name in ("card.c", "cards.c", "contents.c", "driver_api.c", "faults.c", "ipc.c", "proc_address.c")),
     *(HERE / name for name in ("driver_more.c", "echo.c", "notes.c", "properties.c")),
 ]
 ABOVE = [

@@ -14,6 +14,7 @@ import threading
 from bisect import bisect_right
 from typing import Any, Optional
 
+from . import _forks
 from ._errors import GaplessError
 
 # Operators that look at a tensor's shape alone.
@@ -68,7 +69,7 @@ _guarded: set[str] = set()
 # How often what sleeps was looked up.
 _looks = 0
 # Finalizers and signal handlers may come back in the middle, in the same thread.
-_lock = threading.RLock()
+_lock = _forks.lock()
 _of_thread = threading.local()
 _Mode: Any = None
 

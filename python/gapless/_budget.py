@@ -12,10 +12,9 @@ import atexit
 import functools
 import inspect
 import re
-import threading
 from typing import Any, Callable, TypeVar, Union, cast
 
-from . import _options, _session
+from . import _forks, _options, _session
 from ._errors import GaplessError, OptionError
 
 _ended = False
@@ -46,7 +45,7 @@ class budget:
         self.tag = tag
         self.device = device
         self._tokens: list[int] = []
-        self._lock = threading.RLock()
+        self._lock = _forks.lock()
 
     def __repr__(self) -> str:
         return f"gapless.budget({self.limit}, tag={self.tag!r}, soft={self.soft}, device={self.device!r})"

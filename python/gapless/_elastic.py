@@ -8,12 +8,11 @@ A thread of the pool maps pages ahead, so that growth within what is ahead makes
 See docs/elastic.md, and crates/gapless-torch/src/elastic.rs for the pools.
 """
 
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from . import _options
+from . import _forks, _options
 from ._errors import GaplessError, OptionError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 _GRANULE = 2 << 20
 _TRIM_WAIT_MS = 10_000
 # Finalizers and signal handlers may come back in the middle, in the same thread.
-_lock = threading.RLock()
+_lock = _forks.lock()
 _shared_pools: dict[tuple[int, int], "ElasticPool"] = {}
 
 
@@ -156,7 +155,7 @@ class Elastic:
         self._holes: set[int] = set()
         # Sizes above the first and up to the second have the pages that are there now.
         self._same: tuple[int, int] = (0, -1)
-        self._busy = threading.RLock()
+        self._busy = _forks.lock()
         self._set(0, set(), True)
 
     @property

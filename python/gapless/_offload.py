@@ -11,16 +11,15 @@ program's steps outlives the scope, so a scope around each step works as well as
 
 import atexit
 import sys
-import threading
 import time
 import weakref
 from typing import Any, Union
 
-from . import _options
+from . import _forks, _options
 from ._errors import OptionError
 
 # Finalizers and signal handlers may come back in the middle, in the same thread.
-_lock = threading.RLock()
+_lock = _forks.lock()
 # By device, then by what was asked for: a second scope of the same kind goes on where the first was.
 _keepers: dict[tuple[int, Any], Any] = {}
 _handler: Any = None

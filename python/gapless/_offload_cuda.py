@@ -8,9 +8,9 @@ known.
 """
 
 import ctypes
-import threading
 from typing import Any, Optional
 
+from . import _forks
 from ._errors import GaplessError
 from ._library import Library
 from ._offload_keeper import HostFull, Saved
@@ -42,7 +42,7 @@ class CudaTransfer:
         self._streams: Optional[tuple[Any, Any]] = None
         self._figures = (ctypes.c_uint64 * 5)()
         self._stranded = 0
-        self._lock = threading.RLock()
+        self._lock = _forks.lock()
         self._uses = getattr(torch._C, "_storage_Use_Count", None)
 
     # ---- tensors ----

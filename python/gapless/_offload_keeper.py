@@ -14,12 +14,12 @@ when what is in use comes near the budget, the oldest leave.
 """
 
 import bisect
-import threading
 import warnings
 import weakref
 from collections import deque
 from typing import Any, Callable, Optional
 
+from . import _forks
 from ._errors import GaplessError, GaplessWarning
 from ._offload_plan import Profile, choose
 
@@ -101,7 +101,7 @@ class Keeper:
         self._asked_budget, self._asked_in_flight = budget, in_flight
         # Taken again within itself where a finalizer, a signal handler or a request that fails comes in the middle:
         # how deep. What is saved then stays where it is, and steps end with the outermost.
-        self._lock = threading.RLock()
+        self._lock = _forks.lock()
         self._depth = 0
         self._by_storage: weakref.WeakValueDictionary[int, Stash] = weakref.WeakValueDictionary()
         # On the device with no copy under way, oldest first; queued for the host; away; came back and was used. By

@@ -6,9 +6,9 @@ docs/fleet.md describes the lines. The process ends with its standard input, so 
 import json
 import os
 import subprocess
-import threading
 from typing import Any, Optional
 
+from . import _forks
 from ._errors import GaplessError
 from ._program import message, program
 
@@ -18,7 +18,7 @@ class Placing:
 
     def __init__(self, path: Optional[str] = None) -> None:
         words = [path if path is not None and os.path.isfile(path) else program(), "fleet", "place"]
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
         try:
             # Standard error is read only if the process ends, which says little.
             self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")

@@ -11,10 +11,10 @@ import ctypes
 import dataclasses
 import itertools
 import sys
-import threading
 import warnings
 from typing import Any, Callable, Optional
 
+from . import _forks
 from ._errors import GaplessWarning
 from ._library import Library
 
@@ -74,7 +74,7 @@ class Handle:
 
 
 # Finalizers and signal handlers may come back in the middle, in the same thread.
-_lock = threading.RLock()
+_lock = _forks.lock()
 _keys = itertools.count(1)
 _handles: dict[int, Handle] = {}
 _library: Optional[Library] = None

@@ -14,13 +14,12 @@ import inspect
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, TypeVar, Union, cast
 
-from . import _asleep, _options, _session
+from . import _asleep, _forks, _options, _session
 from ._errors import GaplessError, OptionError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -87,7 +86,7 @@ class region:
             raise OptionError(f"invalid keep={keep!r}: write one of {', '.join(_KEEP)}")
         self.name, self.keep, self.prepare = name, keep, prepare
         self._tokens: list[int] = []
-        self._lock = threading.RLock()
+        self._lock = _forks.lock()
 
     def __repr__(self) -> str:
         return f"gapless.region({self.name!r}, keep={self.keep!r})"

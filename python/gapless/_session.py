@@ -8,11 +8,10 @@ import atexit
 import operator
 import os
 import sys
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Literal, NoReturn, Optional, Union
 
-from . import _offload, _options, _tools
+from . import _forks, _offload, _options, _tools
 from ._errors import GaplessError, GaplessWarning, OptionError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ Path = Union[str, "os.PathLike[str]"]
 Switch = Union[bool, int, str]
 
 # Finalizers and signal handlers may come back in the middle, in the same thread.
-_lock = threading.RLock()
+_lock = _forks.lock()
 # The library as torch's allocator, and the library with its options set, which others may use.
 _library: Optional["Library"] = None
 _started: Optional["Library"] = None

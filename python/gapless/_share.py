@@ -9,11 +9,10 @@ model against that. See docs/sharing-weights.md.
 """
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from . import _session
+from . import _forks, _session
 from ._errors import GaplessError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _MOST_NAMED = 8
 _HANDLE_ROOM = 128
 
 # Finalizers and signal handlers may come back in the middle, in the same thread.
-_lock = threading.RLock()
+_lock = _forks.lock()
 # What is offered, with what must stay for it.
 _offered: dict[str, Any] = {}
 

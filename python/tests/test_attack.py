@@ -56,7 +56,9 @@ NAMES = (
     "221_asked_of_the_allocator",
     "222_streams_of_torch_captured",
     "303_handles_of_any_stream",
+    "304_signals_while_it_opens",
     "305_captured_at_any_moment",
+    "316_children_beside_elastic",
 )
 # The release from which on a program applies.
 SINCE = {"218_notes_of_newer_releases": (2, 15)}

@@ -4,6 +4,7 @@
  */
 
 #define _GNU_SOURCE
+#include "../../card/properties.h"
 #include "card.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -55,12 +56,15 @@ void card_destroy(device_event *event) {
     device_event_delete(event);
 }
 
-uint64_t card_new_stream(void) {
+/* The number has its card in it. */
+uint64_t card_new_stream_on(int card) {
     pthread_mutex_lock(&lock);
-    uint64_t stream = 0x5000000000 + 0x100 * ++streams;
+    uint64_t stream = 0x5000000000 + ((uint64_t)card << 40) + 0x100 * ++streams;
     pthread_mutex_unlock(&lock);
     return stream;
 }
+uint64_t card_new_stream(void) { return card_new_stream_on(0); }
+int card_of_stream(uint64_t stream) { return card_is_one_of_several() ? (int)(stream >> 40) % card_count() : 0; }
 
 static size_t find(uint64_t stream) {
     size_t index = 0;

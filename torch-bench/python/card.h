@@ -41,9 +41,10 @@ int card_use_default(void);
 int card_blocking_captured(void);
 
 
-/* The bytes of a handle as a file that another process can map; -1 where there is none. A new descriptor. */
+/* The bytes of a handle as a file that another process can map; -1 where there is none, or no descriptor for it. A new
+ * descriptor. */
 int contents_file(uint64_t handle);
-/* From now on the bytes of a handle are those of a file, whose descriptor stays the caller's. */
+/* From now on the bytes of a handle are those of a file, whose descriptor stays the caller's and is not needed later. */
 void contents_adopt(uint64_t handle, int file, uint64_t size);
 
 /* The id of the capture that `stream` is in, 0 where there is none. */
@@ -62,6 +63,17 @@ void card_refuse_questions(int error);
 int card_refusal(void);
 /* A stream that waits for an event of a captured stream joins its capture. */
 void card_wait(uint64_t stream, device_event *event);
+
+/* cards.c: several cards in one process. */
+int card_is_one_of_several(void);
+int card_reach_each_other(int a, int b);
+void card_created(uint64_t handle, int card);
+int card_granted(uint64_t addr, uint64_t size, int card, int flags);
+int card_can_use(int card, uint64_t addr, uint64_t size);
+int card_of_address(uint64_t addr);
+/* A stream of a card, and the card of a stream. */
+uint64_t card_new_stream_on(int card);
+int card_of_stream(uint64_t stream);
 
 /* faults.c: a driver call begins, and fails where it is not 0; whether an address may only be read. */
 int card_enter(void);

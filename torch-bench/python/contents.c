@@ -14,17 +14,17 @@
 #include <unistd.h>
 
 #define WEAK __attribute__((weak))
-enum { MOST_HANDLES = 65536, LAUNCH_FAILED = 719 };
+enum { MOST_HANDLES = 65536, LAUNCH_FAILED = 719, ADOPTED = -1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* A file, where another process has the same bytes, or may get them; 0: none. */
+/* A file, where another process may get the bytes; ADOPTED where this one got them; 0: none. */
 static struct { unsigned char *at; size_t size; int file; } contents[MOST_HANDLES];
 
 static void forget(uint64_t handle) {
     pthread_mutex_lock(&lock);
     if (handle < MOST_HANDLES && contents[handle].file) {
         munmap(contents[handle].at, contents[handle].size);
-        close(contents[handle].file);
+        if (contents[handle].file != ADOPTED) close(contents[handle].file);
         memset(&contents[handle], 0, sizeof contents[handle]);
     }
     pthread_mutex_unlock(&lock);
@@ -32,8 +32,8 @@ static void forget(uint64_t handle) {
 
 __attribute__((constructor)) static void watch(void) { device_watch_handles(forget); }
 
-static void map_file(uint64_t handle, int file, size_t size) {
-    contents[handle].file = file;
+static void map_file(uint64_t handle, int file, int kept, size_t size) {
+    contents[handle].file = kept;
     contents[handle].size = size;
     contents[handle].at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     if (contents[handle].at == MAP_FAILED) device_unexpected("no host memory");
@@ -47,14 +47,18 @@ int contents_file(uint64_t handle) {
         unsigned char *before = contents[handle].at;
         size_t known = contents[handle].size < size ? contents[handle].size : size;
         int file = memfd_create("stand-in page", MFD_CLOEXEC);
-        if (file < 0 || ftruncate(file, (off_t)size)) device_unexpected("no host memory");
-        map_file(handle, file, size);
+        if (file < 0) {
+            pthread_mutex_unlock(&lock);
+            return -1;
+        }
+        if (ftruncate(file, (off_t)size)) device_unexpected("no host memory");
+        map_file(handle, file, file, size);
         if (before) {
             memcpy(contents[handle].at, before, known);
             munmap(before, known);
         }
     }
-    int copy = fcntl(contents[handle].file, F_DUPFD_CLOEXEC, 3);
+    int copy = contents[handle].file == ADOPTED ? -1 : fcntl(contents[handle].file, F_DUPFD_CLOEXEC, 3);
     pthread_mutex_unlock(&lock);
     return copy;
 }
@@ -62,7 +66,7 @@ int contents_file(uint64_t handle) {
 void contents_adopt(uint64_t handle, int file, uint64_t size) {
     if (handle >= MOST_HANDLES) device_unexpected("too many handles");
     pthread_mutex_lock(&lock);
-    map_file(handle, fcntl(file, F_DUPFD_CLOEXEC, 3), size);
+    map_file(handle, file, ADOPTED, size);
     pthread_mutex_unlock(&lock);
 }
 
@@ -133,7 +137,13 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) { return move(to
 /* What a kernel would write, for tests. */
 int card_poke(uint64_t addr, const void *from, size_t size) { return move(addr, (void *)from, size, 1); }
 
-WEAK int cuStreamCreate(void **out, unsigned flags) { (void)flags; *out = (void *)card_new_stream(); return SUCCESS; }
+int cuCtxGetDevice(int *out);
+static int current_card(void) {
+    int card = 0;
+    cuCtxGetDevice(&card);
+    return card;
+}
+WEAK int cuStreamCreate(void **out, unsigned flags) { (void)flags; *out = (void *)card_new_stream_on(current_card()); return SUCCESS; }
 WEAK int cuStreamDestroy_v2(void *stream) { (void)stream; return SUCCESS; }
 /* No time passes on this card. */
 WEAK int cuEventElapsedTime(float *out, void *from, void *to) { (void)from; (void)to; *out = 0; return SUCCESS; }

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define CONTEXT ((void *)0x6a70)
+/* The context of a card. */
+#define FIRST_CONTEXT ((uintptr_t)0x6a70)
+#define CONTEXT(card) ((void *)(FIRST_CONTEXT + 16 * (uintptr_t)(card)))
 
 enum { NOT_FOUND = 500 };
 
@@ -29,7 +31,7 @@ int cuGetErrorName(int error, const char **text) {
 
 /* ---- contexts ---- */
 
-int cuDevicePrimaryCtxRetain(void **out, int card) { *out = CONTEXT; return card >= 0 && card < card_count() ? SUCCESS : INVALID_DEVICE; }
+int cuDevicePrimaryCtxRetain(void **out, int card) { *out = CONTEXT(card); return card >= 0 && card < card_count() ? SUCCESS : INVALID_DEVICE; }
 int cuDevicePrimaryCtxRelease_v2(int card) { (void)card; return SUCCESS; }
 int cuDevicePrimaryCtxGetState(int card, unsigned *flags, int *active) {
     (void)card;
@@ -54,7 +56,12 @@ int cuCtxPopCurrent_v2(void **out) {
     if (out) *out = stack[depth];
     return SUCCESS;
 }
-int cuCtxGetDevice(int *out) { *out = 0; return SUCCESS; }
+int cuCtxGetDevice(int *out) {
+    uintptr_t at = (uintptr_t)current() - FIRST_CONTEXT;
+    *out = at % 16 == 0 && at / 16 < (uintptr_t)card_count() ? (int)(at / 16) : 0;
+    return SUCCESS;
+}
+int cuDeviceCanAccessPeer(int *out, int user, int owner) { *out = card_reach_each_other(user, owner); return SUCCESS; }
 /* Work that is not done as long as the file STANDIN_STALL exists: who waits for the card waits for that. */
 static void stall(void) {
     const char *file = getenv("STANDIN_STALL");
@@ -182,7 +189,7 @@ void card_move_stream(void *stream, void *context) {
     moved_to = context;
 }
 int cuStreamGetCtx(void *stream, void **out) {
-    *out = stream && stream == moved_stream ? moved_to : CONTEXT;
+    *out = stream && stream == moved_stream ? moved_to : CONTEXT(card_of_stream((uint64_t)stream));
     return SUCCESS;
 }
 int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return SUCCESS; }

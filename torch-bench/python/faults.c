@@ -37,6 +37,11 @@ int cuMemSetAccess(uint64_t addr, size_t size, const void *descriptors, size_t d
     if (fault) return fault;
     struct access first = {0, 0, 0};
     if (descriptor_count) memcpy(&first, descriptors, sizeof first);
+    for (size_t i = 0; i < descriptor_count; i++) {
+        struct access one = ((const struct access *)descriptors)[i];
+        int refused = card_granted(addr, size, one.id, one.flags);
+        if (refused) return refused;
+    }
     pthread_mutex_lock(&lock);
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {

@@ -18,6 +18,9 @@ static int fail(int error) { return last_error = error; }
 
 /* ---- device ---- */
 
+int cuCtxSetCurrent(void *context);
+int cuDevicePrimaryCtxRetain(void **out, int card);
+
 /* All cards of a process share one account: a rank works on one of them. */
 static __thread int current;
 
@@ -26,11 +29,16 @@ int cudaGetDevice(int *out) { *out = current; return SUCCESS; }
 int cudaSetDevice(int ordinal) {
     if (ordinal < 0 || ordinal >= card_count()) return fail(INVALID_DEVICE);
     current = ordinal;
+    if (card_is_one_of_several()) {
+        void *context = NULL;
+        if (cuDevicePrimaryCtxRetain(&context, ordinal) == SUCCESS) cuCtxSetCurrent(context);
+    }
     return SUCCESS;
 }
 int cudaDriverGetVersion(int *out) { *out = 13000; return SUCCESS; }
 int cudaRuntimeGetVersion(int *out) { *out = 13000; return SUCCESS; }
-int cudaDeviceCanAccessPeer(int *out, int a, int b) { (void)a; (void)b; *out = 0; return SUCCESS; }
+int cudaDeviceCanAccessPeer(int *out, int a, int b) { *out = card_reach_each_other(a, b); return SUCCESS; }
+int cudaDeviceEnablePeerAccess(int peer, unsigned flags) { (void)flags; return card_reach_each_other(current, peer) ? SUCCESS : fail(NOT_SUPPORTED); }
 int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -1; return SUCCESS; }
 int cudaDeviceSynchronize(void) {
     if (card_break_captures()) return fail(CAPTURE_UNSUPPORTED);
@@ -140,8 +148,6 @@ const char *cudaGetErrorName(int error) { return error == OUT_OF_MEMORY ? "cudaE
 
 /* As the real runtime: a thread that asks for memory has the card's context from then on. */
 int cuCtxGetCurrent(void **out);
-int cuCtxSetCurrent(void *context);
-int cuDevicePrimaryCtxRetain(void **out, int card);
 static void bind_thread(void) {
     void *context = NULL;
     if (cuCtxGetCurrent(&context) == SUCCESS && !context && cuDevicePrimaryCtxRetain(&context, current) == SUCCESS) cuCtxSetCurrent(context);
@@ -217,7 +223,7 @@ int cudaPointerGetAttributes(void *out, const void *addr) {
     struct { int type, ordinal; const void *on_device, *on_host; } answer = {0, -2, NULL, addr};
     if (on_card(addr)) {
         answer.type = 2;
-        answer.ordinal = 0;
+        answer.ordinal = card_of_address((uint64_t)addr);
         answer.on_device = addr;
         answer.on_host = NULL;
     } else if (is_pinned(addr)) {
@@ -285,11 +291,11 @@ int cudaIpcOpenEventHandle(void **out, struct by_value handle) { (void)handle; *
 
 /* ---- streams and captures ---- */
 
-int cudaStreamCreate(void **out) { *out = (void *)card_new_stream(); return SUCCESS; }
+int cudaStreamCreate(void **out) { *out = (void *)card_new_stream_on(current); return SUCCESS; }
 int cudaStreamCreateWithFlags(void **out, unsigned flags) { (void)flags; return cudaStreamCreate(out); }
 int cudaStreamCreateWithPriority(void **out, unsigned flags, int priority) {
     (void)flags; (void)priority;
-    *out = (void *)card_new_stream();
+    *out = (void *)card_new_stream_on(current);
     return SUCCESS;
 }
 int cudaStreamDestroy(void *stream) { (void)stream; return SUCCESS; }
@@ -391,7 +397,6 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned vers
 /* ---- not on this card ---- */
 
 #define REFUSED(name) int name(void) { return fail(NOT_SUPPORTED); }
-REFUSED(cudaDeviceEnablePeerAccess)
 REFUSED(cudaDeviceGetDefaultMemPool)
 REFUSED(cudaFreeAsync)
 REFUSED(cudaMallocAsync)

@@ -13,6 +13,13 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
 __attribute__((weak)) int card_enter(void);
 #define ENTER do { int fault = card_enter ? card_enter() : SUCCESS; if (fault) return fault; } while (0)
 
+/* ../python/cards.c, where that is a part of the library: whose memory is mapped where. */
+__attribute__((weak)) void card_created(uint64_t handle, int card);
+__attribute__((weak)) void card_mapped(uint64_t addr, uint64_t size, uint64_t handle);
+__attribute__((weak)) void card_unmapped(uint64_t addr, uint64_t size);
+__attribute__((weak)) int card_reserved(uint64_t addr, uint64_t size);
+__attribute__((weak)) void card_unreserved(uint64_t addr);
+
 int cuGetErrorString(int error, const char **text) {
     *text = error == OUT_OF_MEMORY ? "out of memory" : error == NOT_SUPPORTED ? "operation not supported" : "error";
     return SUCCESS;
@@ -69,18 +76,24 @@ int cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint64_t h
     ENTER;
     (void)hint;
     (void)flags;
-    *out = device_reserve(size, alignment);
+    uint64_t addr = device_reserve(size, alignment);
+    if (card_reserved && !card_reserved(addr, size)) {
+        device_unreserve(addr, size);
+        return OUT_OF_MEMORY;
+    }
+    *out = addr;
     return SUCCESS;
 }
 
 int cuMemAddressFree(uint64_t addr, size_t size) {
+    if (card_unreserved) card_unreserved(addr);
     device_unreserve(addr, size);
     return SUCCESS;
 }
 
 /*
- * CUmemAllocationProp begins with {int type; int requestedHandleTypes}. Fabric handles (8) are refused as on a card
- * without them.
+ * CUmemAllocationProp begins with {int type; int requestedHandleTypes; int where, card}. Fabric handles (8) are refused
+ * as on a card without them.
  */
 int cuMemCreate(uint64_t *out, size_t size, const void *properties, unsigned long long flags) {
     ENTER;
@@ -88,6 +101,7 @@ int cuMemCreate(uint64_t *out, size_t size, const void *properties, unsigned lon
     if (((const int *)properties)[1] == 8) return NOT_SUPPORTED;
     uint64_t handle = device_create(size);
     if (!handle) return OUT_OF_MEMORY;
+    if (card_created) card_created(handle, ((const int *)properties)[3]);
     *out = handle;
     return SUCCESS;
 }
@@ -102,11 +116,13 @@ int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t handle, unsigne
     (void)flags;
     if (offset) device_unexpected("cuMemMap with an offset");
     device_map(addr, size, handle);
+    if (card_mapped) card_mapped(addr, size, handle);
     return SUCCESS;
 }
 
 int cuMemUnmap(uint64_t addr, size_t size) {
     ENTER;
+    if (card_unmapped) card_unmapped(addr, size);
     device_unmap(addr, size);
     return SUCCESS;
 }

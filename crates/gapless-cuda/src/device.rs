@@ -2,15 +2,16 @@
 
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_INTEGRATED, ATTRIBUTE_RDMA,
-    AccessDescription, AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError,
-    EVENT_DISABLE_TIMING, HANDLE_FILE, Handle, INVALID_HANDLE, LEGACY_STREAM, LOCATION_DEVICE, Location,
-    NOT_CAPTURED, NOT_READY, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status, WaitDriver,
+    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
+    HANDLE_FILE, Handle, INVALID_HANDLE, INVALID_VALUE, LEGACY_STREAM, LOCATION_DEVICE, Location,
+    NOT_CAPTURED, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
+    WaitDriver,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
 use crate::meter::Meter;
 use crate::shared_pages::SharedPages;
-use crate::{streams, unified};
+use crate::{peers, places, room, streams, unified};
 use gapless_pool::marks::{self, Calls};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
@@ -34,8 +35,8 @@ pub struct CudaDevice {
     rdma: bool,
     /// Whether its memory is the host's.
     is_unified: bool,
-    /// Other cards that may use this one's memory.
-    peers: Vec<i32>,
+    /// Whether this is not the device of the card's pool: what it grants is noted, for peers that come later.
+    is_beside: bool,
     /// Pages that other processes were told of.
     pub(crate) shared: SharedPages,
     /// Which page lies behind which address, where somebody keeps it.
@@ -89,6 +90,12 @@ pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static
     Entered { driver, mode }
 }
 
+/// Whether the driver says for good that it has no such thing. A value that it calls invalid is one as well, since the
+/// caller asks for the same without it next, and that works.
+fn is_unsupported(status: Status) -> bool {
+    matches!(status, INVALID_VALUE | NOT_PERMITTED | NOT_SUPPORTED)
+}
+
 pub(crate) fn check(status: Status) -> Result<(), DeviceError> {
     match status {
         SUCCESS => Ok(()),
@@ -136,7 +143,7 @@ impl CudaDevice {
             exports_files: has(ATTRIBUTE_EXPORTS_FILES),
             rdma: has(ATTRIBUTE_RDMA),
             is_unified: has(ATTRIBUTE_INTEGRATED),
-            peers: Vec::new(),
+            is_beside: false,
             shared: SharedPages::default(),
             mapped: None,
             driver_ns: 0,
@@ -178,16 +185,30 @@ impl CudaDevice {
         }
     }
 
-    /// Lets another card use what is granted from now on; whether it could not before.
-    pub fn add_peer(&mut self, ordinal: i32) -> bool {
+    /// A device of the same card beside that of its pool, whose memory the pool does not know.
+    #[must_use]
+    pub fn beside(self) -> CudaDevice {
+        CudaDevice { is_beside: true, ..self }
+    }
+
+    /// Lets another card use what is granted from now on, and all memory beside the pool at once; whether it could not
+    /// before: then the pool grants its own again.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn add_peer(&mut self, ordinal: i32) -> Result<bool, DeviceError> {
         let mut device = 0;
         // SAFETY: an out-pointer of our own.
-        let known = unsafe { (self.driver.device_get)(&mut device, ordinal) } == SUCCESS;
-        let new = known && device != self.ordinal && !self.peers.contains(&device);
-        if new {
-            self.peers.push(device);
+        if unsafe { (self.driver.device_get)(&mut device, ordinal) } != SUCCESS {
+            return Ok(false);
         }
-        new
+        let _entered = self.enter();
+        peers::of(self.ordinal).add(self.driver, self.ordinal, device).map_err(DeviceError::Driver)
+    }
+
+    /// What [`CudaDevice::add_peer`] began cannot be done.
+    pub fn remove_peer(&mut self, ordinal: i32) {
+        peers::of(self.ordinal).remove(ordinal);
     }
 
     /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver
@@ -222,24 +243,44 @@ impl CudaDevice {
         self.ordinal
     }
 
-    pub(crate) fn peers(&self) -> &[i32] {
-        &self.peers
-    }
-
     /// What asks how full the card is, for other threads.
     #[must_use]
     pub fn meter(&self) -> Meter {
         Meter { driver: self.driver, context: self.context, is_unified: self.is_unified }
     }
 
-    fn properties(&self) -> AllocationProperties {
+    /// A new page. Some sandboxes promise what they do not allow: plain pages serve everything but exports. Only a
+    /// driver that says for good that it has no such pages is not asked for them again: what fails for another reason
+    /// may work the next time.
+    fn created(&mut self, size: u64) -> Result<u64, DeviceError> {
+        let (mut files, mut rdma) = (self.exports_files, self.rdma);
+        let (mut handle, mut is_for_good) = (0, true);
+        loop {
+            let properties = self.properties(files, rdma);
+            // SAFETY: both pointers are to variables of this function.
+            match unsafe { (self.driver.create)(&mut handle, size as usize, &properties, 0) } {
+                SUCCESS => break,
+                error if error != OUT_OF_MEMORY && (files || rdma) => {
+                    is_for_good &= is_unsupported(error);
+                    (files, rdma) = (files && rdma, false);
+                }
+                error => return Err(check(error).err().unwrap_or(DeviceError::OutOfMemory)),
+            }
+        }
+        if is_for_good {
+            (self.exports_files, self.rdma) = (files, rdma);
+        }
+        Ok(handle)
+    }
+
+    fn properties(&self, files: bool, rdma: bool) -> AllocationProperties {
         AllocationProperties {
             kind: ALLOCATION_PINNED,
-            handle_types: if self.exports_files { HANDLE_FILE } else { 0 },
+            handle_types: if files { HANDLE_FILE } else { 0 },
             location: Location { kind: LOCATION_DEVICE, id: self.ordinal },
             win32: std::ptr::null_mut(),
             compression: 0,
-            rdma: u8::from(self.rdma),
+            rdma: u8::from(rdma),
             usage: 0,
             reserved: [0; 4],
         }
@@ -330,10 +371,16 @@ impl Device for CudaDevice {
         let mut addr = 0;
         // SAFETY: plain numbers and an out-pointer of our own.
         check(unsafe { (self.driver.reserve)(&mut addr, size as usize, 2 << 20, 0, 0) })?;
+        places::note(addr, size, self.ordinal);
         Ok(addr)
     }
 
+    fn address_room(&self) -> u64 {
+        room::left()
+    }
+
     fn unreserve(&mut self, addr: u64, size: u64) {
+        places::forget(addr, size);
         let _entered = self.enter();
         // SAFETY: the pool gives back what one `reserve` gave, with nothing mapped there.
         unsafe { (self.driver.unreserve)(addr, size as usize) };
@@ -342,19 +389,7 @@ impl Device for CudaDevice {
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
-            let mut handle = 0;
-            loop {
-                let properties = this.properties();
-                // SAFETY: both pointers are to variables of this function.
-                match unsafe { (this.driver.create)(&mut handle, size as usize, &properties, 0) } {
-                    SUCCESS => break,
-                    // Some sandboxes promise what they do not allow: plain pages serve everything but exports.
-                    error if error != OUT_OF_MEMORY && (this.exports_files || this.rdma) => {
-                        (this.exports_files, this.rdma) = (false, false);
-                    }
-                    error => return Err(check(error).err().unwrap_or(DeviceError::OutOfMemory)),
-                }
-            }
+            let handle = this.created(size)?;
             this.creates += 1;
             Ok(PageHandle(handle))
         })
@@ -386,20 +421,12 @@ impl Device for CudaDevice {
     fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
-            let access = |&id: &i32| AccessDescription {
-                location: Location { kind: LOCATION_DEVICE, id },
-                flags: ACCESS_READ_WRITE,
-            };
-            let own = access(&this.ordinal);
-            // SAFETY: the pool has mapped the whole range before it has it granted.
-            check(unsafe {
-                if this.peers.is_empty() {
-                    (this.driver.set_access)(addr, size as usize, &own, 1)
-                } else {
-                    let mut all = vec![own];
-                    all.extend(this.peers.iter().map(access));
-                    (this.driver.set_access)(addr, size as usize, all.as_ptr(), all.len())
-                }
+            let mut reach = peers::of(this.ordinal);
+            let range = (addr, size);
+            check(if this.is_beside {
+                reach.grant_beside(this.driver, this.ordinal, range, ACCESS_READ_WRITE)
+            } else {
+                reach.grant(this.driver, this.ordinal, range, ACCESS_READ_WRITE)
             })
         })
     }
@@ -407,6 +434,9 @@ impl Device for CudaDevice {
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError> {
         self.timed(|this| {
             let _entered = this.enter();
+            if this.is_beside {
+                peers::of(this.ordinal).forget(addr, size);
+            }
             // SAFETY: the caller promises that no queued work uses the range.
             check(unsafe { (this.driver.unmap)(addr, size as usize) })?;
             if let Some(mapped) = &mut this.mapped {

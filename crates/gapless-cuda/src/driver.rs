@@ -1,16 +1,17 @@
 //! The CUDA driver's functions, looked up by name once, in the process's [`source`].
 
+use crate::locks::SetOnce;
 use crate::source;
 pub use crate::source::DriverError;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
-use std::sync::OnceLock;
 
 /// What a driver function returns; 0 is success.
 pub type Status = c_int;
 pub type Handle = *mut c_void;
 
 pub const SUCCESS: Status = 0;
+pub const INVALID_VALUE: Status = 1;
 pub const OUT_OF_MEMORY: Status = 2;
 pub const NOT_READY: Status = 600;
 
@@ -54,6 +55,7 @@ pub const CAPTURE_RELAXED: c_int = 2;
 /// The status of a stream that is not being captured.
 pub const NOT_CAPTURED: c_int = 0;
 pub const INVALID_HANDLE: Status = 400;
+pub const NOT_PERMITTED: Status = 800;
 pub const NOT_SUPPORTED: Status = 801;
 pub const CAPTURE_UNSUPPORTED: Status = 900;
 /// The default stream was asked about beside the capture of a stream that waits for it.
@@ -163,6 +165,13 @@ table! {
 }
 
 table! {
+    /// Cards that use each other's memory, apart from the rest: the allocator runs on a driver without it.
+    PeerDriver {
+        can_access = c"cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
+    }
+}
+
+table! {
     /// Memory that several processes have, apart from the rest: the allocator runs on a driver without it.
     SharingDriver {
         export = c"cuMemExportToShareableHandle"(*mut c_void, u64, c_int, u64);
@@ -213,15 +222,23 @@ table! {
 impl RegisterDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static RegisterDriver> {
-        static DRIVER: OnceLock<Option<RegisterDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<RegisterDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| RegisterDriver::load().ok()).as_ref()
+    }
+}
+
+impl PeerDriver {
+    /// Loaded on first use; `None`: the driver lacks it.
+    pub fn get() -> Option<&'static PeerDriver> {
+        static DRIVER: SetOnce<Option<PeerDriver>> = SetOnce::new();
+        DRIVER.get_or_init(|| PeerDriver::load().ok()).as_ref()
     }
 }
 
 impl CopyDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static CopyDriver> {
-        static DRIVER: OnceLock<Option<CopyDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<CopyDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| CopyDriver::load().ok()).as_ref()
     }
 }
@@ -229,7 +246,7 @@ impl CopyDriver {
 impl SharingDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static SharingDriver> {
-        static DRIVER: OnceLock<Option<SharingDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<SharingDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| SharingDriver::load().ok()).as_ref()
     }
 }
@@ -237,7 +254,7 @@ impl SharingDriver {
 impl ScrubDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static ScrubDriver> {
-        static DRIVER: OnceLock<Option<ScrubDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<ScrubDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| ScrubDriver::load().ok()).as_ref()
     }
 }
@@ -245,7 +262,7 @@ impl ScrubDriver {
 impl WaitDriver {
     /// Loaded on first use; `None`: the driver lacks one of them.
     pub fn get() -> Option<&'static WaitDriver> {
-        static DRIVER: OnceLock<Option<WaitDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<WaitDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| WaitDriver::load().ok()).as_ref()
     }
 }
@@ -253,7 +270,7 @@ impl WaitDriver {
 impl ContextDriver {
     /// Loaded on first use; `None`: the driver has one context a card.
     pub fn get() -> Option<&'static ContextDriver> {
-        static DRIVER: OnceLock<Option<ContextDriver>> = OnceLock::new();
+        static DRIVER: SetOnce<Option<ContextDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| ContextDriver::load().ok()).as_ref()
     }
 }
@@ -264,7 +281,7 @@ impl PinningDriver {
     /// # Errors
     /// When there is no driver.
     pub fn get() -> Result<&'static PinningDriver, DriverError> {
-        static DRIVER: OnceLock<Result<PinningDriver, DriverError>> = OnceLock::new();
+        static DRIVER: SetOnce<Result<PinningDriver, DriverError>> = SetOnce::new();
         DRIVER.get_or_init(PinningDriver::load).as_ref().map_err(Clone::clone)
     }
 }
@@ -275,7 +292,7 @@ impl Driver {
     /// # Errors
     /// When there is none, or it is too old.
     pub fn get() -> Result<&'static Driver, DriverError> {
-        static DRIVER: OnceLock<Result<Driver, DriverError>> = OnceLock::new();
+        static DRIVER: SetOnce<Result<Driver, DriverError>> = SetOnce::new();
         DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)
     }
 }

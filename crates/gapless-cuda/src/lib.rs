@@ -14,7 +14,10 @@
 //! | [`identity`] | the name and UUID of a card |
 //! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
 //! | [`shared_pages`], [`sharing`] | pages of this process for others, and pages of others |
+//! | [`places`], [`peers`] | which card an address is of, and which cards may use whose memory |
+//! | [`room`] | how many addresses the process may still have |
 //! | [`unified`] | cards that use the host's memory |
+//! | [`locks`] | locks that a forked child never waits for |
 //! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
 
 pub mod copies;
@@ -22,11 +25,15 @@ pub mod device;
 pub mod driver;
 pub mod identity;
 pub mod library;
+pub mod locks;
 pub mod mapped;
 pub mod memory;
 pub mod meter;
 pub mod nvml;
+pub mod peers;
 pub mod pinned;
+pub mod places;
+pub mod room;
 pub mod scrub;
 pub mod shared_pages;
 pub mod sharing;

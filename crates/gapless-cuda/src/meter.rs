@@ -7,8 +7,8 @@
 
 use crate::device::{check, enter, told};
 use crate::driver::{Driver, Handle, SUCCESS, WaitDriver};
+use crate::locks::Lock;
 use gapless_pool::DeviceError;
-use std::sync::{Mutex, PoisonError};
 
 /// How full a card is, asked without the card's lock; and a wait for its work.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ const MODULE: &[u8] =
     b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry gapless_waits()\n{\nret;\n}\n\0";
 
 /// Modules that are loaded and do nothing, with their contexts: one each.
-static SPARES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static SPARES: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new);
 
 fn load(driver: &WaitDriver) -> Option<Handle> {
     let mut module: Handle = std::ptr::null_mut();
@@ -78,7 +78,7 @@ fn load(driver: &WaitDriver) -> Option<Handle> {
 }
 
 fn spare(driver: &WaitDriver, context: Handle) -> Option<Handle> {
-    let mut spares = SPARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut spares = SPARES.lock();
     let at = spares.iter().position(|(of, _)| *of == context as usize);
     let kept = at.map(|at| spares.swap_remove(at).1 as Handle);
     drop(spares);
@@ -87,7 +87,7 @@ fn spare(driver: &WaitDriver, context: Handle) -> Option<Handle> {
 
 /// The next wait finds a module: to load one takes longer than to unload it.
 fn keep_spare(driver: &WaitDriver, context: Handle) {
-    let spares = || SPARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let spares = || SPARES.lock();
     if spares().iter().any(|(of, _)| *of == context as usize) {
         return;
     }

@@ -12,11 +12,11 @@
 
 use crate::identity::{Uuid, text_of};
 use crate::library::Library;
+use crate::locks::SetOnce;
 pub use crate::memory::Memory;
 use crate::unified;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
-use std::sync::OnceLock;
 
 type Status = c_int;
 type Handle = *mut c_void;
@@ -181,7 +181,7 @@ impl Nvml {
     /// # Errors
     /// When there is none, or no driver behind it.
     pub fn open() -> Result<&'static Nvml, NvmlError> {
-        static NVML: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
+        static NVML: SetOnce<Result<Nvml, NvmlError>> = SetOnce::new();
         NVML.get_or_init(Nvml::load).as_ref().map_err(Clone::clone)
     }
 

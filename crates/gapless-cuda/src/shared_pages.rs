@@ -1,9 +1,11 @@
 //! Pages of a card that other processes were told of: their numbers, and files of them that stay open.
 
+use crate::locks::{Guard, Lock};
 use gapless_pool::PageHandle;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What other processes call a page: no other page of this process ever has the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,13 +15,12 @@ pub struct SharedPage(pub u64);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) number: SharedPage,
-    pub(crate) size: u64,
     /// Kept for readers that take it out of this process themselves.
     pub(crate) file: Option<KeptFile>,
 }
 
 /// Files of pages that are open now. A forked child has copies, which would keep the card's memory.
-static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+static KEPT: Lock<Vec<RawFd>> = Lock::new(Vec::new);
 
 /// A file of a page that is listed in [`KEPT`] as long as it is open.
 #[derive(Debug)]
@@ -27,17 +28,12 @@ pub(crate) struct KeptFile(OwnedFd);
 
 impl KeptFile {
     pub(crate) fn new(file: OwnedFd) -> KeptFile {
-        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(file.as_raw_fd());
+        KEPT.lock().push(file.as_raw_fd());
         KeptFile(file)
     }
 
     pub(crate) fn number(&self) -> RawFd {
         self.0.as_raw_fd()
-    }
-
-    /// Another descriptor of the same file; `None`: this process has too many.
-    pub(crate) fn copy(&self) -> Option<OwnedFd> {
-        self.0.try_clone().ok()
     }
 }
 
@@ -56,26 +52,64 @@ pub(crate) fn keeps_many() -> bool {
     let mut limit = Limit { soft: 1024, hard: 1024 };
     // SAFETY: an out-pointer of our own; it keeps what it has where the kernel refuses.
     let _ = unsafe { getrlimit(OPEN_FILES, &raw mut limit) };
-    let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let kept = KEPT.lock().len();
     kept as u64 >= limit.soft / 4
 }
 
 impl Drop for KeptFile {
     fn drop(&mut self) {
         let file = self.0.as_raw_fd();
-        KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| *kept != file);
+        KEPT.lock().retain(|kept| *kept != file);
     }
 }
 
-/// Closes a forked child's copies of this process's files. Nothing waits: where another thread of the parent had the
-/// list at that moment, the copies stay.
+/// Closes a forked child's copies of this process's files. Where another thread of the parent had the list at that
+/// moment, the copies stay.
 pub fn close_in_forked_child() {
-    if let Ok(kept) = KEPT.try_lock() {
-        for &file in kept.iter() {
-            // SAFETY: the child has its own copy of each, and nobody in it uses them.
-            drop(unsafe { OwnedFd::from_raw_fd(file) });
-        }
+    for &file in KEPT.lock().iter() {
+        // SAFETY: the child has its own copy of each, and nobody in it uses them.
+        drop(unsafe { OwnedFd::from_raw_fd(file) });
     }
+}
+
+/// Pages by the driver's handles, and these by what others call the pages.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) by_page: HashMap<u64, Shared>,
+    by_number: HashMap<SharedPage, u64>,
+}
+
+impl Told {
+    /// What others call a page, from now on at the latest.
+    pub(crate) fn number_of(&mut self, page: u64) -> SharedPage {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let shared = self.by_page.entry(page).or_insert_with(|| {
+            let number = SharedPage(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+            self.by_number.insert(number, page);
+            Shared { number, file: None }
+        });
+        shared.number
+    }
+
+    pub(crate) fn get(&self, number: SharedPage) -> Option<(u64, &Shared)> {
+        let page = *self.by_number.get(&number)?;
+        Some((page, self.by_page.get(&page)?))
+    }
+}
+
+/// Whether this process may open one more file.
+pub(crate) fn has_room_for_a_file() -> bool {
+    unsafe extern "C" {
+        fn eventfd(value: u32, flags: i32) -> i32;
+    }
+    const CLOSE_ON_EXEC: i32 = 0x8_0000;
+    // SAFETY: numbers alone.
+    let file = unsafe { eventfd(0, CLOSE_ON_EXEC) };
+    if file >= 0 {
+        // SAFETY: the descriptor is new, and no one else's.
+        drop(unsafe { OwnedFd::from_raw_fd(file) });
+    }
+    file >= 0
 }
 
 /// Pages of a card that others were told of, until they are released.
@@ -84,7 +118,7 @@ pub fn close_in_forked_child() {
 /// processes get theirs while a thread of this one has the card and waits for its work.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedPages {
-    told: Arc<Mutex<HashMap<u64, Shared>>>,
+    told: Arc<Lock<Told>>,
     /// Whether somebody who was told of a page has it.
     pub(crate) is_held: fn(SharedPage) -> bool,
 }
@@ -92,17 +126,20 @@ pub(crate) struct SharedPages {
 impl Default for SharedPages {
     /// Who does not know takes every page for held.
     fn default() -> SharedPages {
-        SharedPages { told: Arc::default(), is_held: |_| true }
+        SharedPages { told: Arc::new(Lock::with(Told::default(), Told::default)), is_held: |_| true }
     }
 }
 
 impl SharedPages {
-    pub(crate) fn told(&self) -> MutexGuard<'_, HashMap<u64, Shared>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn told(&self) -> Guard<'_, Told> {
+        self.told.lock()
     }
 
     /// The driver may use its handle for another page from now on.
     pub(crate) fn release(&self, page: PageHandle) {
-        self.told().remove(&page.0);
+        let mut told = self.told();
+        if let Some(gone) = told.by_page.remove(&page.0) {
+            told.by_number.remove(&gone.number);
+        }
     }
 }

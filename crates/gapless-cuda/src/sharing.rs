@@ -5,14 +5,14 @@
 
 use crate::device::{CudaDevice, enter};
 use crate::driver::{
-    ACCESS_READ, ACCESS_READ_WRITE, AccessDescription, CopyDriver, Driver, HANDLE_FABRIC, HANDLE_FILE,
-    Handle, IpcHandle, LAZY_PEERS, LOCATION_DEVICE, Location, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
+    ACCESS_READ, ACCESS_READ_WRITE, CopyDriver, Driver, HANDLE_FABRIC, HANDLE_FILE, Handle, IpcHandle,
+    LAZY_PEERS, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,
 };
-use crate::shared_pages::{self, KeptFile, Shared, SharedPage, SharedPages};
+use crate::shared_pages::{self, KeptFile, SharedPage, SharedPages};
+use crate::{peers, room};
 use gapless_pool::PageHandle;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A call of the driver that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +38,14 @@ fn functions() -> Result<&'static SharingDriver, SharingError> {
 }
 
 impl CudaDevice {
-    /// What others call a page of `size` bytes.
-    pub fn number_of(&mut self, page: PageHandle, size: u64) -> SharedPage {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let fresh = || SharedPage(LAST.fetch_add(1, Ordering::Relaxed) + 1);
-        let mut told = self.shared.told();
-        told.entry(page.0).or_insert_with(|| Shared { number: fresh(), size, file: None }).number
+    /// What others call a page.
+    pub fn number_of(&mut self, page: PageHandle) -> SharedPage {
+        self.shared.told().number_of(page.0)
     }
 
     /// Whether somebody who was told of a page has it.
     pub(crate) fn is_held_elsewhere(&self, page: PageHandle) -> bool {
-        let number = self.shared.told().get(&page.0).map(|shared| shared.number);
+        let number = self.shared.told().by_page.get(&page.0).map(|shared| shared.number);
         number.is_some_and(self.shared.is_held)
     }
 
@@ -64,20 +61,24 @@ impl CudaDevice {
     }
 
     /// The number of a file of `page` that stays open until the page is released; `None`: it was not numbered, or
-    /// enough files are kept open.
+    /// enough files are kept open, or this process has no room for one more.
     ///
     /// # Errors
     /// When the driver refuses.
     pub fn kept_file(&mut self, page: PageHandle) -> Result<Option<RawFd>, SharingError> {
         let mut told = self.shared.told();
-        let Some(shared) = told.get_mut(&page.0) else { return Ok(None) };
+        let Some(shared) = told.by_page.get_mut(&page.0) else { return Ok(None) };
         if let Some(file) = &shared.file {
             return Ok(Some(file.number()));
         }
         if shared_pages::keeps_many() {
             return Ok(None);
         }
-        let file = exported(self.driver, self.context(), page)?;
+        let file = match exported(self.driver, self.context(), page) {
+            Ok(file) => file,
+            Err(_) if !shared_pages::has_room_for_a_file() => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let number = file.as_raw_fd();
         shared.file = Some(KeptFile::new(file));
         Ok(Some(number))
@@ -99,12 +100,7 @@ impl CudaDevice {
     /// What maps memory of other processes for this card.
     #[must_use]
     pub fn importer(&self) -> Importer {
-        Importer {
-            driver: self.driver,
-            context: self.context(),
-            ordinal: self.ordinal(),
-            peers: self.peers().to_vec(),
-        }
+        Importer { driver: self.driver, context: self.context(), ordinal: self.ordinal() }
     }
 }
 
@@ -119,6 +115,17 @@ fn exported(driver: &'static Driver, context: Handle, page: PageHandle) -> Resul
     check("cuMemExportToShareableHandle", status)?;
     // SAFETY: the descriptor is new, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
+}
+
+/// What came of lending pages.
+#[derive(Debug)]
+pub enum Lent<T> {
+    Done(T),
+    /// One of them was released, or is of another card.
+    Gone,
+    /// This process has no room for a file of the first one.
+    Full,
+    Refused(SharingError),
 }
 
 /// Hands pages of a card to other processes, without the card's lock.
@@ -139,17 +146,47 @@ impl Exporter {
         self.context == other.context
     }
 
-    /// A page that others were told of, as a file, with its size; `None`: it was released, or is of another card.
+    /// Whether it knows this page.
+    #[must_use]
+    pub fn has(&self, number: SharedPage) -> bool {
+        self.shared.told().get(number).is_some()
+    }
+
+    /// Whether the driver lets a page that others were told of leave the process. A process that has no room for one
+    /// more file cannot be told.
     ///
     /// # Errors
     /// When the driver refuses.
-    pub fn export(&self, number: SharedPage) -> Option<Result<(OwnedFd, u64), SharingError>> {
-        let told = self.shared.told();
-        let (&page, shared) = told.iter().find(|(_, shared)| shared.number == number)?;
-        if let Some(copy) = shared.file.as_ref().and_then(KeptFile::copy) {
-            return Some(Ok((copy, shared.size)));
+    pub fn can_export(&self, number: SharedPage) -> Result<(), SharingError> {
+        match self.lend(&[number], |_| ()) {
+            Lent::Refused(error) => Err(error),
+            _ => Ok(()),
         }
-        Some(exported(self.driver, self.context, PageHandle(page)).map(|file| (file, shared.size)))
+    }
+
+    /// Calls `work` with files of these pages, or of as many as this process has room for, the first ones; they are
+    /// open as long as `work` runs. No page is released meanwhile.
+    pub fn lend<T>(&self, pages: &[SharedPage], work: impl FnOnce(&[RawFd]) -> T) -> Lent<T> {
+        let told = self.shared.told();
+        let mut opened = Vec::new();
+        let mut numbers = Vec::with_capacity(pages.len());
+        for &number in pages {
+            let Some((page, shared)) = told.get(number) else { return Lent::Gone };
+            if let Some(kept) = &shared.file {
+                numbers.push(kept.number());
+                continue;
+            }
+            match exported(self.driver, self.context, PageHandle(page)) {
+                Ok(file) => {
+                    numbers.push(file.as_raw_fd());
+                    opened.push(file);
+                }
+                Err(error) if shared_pages::has_room_for_a_file() => return Lent::Refused(error),
+                Err(_) if numbers.is_empty() => return Lent::Full,
+                Err(_) => break,
+            }
+        }
+        Lent::Done(work(&numbers))
     }
 }
 
@@ -159,7 +196,6 @@ pub struct Importer {
     driver: &'static Driver,
     context: Handle,
     ordinal: i32,
-    peers: Vec<i32>,
 }
 
 // SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
@@ -191,13 +227,13 @@ impl Importer {
     /// Addresses for `size` bytes of another process's pages.
     ///
     /// # Errors
-    /// When there are none.
-    pub fn begin(&self, size: u64) -> Result<Attached, SharingError> {
+    /// When there are none, with why.
+    pub fn begin(&self, size: u64) -> Result<Attached, String> {
         let _entered = enter(self.driver, self.context);
         let mut addr = 0;
         // SAFETY: plain numbers and an out-pointer of our own.
         let status = unsafe { (self.driver.reserve)(&mut addr, size as usize, 2 << 20, 0, 0) };
-        check("cuMemAddressReserve", status)?;
+        check("cuMemAddressReserve", status).map_err(|error| format!("{error}: {}", room::why_not(size)))?;
         Ok(Attached { importer: self.clone(), addr, size, mapped: 0 })
     }
 
@@ -226,6 +262,12 @@ pub struct Attached {
 }
 
 impl Attached {
+    /// How many bytes are mapped.
+    #[must_use]
+    pub fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.addr
@@ -278,21 +320,18 @@ impl Attached {
     }
 
     fn set_access(&self, flags: i32) -> Result<(), SharingError> {
-        let Importer { driver, context, ordinal, ref peers } = self.importer;
+        let Importer { driver, context, ordinal } = self.importer;
         let _entered = enter(driver, context);
-        let access =
-            |&id: &i32| AccessDescription { location: Location { kind: LOCATION_DEVICE, id }, flags };
-        let all: Vec<AccessDescription> = std::iter::once(&ordinal).chain(peers).map(access).collect();
-        // SAFETY: all of the range is mapped.
-        let status = unsafe { (driver.set_access)(self.addr, self.mapped as usize, all.as_ptr(), all.len()) };
-        check("cuMemSetAccess", status)
+        let range = (self.addr, self.mapped);
+        check("cuMemSetAccess", peers::of(ordinal).grant_beside(driver, ordinal, range, flags))
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let Importer { driver, context, .. } = self.importer;
+        let Importer { driver, context, ordinal } = self.importer;
         let _entered = enter(driver, context);
+        peers::of(ordinal).forget(self.addr, self.size);
         // SAFETY: what `begin` reserved and `add` mapped, which whoever drops this does not use any more.
         unsafe {
             if self.mapped == 0 || (driver.unmap)(self.addr, self.mapped as usize) == SUCCESS {

@@ -5,9 +5,9 @@
 //! opened, and the source stays for the whole process.
 
 use crate::library::Library;
+use crate::locks::SetOnce;
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
-use std::sync::OnceLock;
 
 /// Why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Source for Nvidia {
     }
 }
 
-static SOURCE: OnceLock<&'static dyn Source> = OnceLock::new();
+static SOURCE: SetOnce<&'static dyn Source> = SetOnce::new();
 
 /// Takes the driver's functions from `source` from now on. False: another interface was used before.
 pub fn set(source: &'static dyn Source) -> bool {

@@ -9,16 +9,16 @@
 //! of their own ([`named`]).
 
 use crate::driver::{ContextDriver, Driver, Handle, LEGACY_STREAM, PER_THREAD_STREAM, SUCCESS};
+use crate::locks::{Guard, Lock};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether a card is used: before, it is not known which driver the program has.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 /// The contexts of cards that are used; 0: none yet.
 static CARDS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Streams of other contexts.
-static OTHERS: Mutex<Vec<Other>> = Mutex::new(Vec::new());
+static OTHERS: Lock<Vec<Other>> = Lock::new(Vec::new);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +30,8 @@ struct Other {
     handle: u64,
 }
 
-fn others() -> MutexGuard<'static, Vec<Other>> {
-    OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn others() -> Guard<'static, Vec<Other>> {
+    OTHERS.lock()
 }
 
 /// Remembers a stream. A handle may be that of another stream than before.

@@ -2,8 +2,8 @@
 
 use gapless_cuda::DriverError;
 use gapless_cuda::library::Library;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::{CStr, c_void};
-use std::sync::OnceLock;
 
 /// Names of the library: torch's wheels bring it without a number, ROCm installs it with that of its major release.
 const LIBRARIES: [&CStr; 4] =
@@ -11,7 +11,7 @@ const LIBRARIES: [&CStr; 4] =
 
 /// A function of the HIP runtime, by its own name.
 pub(crate) fn own(name: &'static CStr) -> Result<*mut c_void, DriverError> {
-    static FOUND: OnceLock<Option<Library>> = OnceLock::new();
+    static FOUND: SetOnce<Option<Library>> = SetOnce::new();
     let library = FOUND
         .get_or_init(|| loaded().or_else(|| LIBRARIES.into_iter().find_map(Library::open)))
         .ok_or_else(|| DriverError::Other("libamdhip64.so was not found: is ROCm installed?".to_owned()))?;

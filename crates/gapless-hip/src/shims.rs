@@ -11,10 +11,10 @@
 use crate::library;
 use gapless_cuda::DriverError;
 use gapless_cuda::driver::{AccessDescription, Handle, LEGACY_STREAM, SUCCESS, Status};
+use gapless_cuda::locks::{Guard, Lock, SetOnce};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const INVALID_VALUE: Status = 1;
 /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`: HIP has no such question. Pages that can be
@@ -51,7 +51,7 @@ struct Behind {
 }
 
 fn behind() -> Result<&'static Behind, DriverError> {
-    static FOUND: OnceLock<Result<Behind, DriverError>> = OnceLock::new();
+    static FOUND: SetOnce<Result<Behind, DriverError>> = SetOnce::new();
     macro_rules! function {
         ($name:literal, $kind:ty) => {{
             let found = library::own($name)?;
@@ -201,9 +201,9 @@ impl Ranges {
     }
 }
 
-fn ranges() -> MutexGuard<'static, Ranges> {
-    static RANGES: Mutex<Ranges> = Mutex::new(Ranges(BTreeMap::new()));
-    RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+fn ranges() -> Guard<'static, Ranges> {
+    static RANGES: Lock<Ranges> = Lock::new(|| Ranges(BTreeMap::new()));
+    RANGES.lock()
 }
 
 unsafe extern "C" fn map(addr: u64, size: usize, offset: usize, page: u64, flags: u64) -> Status {

@@ -48,6 +48,11 @@ pub trait Device {
     /// Reserves addresses with nothing behind them.
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError>;
 
+    /// How many bytes of addresses can still be reserved, where something bounds that.
+    fn address_room(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Gives reserved addresses back, all that one [`Device::reserve`] gave; nothing is mapped there.
     fn unreserve(&mut self, addr: u64, size: u64);
 

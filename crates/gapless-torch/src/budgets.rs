@@ -6,11 +6,11 @@
 
 use crate::hooks::set_error;
 use crate::state::CARDS;
+use gapless_cuda::locks::{Guard, Lock, SetOnce};
 use gapless_pool::Budget;
 use gapless_pool::budget::BudgetStats;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Tags that a process may have; 0 is none.
 const TAGS: usize = 256;
@@ -18,9 +18,9 @@ const TAGS: usize = 256;
 /// The tag that a card's requests are charged to.
 static OPEN: [AtomicU16; CARDS] = [const { AtomicU16::new(0) }; CARDS];
 /// Each card's budgets, by tag; made when a request is first charged there.
-static TABLES: [OnceLock<Box<[Budget]>>; CARDS] = [const { OnceLock::new() }; CARDS];
-static SCOPES: Mutex<Scopes> =
-    Mutex::new(Scopes { tags: Vec::new(), last: Vec::new(), open: Vec::new(), count: 0 });
+static TABLES: [SetOnce<Box<[Budget]>>; CARDS] = [const { SetOnce::new() }; CARDS];
+static SCOPES: Lock<Scopes> =
+    Lock::new(|| Scopes { tags: Vec::new(), last: Vec::new(), open: Vec::new(), count: 0 });
 
 #[derive(Clone, Copy, Debug)]
 struct Scope {
@@ -47,8 +47,8 @@ struct Scopes {
     count: i64,
 }
 
-fn scopes() -> MutexGuard<'static, Scopes> {
-    SCOPES.lock().unwrap_or_else(PoisonError::into_inner)
+fn scopes() -> Guard<'static, Scopes> {
+    SCOPES.lock()
 }
 
 /// What a request on `device` is charged to.

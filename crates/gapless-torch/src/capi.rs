@@ -166,3 +166,32 @@ pub extern "C" fn gapless_mem_set_limit(device: i32, bytes: u64) -> i32 {
             .map_err(|error| Refused::Unavailable(error.to_string()))
     }))
 }
+
+/// Where the lock number `at` of this library was made, as `file:line`, for tests that fork while it is held. The length
+/// of the text, 0 where there is no such lock.
+///
+/// # Safety
+/// `out` is valid for `room` writes.
+#[cfg(debug_assertions)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gapless_lock_place(at: usize, out: *mut u8, room: usize) -> usize {
+    let Some(place) = gapless_cuda::locks::known::place(at) else { return 0 };
+    let size = place.len().min(room);
+    // SAFETY: as the caller says.
+    unsafe { out.copy_from_nonoverlapping(place.as_ptr(), size) };
+    size
+}
+
+/// Takes that lock and keeps it. Whether there is one.
+#[cfg(debug_assertions)]
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_lock_hold(at: usize) -> i32 {
+    i32::from(gapless_cuda::locks::known::hold(at))
+}
+
+/// Opens it again.
+#[cfg(debug_assertions)]
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_lock_let_go(at: usize) {
+    gapless_cuda::locks::known::let_go(at);
+}

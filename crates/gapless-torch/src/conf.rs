@@ -3,14 +3,14 @@
 //! Most of them are about caching, which Gapless does in its own way. A fraction of the card is a promise to others on
 //! it, and is kept.
 
-use std::sync::{Mutex, PoisonError};
+use gapless_cuda::locks::Lock;
 
 /// Those that PyTorch had when CUDA started, where it can be asked: a program may have set others than the environment.
-static SAID: Mutex<String> = Mutex::new(String::new());
+static SAID: Lock<String> = Lock::new(String::new);
 
 /// CUDA starts with these settings.
 pub fn note(text: String) {
-    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    *SAID.lock() = text;
 }
 
 /// The settings of the environment as text, of the newer variable where it is set.
@@ -24,7 +24,7 @@ pub fn text() -> String {
 /// The share of each card that the process may hold when it begins (`per_process_memory_fraction`).
 #[must_use]
 pub fn memory_fraction() -> f64 {
-    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let said = SAID.lock().clone();
     // What the program set does not undo what it does not name.
     fraction_in(&format!("{},{said}", text()))
 }

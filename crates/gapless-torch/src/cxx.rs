@@ -5,8 +5,8 @@
 //! where they will stay.
 
 use crate::foreign::{self, Invoker, Manager, New};
+use gapless_cuda::locks::SetOnce;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 unsafe extern "C" {
@@ -52,7 +52,7 @@ struct Library {
 }
 
 fn library() -> Option<&'static Library> {
-    static FOUND: OnceLock<Option<Library>> = OnceLock::new();
+    static FOUND: SetOnce<Option<Library>> = SetOnce::new();
     FOUND
         .get_or_init(|| {
             let cxx = [c"libstdc++.so.6"];

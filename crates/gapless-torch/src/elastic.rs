@@ -5,18 +5,20 @@
 //! for in the process's budget and its tenant's share. Callers make no driver call, except when they reserve addresses.
 //! Order of locks: a pool's book alone; nothing is called with it.
 
+use crate::background::{self, Running};
 use crate::hooks::{guarded, set_error};
 use crate::queued::{self, Queued};
 use crate::quota::{QuotaDevice, admission};
+use crate::state;
 use crate::tensors::{self, ManagedTensor};
-use crate::{background, state};
-use gapless_cuda::CudaDevice;
+use gapless_cuda::locks::{Guard, Lock, Signal};
+use gapless_cuda::{CudaDevice, room};
 use gapless_pool::elastic::{Book, Done, Job, RangeId};
 use gapless_pool::{Device, DeviceError, Refusal};
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Between two looks at work in flight, and after something failed that may succeed later.
@@ -26,24 +28,17 @@ const GRANULE: u64 = 2 << 20;
 #[derive(Debug)]
 struct Pool {
     device: i32,
-    book: Mutex<Book>,
+    book: Lock<Book>,
     /// The thread has something to do; a caller has what it wanted, or an error.
-    work: Condvar,
-    news: Condvar,
+    work: Signal,
+    news: Signal,
     is_closed: AtomicBool,
 }
 
-/// The process ends: the driver is not called any more. A job is done with it read.
-static ENDED: RwLock<bool> = RwLock::new(false);
+static POOLS: Lock<BTreeMap<i64, Arc<Pool>>> = Lock::new(BTreeMap::new);
 
-extern "C" fn at_exit() {
-    let _ = std::panic::catch_unwind(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
-}
-
-static POOLS: Mutex<BTreeMap<i64, Arc<Pool>>> = Mutex::new(BTreeMap::new());
-
-fn pools() -> MutexGuard<'static, BTreeMap<i64, Arc<Pool>>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+fn pools() -> Guard<'static, BTreeMap<i64, Arc<Pool>>> {
+    POOLS.lock()
 }
 
 fn pool(number: i64) -> Result<Arc<Pool>, String> {
@@ -54,8 +49,8 @@ fn pool(number: i64) -> Result<Arc<Pool>, String> {
 }
 
 impl Pool {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn book(&self) -> Guard<'_, Book> {
+        self.book.lock()
     }
 
     fn run(&self, mut device: QuotaDevice<CudaDevice>) {
@@ -79,19 +74,12 @@ impl Pool {
                         continue;
                     }
                 }
-                book = if queued.is_some() {
-                    self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0
-                } else {
-                    self.work.wait(book).unwrap_or_else(PoisonError::into_inner)
-                };
+                book = if queued.is_some() { self.work.wait_for(book, LOOK) } else { self.work.wait(book) };
                 continue;
             };
             drop(book);
             let done = {
-                let is_over = ENDED.read().unwrap_or_else(PoisonError::into_inner);
-                if *is_over || state::is_forked() {
-                    return;
-                }
+                let Some(_running) = Running::begin() else { return };
                 match job {
                     // Other jobs are done meanwhile.
                     Job::Wait => {
@@ -109,7 +97,7 @@ impl Pool {
             };
             self.news.notify_all();
             if waits {
-                book = self.work.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                book = self.work.wait_for(book, LOOK);
             }
         }
     }
@@ -133,27 +121,25 @@ impl Drop for Held {
 
 fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
     static LAST: AtomicI64 = AtomicI64::new(0);
-    static WATCHED: Once = Once::new();
     if page == 0 || !page.is_multiple_of(GRANULE) {
         return Err(format!("a page of {page} bytes cannot be: pages have a multiple of 2 MiB"));
     }
     // The card is made, with its quota.
     state::with_card(device, |_| ()).map_err(|error| error.to_string())?;
     let quota = admission::of(device).ok_or("the card has no quota")?.quota.clone();
-    let own = CudaDevice::new(device).map_err(|error| error.to_string())?;
-    WATCHED.call_once(|| background::at_exit(at_exit));
+    let own = CudaDevice::new(device).map_err(|error| error.to_string())?.beside();
     let limit = (limit > 0).then(|| usize::try_from(limit / page).unwrap_or(usize::MAX));
     let pool = Arc::new(Pool {
         device,
-        book: Mutex::new(Book::new(page, limit)),
-        work: Condvar::new(),
-        news: Condvar::new(),
+        book: Lock::with(Book::new(page, limit), || Book::new(GRANULE, None)),
+        work: Signal::new(),
+        news: Signal::new(),
         is_closed: AtomicBool::new(false),
     });
     let worker = pool.clone();
     background::spawn("gapless-elastic", move || {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            worker.run(QuotaDevice::new(own, quota))
+            worker.run(QuotaDevice::new(own, quota).patient())
         }));
     })
     .map_err(|error| format!("no thread can be started ({error})"))?;
@@ -169,7 +155,7 @@ fn reserve(number: i64, slots: u64) -> Result<(u32, *mut ManagedTensor), String>
     let size = page.checked_mul(slots).filter(|size| *size <= 1 << 46).ok_or("it is too large")?;
     let base = state::with_card(pool.device, |card| card.pool.device_mut().reserve(size))
         .map_err(|error| error.to_string())?
-        .map_err(|error| format!("the driver has no {size} bytes of addresses ({error:?})"))?;
+        .map_err(|error| format!("{} ({error:?})", room::why_not(size)))?;
     let range = pool.book().add(base, slots_here);
     let held: Arc<dyn Any + Send + Sync> = Arc::new(Held { pool: pool.clone(), range });
     Ok((range.0, tensors::bytes_at(base, size, pool.device, held)))
@@ -211,11 +197,7 @@ fn want(
         if book.is_ready(range) {
             return Ok(());
         }
-        book = pool
-            .news
-            .wait_timeout(book, Duration::from_millis(100))
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
+        book = pool.news.wait_for(book, Duration::from_millis(100));
     }
 }
 
@@ -351,7 +333,7 @@ pub extern "C" fn gapless_elastic_trim(number: i64, wait: u64) -> u64 {
         pool.work.notify_all();
         let end = Instant::now() + Duration::from_millis(wait);
         while book.stats().pages > book.stats().wanted && Instant::now() < end {
-            book = pool.news.wait_timeout(book, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            book = pool.news.wait_for(book, LOOK);
         }
         before.saturating_sub(book.stats().pages) as u64 * page
     })

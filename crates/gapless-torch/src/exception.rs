@@ -6,8 +6,8 @@
 
 use crate::cxx::{CxxString, find};
 use crate::foreign::{self, Throw};
+use gapless_cuda::locks::SetOnce;
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::OnceLock;
 
 /// `c10::SourceLocation`.
 #[repr(C)]
@@ -46,7 +46,7 @@ unsafe impl Send for Thrower {}
 unsafe impl Sync for Thrower {}
 
 fn thrower() -> Option<&'static Thrower> {
-    static FOUND: OnceLock<Option<Thrower>> = OnceLock::new();
+    static FOUND: SetOnce<Option<Thrower>> = SetOnce::new();
     FOUND
         .get_or_init(|| {
             let c10 = [c"libc10.so", c"libc10_cuda.so", c"libc10_hip.so"];

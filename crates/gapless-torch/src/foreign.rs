@@ -16,9 +16,9 @@
 
 use crate::cxx::{Callbacks, CxxString, Function, SharedPtr, find};
 use crate::overlay::layout::{CUDA, Device, TraceEntry};
+use gapless_cuda::locks::SetOnce;
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
-use std::sync::OnceLock;
 
 /// Functions by their types. `operator new`.
 pub(crate) type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
@@ -258,7 +258,7 @@ pub(crate) unsafe fn is_workspace_size(size: usize) -> bool {
     type Ask = unsafe extern "C-unwind" fn() -> usize;
     /// The least that a workspace of any size has.
     const LEAST: usize = 64 << 10;
-    static KNOWN: OnceLock<(Vec<Ask>, bool)> = OnceLock::new();
+    static KNOWN: SetOnce<(Vec<Ask>, bool)> = SetOnce::new();
     let (sizes, is_any) = KNOWN.get_or_init(|| {
         let names = [c"_ZN2at4cuda22getChosenWorkspaceSizeEv", c"_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv"];
         let found = names.iter().filter_map(|name| find(&TORCH_CUDA, name));
@@ -379,7 +379,7 @@ const TORCH_CUDA: [&CStr; 1] = [c"libtorch_cuda.so"];
 
 /// PyTorch's functions; `None`: this build does not export all of them.
 pub(crate) fn torch() -> Option<&'static Torch> {
-    static TORCH: OnceLock<Option<Torch>> = OnceLock::new();
+    static TORCH: SetOnce<Option<Torch>> = SetOnce::new();
     TORCH.get_or_init(look_up).as_ref()
 }
 

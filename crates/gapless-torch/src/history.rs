@@ -11,13 +11,15 @@ mod ring;
 use crate::foreign::{self, Observer, Tracker};
 use crate::interpreter;
 use crate::overlay::layout::{self, LongTraceEntry, TraceEntry};
+use crate::state;
 use crate::watcher::{Caller, Event, Stack, Watcher};
+use gapless_cuda::locks::{Guard, Lock, Signal};
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use ring::Ring;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What happened; the numbers are PyTorch's.
@@ -64,13 +66,13 @@ static RECORDER: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(1);
 /// A bit for each action that is left out.
 static SKIPPED: AtomicU16 = AtomicU16::new(0);
-static TRACKERS: RwLock<Vec<Arc<Tracker>>> = RwLock::new(Vec::new());
+static TRACKERS: Lock<Vec<Arc<Tracker>>> = Lock::new(Vec::new);
 /// What trackers have not heard yet; and where those wait who may not go on before they have.
-static UNTOLD: Mutex<Untold> =
-    Mutex::new(Untold { entries: VecDeque::new(), put: 0, heard: 0, is_telling: false });
-static HEARD: Condvar = Condvar::new();
-static OBSERVERS: RwLock<Vec<Arc<Observer>>> = RwLock::new(Vec::new());
-static ANNOTATIONS: Mutex<Ring<Annotation>> = Mutex::new(Ring::new());
+static UNTOLD: Lock<Untold> =
+    Lock::new(|| Untold { entries: VecDeque::new(), put: 0, heard: 0, is_telling: false });
+static HEARD: Signal = Signal::new();
+static OBSERVERS: Lock<Vec<Arc<Observer>>> = Lock::new(Vec::new);
+static ANNOTATIONS: Lock<Ring<Annotation>> = Lock::new(Ring::new);
 
 /// Entries with their card, oldest first: `put` were put here in all, of which all trackers have heard the first
 /// `heard`. Those between the two are listed, but for the one that a thread just tells.
@@ -151,13 +153,13 @@ pub fn set_wanted(wanted: Wanted, clear: bool) {
     SKIPPED.store(skipped, Ordering::Relaxed);
     RECORDING.store(on, Ordering::Release);
     if !on || clear {
-        ANNOTATIONS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        ANNOTATIONS.lock().clear();
     }
     watch();
 }
 
 fn watch() {
-    let listeners = !TRACKERS.read().unwrap_or_else(PoisonError::into_inner).is_empty();
+    let listeners = !TRACKERS.lock().is_empty();
     WATCHED.store(is_recording() || listeners, Ordering::Release);
 }
 
@@ -168,12 +170,12 @@ pub fn action_bit(name: &str) -> Option<u16> {
 }
 
 pub fn add_tracker(tracker: Tracker) {
-    TRACKERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(tracker));
+    TRACKERS.lock().push(Arc::new(tracker));
     watch();
 }
 
 pub fn add_observer(observer: Observer) {
-    OBSERVERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(observer));
+    OBSERVERS.lock().push(Arc::new(observer));
 }
 
 /// Tells those who asked that a request failed. They may take Python's lock: no lock of ours is held.
@@ -181,7 +183,7 @@ pub fn add_observer(observer: Observer) {
 /// # Safety
 /// Called where C++ may be thrown through.
 pub unsafe fn tell_observers(device: i32, size: u64, total: u64, free: u64) {
-    let observers = OBSERVERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let observers = OBSERVERS.lock().clone();
     let (device, size, total, free) = (i64::from(device), size as usize, total as usize, free as usize);
     for observer in observers {
         // SAFETY: as the caller says.
@@ -230,13 +232,13 @@ pub fn annotate(device: i8, pairs: Vec<(String, String)>) {
     if !is_recording() {
         return;
     }
-    let mut list = ANNOTATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut list = ANNOTATIONS.lock();
     list.push(Annotation { device, time: now(), pairs }, MOST.load(Ordering::Relaxed));
 }
 
 #[must_use]
 pub fn annotations() -> Vec<Annotation> {
-    ANNOTATIONS.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    ANNOTATIONS.lock().iter().cloned().collect()
 }
 
 fn now() -> i64 {
@@ -391,11 +393,11 @@ fn entry(action: Action, Event { addr, size, stream, pool }: Event, stack: Optio
 
 #[must_use]
 pub fn has_trackers() -> bool {
-    !TRACKERS.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    !TRACKERS.lock().is_empty()
 }
 
-fn untold() -> MutexGuard<'static, Untold> {
-    UNTOLD.lock().unwrap_or_else(PoisonError::into_inner)
+fn untold() -> Guard<'static, Untold> {
+    UNTOLD.lock()
 }
 
 fn tell_later(device: i32, entry: Entry) {
@@ -424,7 +426,7 @@ pub fn announce(device: i32, action: Action, what: Event) {
 /// Called where C++ may be thrown through; no card is locked.
 #[inline]
 pub unsafe fn tell_trackers() {
-    if is_watched() {
+    if is_watched() && !state::is_forked() {
         // SAFETY: as the caller says.
         unsafe { tell_all() };
     }
@@ -438,7 +440,8 @@ pub unsafe fn tell_trackers() {
 /// # Safety
 /// As [`tell_trackers`].
 pub unsafe fn tell_trackers_first() {
-    if !is_watched() {
+    // In a forked child the thread that tells may be its parent's.
+    if !is_watched() || state::is_forked() {
         return;
     }
     if DEPTH.get() > 0 {
@@ -456,8 +459,10 @@ pub unsafe fn tell_trackers_first() {
             return;
         }
         interpreter::without_its_lock(|| {
-            let waited = HEARD.wait_while(untold(), |untold| !is_over(untold));
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            let mut untold = untold();
+            while !is_over(&untold) {
+                untold = HEARD.wait(untold);
+            }
         });
     }
 }
@@ -515,7 +520,7 @@ unsafe fn tell_all() {
 /// # Safety
 /// As [`tell_trackers`]; it is this thread's turn.
 unsafe fn tell_listed() {
-    let trackers = TRACKERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let trackers = TRACKERS.lock().clone();
     loop {
         let next = untold().entries.pop_front();
         let Some((device, entry)) = next else { return };

@@ -12,10 +12,10 @@ use crate::quota::{admission, ticker};
 use crate::recorder::{self, Config};
 use crate::routing::{self, MempoolId};
 use crate::serve::{self, Used};
-use crate::state::{self, Card, CardError};
+use crate::state::{self, CardError};
 use crate::{budgets, conf, options, overlay, pressure, stats};
 use gapless_ledger::Share;
-use gapless_pool::StreamHandle;
+use gapless_pool::{DeviceError, Refusal, StreamHandle};
 use gapless_trace::Stage;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -288,17 +288,19 @@ pub extern "C" fn gapless_trim(device: i32) -> usize {
 /// Takes memory from a card until `bytes` are held. 0, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_reserve(device: i32, bytes: u64) -> i32 {
-    let hold = |card: &mut Card| card.pool.hold(bytes, StreamHandle(0)).map_err(|error| card.why_not(error));
-    guarded(-1, || match state::with_card(device, hold) {
-        Ok(Ok(())) => 0,
-        Ok(Err(why)) => {
-            set_error(&why);
-            -1
-        }
-        Err(error) => {
-            set_error(&error.to_string());
-            -1
-        }
+    let is_lent = |error: &DeviceError| *error == DeviceError::Refused(Refusal::Lent);
+    let hold = || match state::with_card(device, |card| card.pool.hold(bytes, StreamHandle(0))) {
+        Ok(held) => held.map(Ok),
+        Err(no_card) => Ok(Err(no_card)),
+    };
+    guarded(-1, || {
+        let why = match admission::when_lent(device, bytes, is_lent, hold) {
+            Ok(Ok(())) => return 0,
+            Ok(Err(no_card)) => no_card.to_string(),
+            Err(error) => state::existing(device).map(|card| card.why_not(error)).unwrap_or_default(),
+        };
+        set_error(&why);
+        -1
     })
 }
 
@@ -318,7 +320,9 @@ pub extern "C" fn gapless_memory_fraction(fraction: f64, device: i32) {
 pub unsafe extern "C-unwind" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usize) -> *mut c_void {
     let found = guarded(None, || {
         let mut found = None;
-        state::for_each(|_, card| found = found.or_else(|| card.pool.containing(pointer as u64)));
+        state::for_each_at(pointer as u64, |_, card| {
+            found = found.or_else(|| card.pool.containing(pointer as u64));
+        });
         found
     });
     let Some((_, bytes)) = found.filter(|(base, _)| *base == pointer as u64) else {

@@ -7,8 +7,8 @@
 //! waits for those under way), nor once Python itself says that it is finalising.
 
 use crate::cxx::find_global;
+use gapless_cuda::locks::{self, SetOnce};
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,11 +28,17 @@ pub static DOOR: Door = Door::new();
 /// A thread that may take Python's lock, or wait for it, as long as this lives.
 #[derive(Debug)]
 #[must_use = "the visit ends with it"]
-pub struct Visit<'a>(&'a Door);
+pub struct Visit<'a> {
+    door: &'a Door,
+    generation: u32,
+}
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+        // One that the parent began is not counted in a forked child.
+        if self.generation == locks::generation() {
+            self.door.inside.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -46,8 +52,13 @@ impl Door {
     pub fn enter(&self) -> Option<Visit<'_>> {
         // Counted first: who closes the door sees the visit, or the visit sees that it is closed.
         self.inside.fetch_add(1, Ordering::SeqCst);
-        let visit = Visit(self);
+        let visit = Visit { door: self, generation: locks::generation() };
         (!self.is_closed.load(Ordering::SeqCst) && !is_finalizing()).then_some(visit)
+    }
+
+    /// In a forked child: who was inside is not in this process.
+    pub fn forked(&self) {
+        self.inside.store(0, Ordering::SeqCst);
     }
 
     /// No visit begins any more. Whether all that had are over, before this gave up waiting. The caller does not
@@ -68,7 +79,7 @@ impl Door {
 /// Whether the interpreter of this process is being torn down, or was.
 fn is_finalizing() -> bool {
     type Ask = unsafe extern "C" fn() -> c_int;
-    static FOUND: OnceLock<(Option<Ask>, Option<Ask>)> = OnceLock::new();
+    static FOUND: SetOnce<(Option<Ask>, Option<Ask>)> = SetOnce::new();
     let (finalizing, initialized) = *FOUND.get_or_init(|| {
         // SAFETY: Python's headers give these names this type, in all versions since 3.7.
         let ask = |found: *mut c_void| unsafe { std::mem::transmute::<*mut c_void, Ask>(found) };
@@ -110,7 +121,7 @@ impl Lock {
 
 /// Runs what waits for another thread, which may want Python's lock: without it, where this thread has it.
 pub fn without_its_lock(wait: impl FnOnce()) {
-    static FOUND: OnceLock<Option<Lock>> = OnceLock::new();
+    static FOUND: SetOnce<Option<Lock>> = SetOnce::new();
     let visit = DOOR.enter();
     let lock = visit.as_ref().and(*FOUND.get_or_init(Lock::find));
     // SAFETY: any thread may ask.

@@ -7,14 +7,14 @@
 use crate::hooks::{guarded, set_error};
 use crate::{budgets, state};
 use gapless_cuda::Pinned;
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_pool::host::{HostPool, HostStats};
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static HOST: Mutex<Option<HostPool<Pinned>>> = Mutex::new(None);
+static HOST: Lock<Option<HostPool<Pinned>>> = Lock::new(|| None);
 
-fn host() -> MutexGuard<'static, Option<HostPool<Pinned>>> {
-    HOST.lock().unwrap_or_else(PoisonError::into_inner)
+fn host() -> Guard<'static, Option<HostPool<Pinned>>> {
+    HOST.lock()
 }
 
 /// Pinned host memory for `size` bytes; the pool holds at most `limit` bytes where that is not 0.

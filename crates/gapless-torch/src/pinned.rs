@@ -7,8 +7,8 @@ use crate::hooks::guarded;
 use crate::offload::gapless_host_free;
 use crate::queued::{self, Queued};
 use crate::state;
+use gapless_cuda::locks::Lock;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
 
 struct Waiting {
     device: i32,
@@ -16,7 +16,7 @@ struct Waiting {
     queued: Option<Queued>,
 }
 
-static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
+static WAITING: Lock<Vec<Waiting>> = Lock::new(Vec::new);
 
 /// Whether a block can be used again.
 fn is_over(block: &mut Waiting) -> bool {
@@ -31,7 +31,7 @@ fn is_over(block: &mut Waiting) -> bool {
 
 fn look() {
     let mut over = Vec::new();
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(|block| {
+    WAITING.lock().retain_mut(|block| {
         let is_over = is_over(block);
         if is_over {
             over.push(block.addr);
@@ -51,7 +51,7 @@ pub extern "C" fn gapless_pinned_free(device: i32, pointer: *mut c_void) {
     }
     guarded((), || {
         let block = Waiting { device, addr: pointer as u64, queued: None };
-        WAITING.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+        WAITING.lock().push(block);
         look();
     });
 }
@@ -64,6 +64,6 @@ pub extern "C" fn gapless_pinned_look() -> usize {
     }
     guarded(0, || {
         look();
-        WAITING.lock().unwrap_or_else(PoisonError::into_inner).len()
+        WAITING.lock().len()
     })
 }

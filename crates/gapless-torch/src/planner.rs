@@ -5,11 +5,12 @@
 //! the wait is not one of each step, and the card mostly has work queued meanwhile.
 
 use crate::{background, state};
+use gapless_cuda::locks::{Lock, SetOnce, Signal};
 use gapless_plan::repeated::{self, Request};
 use gapless_pool::{Period, Planner, Recurring, Spot};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a request waits for the plan of the step that it begins.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -24,10 +25,10 @@ pub struct Background {
 }
 
 /// What one plan's asker and maker share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Answer {
-    state: Mutex<Waiting>,
-    ready: Condvar,
+    state: Lock<Waiting>,
+    ready: Signal,
 }
 
 #[derive(Debug, Default)]
@@ -44,7 +45,7 @@ struct Task {
     answer: Arc<Answer>,
 }
 
-static WORK: OnceLock<Option<Sender<Task>>> = OnceLock::new();
+static WORK: SetOnce<Option<Sender<Task>>> = SetOnce::new();
 
 impl Planner for Background {
     fn plan(&mut self, period: Period) -> Option<Vec<Spot>> {
@@ -53,11 +54,13 @@ impl Planner for Background {
             background::spawn("gapless-planner", move || work(&receive)).ok().map(|_| send)
         };
         let sender = WORK.get_or_init(start).as_ref()?;
-        let answer = Arc::new(Answer::default());
+        let fresh = Waiting::default;
+        let answer = Arc::new(Answer { state: Lock::with(fresh(), fresh), ready: Signal::new() });
         sender.send(Task { device: self.device, period, answer: answer.clone() }).ok()?;
-        let waits = |state: &mut Waiting| matches!(state, Waiting::Yes);
-        let waited = answer.ready.wait_timeout_while(lock(&answer.state), PATIENCE, waits);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let (began, mut state) = (Instant::now(), answer.state.lock());
+        while let (Waiting::Yes, Some(left)) = (&*state, PATIENCE.checked_sub(began.elapsed())) {
+            state = answer.ready.wait_for(state, left);
+        }
         match std::mem::replace(&mut *state, Waiting::No) {
             Waiting::Answered(spots) => Some(spots),
             Waiting::Yes | Waiting::No => None,
@@ -65,19 +68,15 @@ impl Planner for Background {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn work(tasks: &Receiver<Task>) {
     for Task { device, period, answer } in tasks {
         let made = std::panic::catch_unwind(|| pack(&period)).ok().flatten();
         let spots = {
-            let mut state = lock(&answer.state);
+            let mut state = answer.state.lock();
             match (&*state, made) {
                 (Waiting::Yes, made) => {
                     *state = made.map_or(Waiting::No, Waiting::Answered);
-                    answer.ready.notify_one();
+                    answer.ready.notify_all();
                     continue;
                 }
                 (_, Some(spots)) => spots,

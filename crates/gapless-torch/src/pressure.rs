@@ -5,10 +5,10 @@
 //! is open none is asked, for what a handler does could become part of the graph, or break it.
 
 use crate::interpreter::DOOR;
+use gapless_cuda::locks::Lock;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 /// What a handler is told. All bytes.
 #[repr(C)]
@@ -44,7 +44,7 @@ unsafe impl Send for Handler {}
 // SAFETY: as above: the pointer is only handed on.
 unsafe impl Sync for Handler {}
 
-static HANDLERS: RwLock<Vec<Handler>> = RwLock::new(Vec::new());
+static HANDLERS: Lock<Vec<Handler>> = Lock::new(Vec::new);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
@@ -54,13 +54,13 @@ thread_local! {
 /// Adds a handler; its number.
 pub fn add(callback: Callback, user: *mut c_void) -> u64 {
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    HANDLERS.write().unwrap_or_else(PoisonError::into_inner).push(Handler { id, callback, user });
+    HANDLERS.lock().push(Handler { id, callback, user });
     id
 }
 
 /// Removes a handler; whether it was there. One that is being called now still comes to its end.
 pub fn remove(id: u64) -> bool {
-    let mut handlers = HANDLERS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut handlers = HANDLERS.lock();
     let before = handlers.len();
     handlers.retain(|handler| handler.id != id);
     handlers.len() != before
@@ -75,7 +75,7 @@ pub fn ask<T>(
     if ASKING.get() {
         return (None, 0);
     }
-    let handlers = HANDLERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let handlers = HANDLERS.lock().clone();
     let mut asked = 0;
     for Handler { callback, user, .. } in handlers {
         let Some((pressure, before)) = look() else { break };
@@ -101,10 +101,10 @@ pub fn ask<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use gapless_cuda::locks::Lock;
 
     /// Handlers are the process's: one test at a time.
-    static ALONE: Mutex<()> = Mutex::new(());
+    static ALONE: Lock<()> = Lock::new(|| ());
 
     struct Told {
         calls: Vec<(u64, Pressure)>,
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn handlers_are_asked_in_turn_until_the_request_is_served() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = ALONE.lock();
         let mut told = Told { calls: Vec::new(), answers: vec![0, LOOK, 5, 7], inner: None };
         let user = (&raw mut told).cast::<c_void>();
         let ids: Vec<u64> = (0..4).map(|_| add(tell, user)).collect();
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn nobody_is_asked_where_nothing_may_be_done() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = ALONE.lock();
         let mut told = Told { calls: Vec::new(), answers: vec![1], inner: None };
         let id = add(tell, (&raw mut told).cast());
         assert_eq!(ask(|| None, || Some(())), (None, 0));

@@ -9,6 +9,7 @@
 
 use crate::state::{self, CARDS, Card};
 use crate::{background, holders, regions};
+use gapless_cuda::locks::SetOnce;
 use gapless_cuda::{Meter, identity};
 use gapless_pool::{AllocationView, LaneView};
 use gapless_stats::{
@@ -16,8 +17,7 @@ use gapless_stats::{
     process, reader,
 };
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between two writings.
@@ -30,9 +30,9 @@ const RARELY: u32 = 1000;
 /// How long a fork, and the end of the process, wait for an update that has begun.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-static STARTED: Once = Once::new();
-/// The statistics file, and whose it is.
-static PAGE: OnceLock<(u32, PathBuf)> = OnceLock::new();
+static STARTED: AtomicBool = AtomicBool::new(false);
+/// The statistics file.
+static PAGE: SetOnce<PathBuf> = SetOnce::new();
 /// One of the numbers below. An update takes cards' locks and asks the driver: none may be under way when the process
 /// forks or ends.
 static STATE: AtomicU8 = AtomicU8::new(RESTING);
@@ -43,12 +43,10 @@ const ENDED: u8 = 3;
 
 /// A card is there: the statistics file is written from now on.
 pub fn start() {
-    STARTED.call_once(|| {
-        if background::spawn("gapless-stats", run).is_ok() {
-            background::at_exit(at_exit);
-            background::at_fork(before_fork, after_fork);
-        }
-    });
+    if !STARTED.swap(true, Ordering::AcqRel) && background::spawn("gapless-stats", run).is_ok() {
+        background::at_exit(end);
+        background::at_fork(before_fork, after_fork);
+    }
 }
 
 fn run() {
@@ -76,7 +74,7 @@ fn begin() -> Option<(Publisher, Writer)> {
     let folder = Folder::make(&folder::candidates()).ok()?;
     reader::sweep(&folder);
     let writer = Writer::create(&folder, &process).ok()?;
-    PAGE.set((process.pid, writer.path().to_owned())).ok()?;
+    PAGE.set(writer.path().to_owned()).ok()?;
     Some((Publisher { statistics: Statistics::new(process), cards: Vec::new(), updates: 0 }, writer))
 }
 
@@ -104,18 +102,10 @@ extern "C" fn after_fork() {
     turn(FORKING, RESTING);
 }
 
-extern "C" fn at_exit() {
-    let _ = std::panic::catch_unwind(end);
-}
-
 /// Removes the statistics file. The driver is about to end too: an update that asks it something is let finish, if that
 /// is soon.
 fn end() {
-    let Some((owner, path)) = PAGE.get() else { return };
-    // A forked child that ends by itself has its parent's list of things to do at the end.
-    if *owner != std::process::id() {
-        return;
-    }
+    let Some(path) = PAGE.get() else { return };
     stop(ENDED);
     let _ = std::fs::remove_file(path);
 }

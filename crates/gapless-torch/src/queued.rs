@@ -6,9 +6,10 @@
 
 use crate::{background, state};
 use gapless_cuda::Meter;
+use gapless_cuda::locks::{Guard, Lock, Signal};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Before a wait that failed is tried again.
 const LOOK: Duration = Duration::from_millis(1);
@@ -29,14 +30,14 @@ struct Counts {
 #[derive(Debug)]
 struct Waiter {
     meter: Meter,
-    counts: Mutex<Counts>,
-    news: Condvar,
+    counts: Lock<Counts>,
+    news: Signal,
 }
 
-static WAITERS: Mutex<BTreeMap<i32, Arc<Waiter>>> = Mutex::new(BTreeMap::new());
+static WAITERS: Lock<BTreeMap<i32, Arc<Waiter>>> = Lock::new(BTreeMap::new);
 
-fn waiters() -> MutexGuard<'static, BTreeMap<i32, Arc<Waiter>>> {
-    WAITERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn waiters() -> Guard<'static, BTreeMap<i32, Arc<Waiter>>> {
+    WAITERS.lock()
 }
 
 impl Waiter {
@@ -47,8 +48,8 @@ impl Waiter {
         Queued(counts.asked)
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> Guard<'_, Counts> {
+        self.counts.lock()
     }
 
     fn run(&self) {
@@ -56,7 +57,7 @@ impl Waiter {
             let asked = {
                 let mut counts = self.counts();
                 while counts.asked == counts.done {
-                    counts = self.news.wait(counts).unwrap_or_else(PoisonError::into_inner);
+                    counts = self.news.wait(counts);
                 }
                 counts.asked
             };
@@ -96,8 +97,8 @@ fn start(device: i32, meter: Meter) -> Option<Arc<Waiter>> {
     if let Some(waiter) = waiters.get(&device) {
         return Some(waiter.clone());
     }
-    let counts = Mutex::new(Counts::default());
-    let waiter = Arc::new(Waiter { meter, counts, news: Condvar::new() });
+    let counts = Lock::with(Counts::default(), Counts::default);
+    let waiter = Arc::new(Waiter { meter, counts, news: Signal::new() });
     let worker = waiter.clone();
     background::spawn("gapless-queued", move || {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
@@ -115,10 +116,12 @@ pub(crate) fn is_done(device: i32, queued: Queued) -> bool {
 /// Waits until it is done, or for so long. Whether it is; the last call of the driver may have failed.
 pub(crate) fn wait(device: i32, queued: Queued, most: Duration) -> bool {
     let Some(waiter) = waiters().get(&device).cloned() else { return false };
-    let counts = waiter.counts();
+    let began = Instant::now();
+    let mut counts = waiter.counts();
     let failed = counts.failed;
-    let goes_on = |counts: &mut Counts| counts.done < queued.0 && counts.failed == failed;
-    let (counts, _) =
-        waiter.news.wait_timeout_while(counts, most, goes_on).unwrap_or_else(PoisonError::into_inner);
+    while counts.done < queued.0 && counts.failed == failed {
+        let Some(left) = most.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) else { break };
+        counts = waiter.news.wait_for(counts, left);
+    }
     counts.done >= queued.0
 }

@@ -23,10 +23,11 @@ use crate::hooks::guarded;
 use crate::regions;
 use crate::state::{self, CARDS};
 use crate::suppliers;
+use gapless_cuda::locks::Lock;
 use gapless_pool::{PoolKey, StreamHandle};
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// `c10::MempoolId_t`, a pair of numbers, passed in two registers.
 #[repr(C)]
@@ -219,7 +220,7 @@ impl Routings {
         let taking = self.open.iter().filter(|(_, capture)| *capture != Capture::Over);
         let list: Vec<Arc<Routing>> = taking.map(|(routing, _)| routing.clone()).collect();
         let before = {
-            let mut slot = published.list.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = published.list.lock();
             published.count.store(list.len(), Ordering::Release);
             slot.replace(Arc::new(list))
         };
@@ -232,11 +233,11 @@ impl Routings {
 #[derive(Debug)]
 struct Published {
     count: AtomicUsize,
-    list: Mutex<Option<Arc<Vec<Arc<Routing>>>>>,
+    list: Lock<Option<Arc<Vec<Arc<Routing>>>>>,
 }
 
 static PUBLISHED: [Published; CARDS] =
-    [const { Published { count: AtomicUsize::new(0), list: Mutex::new(None) } }; CARDS];
+    [const { Published { count: AtomicUsize::new(0), list: Lock::new(|| None) } }; CARDS];
 
 fn published(device: i32) -> Option<&'static Published> {
     PUBLISHED.get(usize::try_from(device).ok()?)
@@ -265,7 +266,7 @@ impl Published {
     /// As [`pool_of`].
     #[cold]
     unsafe fn ask(&self, stream: *mut c_void) -> PoolKey {
-        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let list = self.list.lock().clone();
         let mut routings = list.iter().flat_map(|list| list.iter().rev());
         // SAFETY: as the caller says. The list, which is all that this frame owns, is given up on the way.
         let found = routings.find(|routing| unsafe { routing.filter.accepts(stream) });

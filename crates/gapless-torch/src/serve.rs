@@ -16,16 +16,17 @@ use crate::history::{self, level};
 use crate::hooks::{guarded, set_error};
 use crate::oom::{self, Seen};
 use crate::pressure::{self, Pressure};
+use crate::quota::admission;
 use crate::recorder::{self, Flight};
 use crate::regions;
 use crate::routing;
-use crate::state::{self, CARDS, Card};
+use crate::sharing;
+use crate::state::{self, Card};
 use crate::suppliers::{self, Refused};
 use crate::traced;
 use crate::watcher::{Caller, Event, Stack};
 use gapless_cuda::streams;
-use gapless_pool::{AllocError, Device, DeviceError, FreeError, PoolKey, StreamHandle};
-use std::cell::Cell;
+use gapless_pool::{AllocError, Device, DeviceError, FreeError, PoolKey, Refusal, StreamHandle};
 use std::ffi::c_void;
 
 /// A request that failed.
@@ -225,6 +226,12 @@ impl Request {
     }
 
     fn attempt(&self) -> Result<u64, Failure> {
+        let is_lent =
+            |failure: &Failure| matches!(failure, Failure::OutOfMemory(DeviceError::Refused(Refusal::Lent)));
+        admission::when_lent(self.device, self.size, is_lent, || self.attempt_once())
+    }
+
+    fn attempt_once(&self) -> Result<u64, Failure> {
         let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
         guarded(Err(inside()), || {
             let attempt = |card: &mut Card| {
@@ -253,7 +260,10 @@ impl Request {
         let again = || unsafe { self.prepared() }.inspect_err(Failure::put_off).ok();
         // SAFETY: as the caller says; no card is locked.
         let is_freed = foreign::torch().is_some_and(|torch| unsafe { torch.ask_callbacks() });
-        if is_freed && let Some(addr) = again() {
+        let is_closed = guarded(false, sharing::close_all);
+        if (is_freed || is_closed)
+            && let Some(addr) = again()
+        {
             return addr as *mut c_void;
         }
         let (served, handlers) = self.ask_handlers(again);
@@ -381,11 +391,6 @@ unsafe fn fail(kind: Kind, message: String) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-thread_local! {
-    /// Where this thread's last free went: its next one goes there too, as a rule.
-    static LAST: Cell<i32> = const { Cell::new(0) };
-}
-
 /// Gives memory back; of the card `device`, or of whichever has it. Whether there was something to give back.
 ///
 /// # Safety
@@ -440,18 +445,11 @@ fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) 
             }
             return freed;
         }
-        let last = LAST.get();
-        if free_on(last) {
-            return true;
-        }
-        let found = (0..CARDS as i32).filter(|&device| device != last).find(|&device| free_on(device));
-        if let Some(device) = found {
-            LAST.set(device);
-        }
-        if found.is_none() {
+        let is_freed = state::cards_at(pointer as u64).any(free_on);
+        if !is_freed {
             checked::not_there(pointer as u64, None, who.as_ref());
         }
-        found.is_some()
+        is_freed
     })
 }
 
@@ -473,10 +471,10 @@ pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
     guarded(Used::Nothing, || {
         let is_at_front =
             |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
-        let mut found = (0..CARDS as i32).find(is_at_front);
+        let mut found = state::cards_at(addr).find(is_at_front);
         let mut is_asleep = false;
         if found.is_none() {
-            state::for_each(|index, card| match card.pool.record_stream(addr, stream) {
+            state::for_each_at(addr, |index, card| match card.pool.record_stream(addr, stream) {
                 Ok(()) => found = Some(index),
                 Err(FreeError::Asleep { .. }) => is_asleep = true,
                 Err(_) => {}

@@ -13,17 +13,18 @@ use crate::routing::{Capture, Here, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
 use crate::stats::{ByPool, Shown};
 use crate::watcher::{Caller, Event, Stack, Watcher};
-use crate::{background, budgets, checked, conf, publisher, regions, sharing};
-use gapless_cuda::{CudaDevice, streams};
+use crate::{background, budgets, checked, conf, interpreter, publisher, regions, sharing};
+use gapless_cuda::locks::{Lock, SetOnce};
+use gapless_cuda::{CudaDevice, locks, places, streams};
 use gapless_pool::{
     AllocError, AllocationView, BlockState, BlockView, Budget, Change, DeviceError, Fronts, Keeper, Pool,
     PoolKey, Refusal, Shared, Stats, StreamHandle, Whole,
 };
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, Once, OnceLock};
 
 /// Cards that a process may use.
 pub const CARDS: usize = 64;
@@ -67,26 +68,29 @@ pub struct Since {
     pub failed: u64,
 }
 
-static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static SETTINGS: SetOnce<Settings> = SetOnce::new();
 /// Set when a card is first used. Its fronts serve requests while nobody has the whole card.
-static CARD: [OnceLock<Shared<Card>>; CARDS] = [const { OnceLock::new() }; CARDS];
+static CARD: [SetOnce<Shared<Card>>; CARDS] = [const { SetOnce::new() }; CARDS];
 /// Held while a card is made: one thread asks the driver, the others wait.
-static MAKING: [Mutex<()>; CARDS] = [const { Mutex::new(()) }; CARDS];
+static MAKING: [Lock<()>; CARDS] = [const { Lock::new(|| ()) }; CARDS];
 /// Set in a forked child: CUDA does not survive a fork, so nothing may be touched there.
 static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Forks are watched from the first card on.
-static WATCHED: Once = Once::new();
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
     recorder::forked();
+    interpreter::DOOR.forked();
     sharing::forked();
 }
 
-/// From now on a child knows that it was forked.
+/// From now on, which is from the first card on, a child knows that it was forked.
 pub(crate) fn watch_forks() {
-    WATCHED.call_once(|| background::in_forked_child(in_child));
+    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+    if !IS_WATCHED.swap(true, Ordering::AcqRel) {
+        // Before what is called in the child, so that this finds no lock closed there.
+        let _ = locks::generation();
+        background::in_forked_child(in_child);
+    }
 }
 
 /// Cards that PyTorch sees.
@@ -152,11 +156,47 @@ pub fn fronts(device: i32) -> Option<&'static Fronts> {
 pub struct Locked {
     card: Whole<'static, Card>,
     _barred: Barred,
+    _turn: Turn,
 }
 
 impl Locked {
-    fn new(card: &'static Shared<Card>) -> Locked {
-        Locked { card: card.lock(), _barred: Barred::new() }
+    fn new(device: i32, card: &'static Shared<Card>) -> Locked {
+        let turn = Turn::take(device);
+        Locked { card: card.lock(), _barred: Barred::new(), _turn: turn }
+    }
+}
+
+thread_local! {
+    /// The cards that this thread has locked, a bit for each.
+    static LOCKED: Cell<u64> = const { Cell::new(0) };
+    /// Whether it takes all of them.
+    static ALL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A card that this thread has locked. No thread takes a card's lock while it has that of another card, but for
+/// [`pictures`], which takes all of them by number: so no two threads can wait for each other's card.
+#[derive(Debug)]
+struct Turn(u64);
+
+impl Turn {
+    fn take(device: i32) -> Turn {
+        let bit = 1 << device;
+        // A thread that ends may free memory after its variables are gone.
+        let _ = LOCKED.try_with(|locked| {
+            debug_assert!(
+                locked.get() == 0 || (ALL.get() && locked.get() < bit),
+                "cuda:{device} is locked by a thread that has cards {:#b}",
+                locked.get()
+            );
+            locked.set(locked.get() | bit);
+        });
+        Turn(bit)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let _ = LOCKED.try_with(|locked| locked.set(locked.get() & !self.0));
     }
 }
 
@@ -200,7 +240,7 @@ pub fn existing(device: i32) -> Option<Locked> {
     if is_forked() {
         return None;
     }
-    Some(Locked::new(CARD.get(usize::try_from(device).ok()?)?.get()?))
+    Some(Locked::new(device, CARD.get(usize::try_from(device).ok()?)?.get()?))
 }
 
 /// Whether a card was used already.
@@ -222,13 +262,13 @@ pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
         Some(card) => card,
         None => made(at, device)?,
     };
-    Ok(work(&mut Locked::new(card)))
+    Ok(work(&mut Locked::new(device, card)))
 }
 
 /// Makes a card's allocator, unless another thread just did.
 #[cold]
 fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
-    let _making = MAKING[at].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _making = MAKING[at].lock();
     if let Some(card) = CARD[at].get() {
         return Ok(card);
     }
@@ -268,10 +308,21 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
         let _ = card.pool.hold(settings.reserve, StreamHandle(0));
     }
     let card = CARD[at].get_or_init(|| Shared::new(card));
+    meet(device);
     if !settings.hidden {
         publisher::start();
     }
     Ok(card)
+}
+
+/// Cards that the process uses use each other's memory, where they can. One that refuses is left out: copies take a way
+/// that needs no grant.
+fn meet(device: i32) {
+    for (user, owner) in gapless_cuda::peers::met(device) {
+        if let Some(mut card) = existing(owner) {
+            let _ = card.add_peer(user);
+        }
+    }
 }
 
 /// Whether somebody wants to know what pools do.
@@ -286,6 +337,7 @@ pub fn pictures(then: &dyn Fn()) -> Vec<Picture> {
         return Vec::new();
     }
     // By number, so that two who want all of them do not wait for each other.
+    ALL.set(true);
     let mut cards: Vec<Locked> = (0..CARDS as i32).filter_map(existing).collect();
     let picture = |card: &mut Locked| {
         let device = card.device;
@@ -293,12 +345,30 @@ pub fn pictures(then: &dyn Fn()) -> Vec<Picture> {
     };
     let pictures = cards.iter_mut().map(picture).collect();
     then();
+    ALL.set(false);
     pictures
 }
 
 /// Every card that was used.
 pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
     for device in 0..CARDS as i32 {
+        if let Some(mut card) = existing(device) {
+            work(device, &mut card);
+        }
+    }
+}
+
+/// The cards whose memory may be at an address: the one whose addresses these are; all that are used where it is no
+/// card's own, as memory of a supplier is.
+pub fn cards_at(addr: u64) -> impl Iterator<Item = i32> {
+    let own = places::card_of(addr);
+    let all = if own.is_some() { 0 } else { CARDS as i32 };
+    own.into_iter().chain((0..all).filter(|&card| is_used(card)))
+}
+
+/// [`for_each`] of the cards whose memory may be at an address.
+pub fn for_each_at(addr: u64, mut work: impl FnMut(i32, &mut Card)) {
+    for device in cards_at(addr) {
         if let Some(mut card) = existing(device) {
             work(device, &mut card);
         }
@@ -448,6 +518,20 @@ impl Card {
         self.routings.begin(routing, capture);
         self.rerouted();
         true
+    }
+
+    /// The card `user` may use this one's memory from now on: all that is there, and all that comes.
+    ///
+    /// # Errors
+    /// When the driver refuses: then it may not.
+    pub fn add_peer(&mut self, user: i32) -> Result<(), DeviceError> {
+        if self.pool.device_mut().add_peer(user)?
+            && let Err(error) = self.pool.grant_again()
+        {
+            self.pool.device_mut().remove_peer(user);
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// A memory pool of the program's own is there, or has one user more.

@@ -8,15 +8,16 @@
 use crate::foreign::Supplier;
 use crate::hooks::guarded;
 use crate::{history, state};
+use gapless_cuda::locks::{self, Lock};
 use gapless_pool::{DeviceError, PoolKey, Returned, StreamHandle};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// One pool's, on one card.
 type Known = (i32, PoolKey, Arc<Supplier>);
 
-static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static KNOWN: Lock<Vec<Known>> = Lock::new(Vec::new);
 /// Whether there ever was one: programs without pay for one look.
 static USED: AtomicBool = AtomicBool::new(false);
 
@@ -49,8 +50,8 @@ pub(crate) fn is_asked() -> bool {
     is_used() && ASKED.get() > 0
 }
 
-fn known() -> std::sync::MutexGuard<'static, Vec<Known>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+fn known() -> locks::Guard<'static, Vec<Known>> {
+    KNOWN.lock()
 }
 
 #[inline]

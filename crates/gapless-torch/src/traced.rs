@@ -7,8 +7,8 @@
 use crate::cxx::{find, find_global};
 use crate::interpreter::DOOR;
 use crate::state;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// What happened to a block.
@@ -58,7 +58,7 @@ struct Python {
 }
 
 fn python() -> Option<&'static Python> {
-    static FOUND: OnceLock<Option<Python>> = OnceLock::new();
+    static FOUND: SetOnce<Option<Python>> = SetOnce::new();
     macro_rules! function {
         ($name:literal, $kind:ty) => {{
             let found = find_global(&[], $name)?;

@@ -8,10 +8,10 @@ import contextlib
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from .. import _forks
 from .._errors import GaplessError, OptionError
 from . import _place
 from ._load import DTYPES, Filler, torch_dtype
@@ -54,7 +54,7 @@ class Opened:
         self._ahead: dict[int, Any] = {}
         self._given: set[int] = set()
         self._is_sliced = False
-        self._turn = threading.RLock()
+        self._turn = _forks.lock()
 
     def __enter__(self) -> "Opened":
         return self

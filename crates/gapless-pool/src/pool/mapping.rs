@@ -183,7 +183,9 @@ impl<D: Device> Pool<D> {
     }
 
     fn window_addr(&mut self, size: u64) -> Result<u64, DeviceError> {
-        let piece = self.card().div_ceil(GRANULE) * GRANULE;
+        // Where the process may have few addresses, the program and memory of other processes need some too.
+        let room = self.device.address_room() / 8;
+        let piece = self.card().min(room).div_ceil(GRANULE) * GRANULE;
         self.windows.ranges.take(&mut self.device, size, piece)
     }
 

@@ -17,6 +17,11 @@ const ENOUGH: usize = 128;
 const MANY: usize = 64;
 /// The least that a lane's heap has.
 const LEAST: u64 = 1 << 30;
+/// The fewest of all, and the parts of the addresses that the process may still have that the first lane takes, and
+/// each later one: the program, windows and memory of other processes need some too.
+const FEWEST: u64 = 64 << 20;
+const FIRST_PART: u64 = 2;
+const LATER_PART: u64 = 8;
 
 impl<D: Device> Pool<D> {
     /// The lane of a stream in a pool, made on first use.
@@ -54,11 +59,17 @@ impl<D: Device> Pool<D> {
             PLENTY..ENOUGH => Ranges { small: part(total, 4), large: total },
             _ => Ranges { small: part(total, 16), large: part(total, 4) },
         };
+        let room = self.device.address_room();
+        let most = room / if self.lanes.len() == 0 { FIRST_PART } else { LATER_PART };
+        if ranges.small + ranges.large > most {
+            let small = ranges.small.min(part(most, 8));
+            ranges = Ranges { small, large: ranges.large.min(part(most.saturating_sub(small), 1)) };
+        }
         loop {
-            ranges = Ranges { small: ranges.small.max(LEAST), large: ranges.large.max(LEAST) };
+            ranges = Ranges { small: ranges.small.max(FEWEST), large: ranges.large.max(FEWEST) };
             match self.device.reserve(ranges.small + ranges.large) {
                 Ok(addr) => return Ok((addr, ranges)),
-                Err(error) if ranges.small + ranges.large == 2 * LEAST => return Err(error),
+                Err(error) if ranges.small + ranges.large == 2 * FEWEST => return Err(error),
                 Err(_) => ranges = Ranges { small: part(ranges.small, 2), large: part(ranges.large, 2) },
             }
         }

@@ -23,18 +23,18 @@ use crate::quota::QuotaDevice;
 use crate::state::{CARDS, Card};
 use checker::Checker;
 use gapless_cuda::CudaDevice;
+use gapless_cuda::locks::Lock;
 use place::Place;
 use report::Finding;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static ON: AtomicBool = AtomicBool::new(false);
 /// Bytes of a block that are filled; `u64::MAX`: all.
 static BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
-static CHECKERS: [Mutex<Option<Checker>>; CARDS] = [const { Mutex::new(None) }; CARDS];
+static CHECKERS: [Lock<Option<Checker>>; CARDS] = [const { Lock::new(|| None) }; CARDS];
 /// What a free found, until a request can raise it.
-static FOUND: Mutex<Option<String>> = Mutex::new(None);
+static FOUND: Lock<Option<String>> = Lock::new(|| None);
 
 const SLOW: &str = "gapless: checked mode is on (GAPLESS_CHECK). Every free waits for the device and fills the block, and every request \
                     reads it back: expect this run to be many times slower.";
@@ -71,14 +71,10 @@ pub fn who() -> Option<Place> {
     is_on().then(Place::here)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The checker of a card, made on first use.
 fn with<T>(device: i32, work: impl FnOnce(&mut Checker) -> T) -> Option<T> {
     let slot = CHECKERS.get(usize::try_from(device).ok()?)?;
-    let mut guard = lock(slot);
+    let mut guard = slot.lock();
     let bytes = BYTES.load(Ordering::Relaxed);
     Some(work(guard.get_or_insert_with(|| Checker::new(device, bytes))))
 }
@@ -111,7 +107,7 @@ pub fn not_there(addr: u64, device: Option<i32>, who: Option<&Place>) {
     let devices = device.map_or(0..CARDS as i32, |device| device..device + 1);
     let of_card = |device: i32| {
         let slot = CHECKERS.get(usize::try_from(device).ok()?)?;
-        lock(slot).as_mut()?.not_there(addr, who)
+        slot.lock().as_mut()?.not_there(addr, who)
     };
     let finding = devices.into_iter().find_map(of_card);
     put_off(finding.unwrap_or_else(|| Finding::FreedUnknown { addr, by: who.clone() }).text());
@@ -120,13 +116,13 @@ pub fn not_there(addr: u64, device: Option<i32>, who: Option<&Place>) {
 /// Writes what was found to standard error: it cannot be raised here, and the next request raises it.
 pub fn put_off(text: String) {
     eprintln!("{text}");
-    lock(&FOUND).get_or_insert(text);
+    FOUND.lock().get_or_insert(text);
 }
 
 /// What a free found since the last request.
 #[must_use]
 pub fn take_found() -> Option<String> {
-    if is_on() { lock(&FOUND).take() } else { None }
+    if is_on() { FOUND.lock().take() } else { None }
 }
 
 /// What was checked, as statistics, each with a comma behind it; nothing where the mode is off.

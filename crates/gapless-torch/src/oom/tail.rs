@@ -9,12 +9,12 @@ use super::Facts;
 use crate::recorder::frames::Place;
 use crate::recorder::held::Picture;
 use crate::recorder::{self, scribe};
+use gapless_cuda::locks::{Guard, Lock, SetOnce};
 use gapless_trace::gtrace::GtraceError;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Files that a process leaves.
 pub const MOST: u32 = 3;
@@ -34,11 +34,11 @@ pub enum Tail {
 }
 
 /// Where files go; `None`: nowhere.
-static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+static FOLDER: SetOnce<Option<PathBuf>> = SetOnce::new();
 
 /// How many there are, or are being written; and the last.
 static LEFT: AtomicU32 = AtomicU32::new(0);
-static LAST: Mutex<Option<PathBuf>> = Mutex::new(None);
+static LAST: Lock<Option<PathBuf>> = Lock::new(|| None);
 
 /// Says where files go, once; `None`: none are left.
 pub fn set_folder(folder: Option<PathBuf>) {
@@ -50,8 +50,8 @@ pub(crate) fn is_wanted() -> bool {
     FOLDER.get().is_none_or(Option::is_some) && LEFT.load(Ordering::Relaxed) < MOST
 }
 
-fn last() -> MutexGuard<'static, Option<PathBuf>> {
-    LAST.lock().unwrap_or_else(PoisonError::into_inner)
+fn last() -> Guard<'static, Option<PathBuf>> {
+    LAST.lock()
 }
 
 /// Writes a file. No card is locked.

@@ -12,9 +12,9 @@ use crate::exception::Kind;
 use crate::history;
 use crate::routing::MempoolId;
 use crate::watcher::Caller;
+use gapless_cuda::locks::SetOnce;
 use gapless_pool::{PoolKey, RestoreError, Saved};
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicI32;
 
 /// `std::type_info` of a class without bases.
@@ -67,7 +67,7 @@ static CONTROL: ControlTable = ControlTable::new(dispose, destroy);
 
 /// The table of states; `None`: this C++ library has no classes.
 fn state_table() -> Option<*const c_void> {
-    static TABLE: OnceLock<Option<&'static StateTable>> = OnceLock::new();
+    static TABLE: SetOnce<Option<&'static StateTable>> = SetOnce::new();
     let table = TABLE.get_or_init(|| {
         let class = find(&[c"libstdc++.so.6"], c"_ZTVN10__cxxabiv117__class_type_infoE")?;
         // SAFETY: a table's functions begin after its two header words.

@@ -11,9 +11,9 @@ use crate::foreign::Deleter;
 use crate::history::{Annotation, Entry};
 use crate::regions;
 use crate::routing::MempoolId;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::c_void;
 use std::mem::offset_of;
-use std::sync::OnceLock;
 
 /// What the running build's structures have that the oldest known build's have not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Layouts {
     pub internal_metadata: bool,
 }
 
-static LAYOUTS: OnceLock<Layouts> = OnceLock::new();
+static LAYOUTS: SetOnce<Layouts> = SetOnce::new();
 
 /// Those of the running build. Nothing is written before they were set.
 #[must_use]

@@ -60,7 +60,7 @@ unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
     }
     let found = crate::hooks::guarded(None, || {
         let mut found = None;
-        state::for_each(|index, card| {
+        state::for_each_at(pointer as u64, |index, card| {
             if found.is_none()
                 && device.is_none_or(|device| i32::from(device) == index)
                 && let Some(size) = card.pool.size_of(pointer as u64)

@@ -28,11 +28,11 @@ use crate::exception::{self, Kind};
 use crate::state;
 use crate::symbols::size_of_symbol;
 use gapless_cuda::CudaDevice;
+use gapless_cuda::locks::{Lock, SetOnce};
 use layout::Layouts;
 use rows::{HEADER, ROWS, Row};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 /// The object that a table's functions are called on.
 pub(crate) type This = *mut c_void;
@@ -94,7 +94,7 @@ pub fn word(version: &str, commit: &str, name: &str) -> Option<usize> {
 }
 
 /// Where the tables of this build's allocators have `raw_alloc` and `raw_delete`; set before the overlay is.
-static SUPPLIER_PLACES: OnceLock<(usize, usize)> = OnceLock::new();
+static SUPPLIER_PLACES: SetOnce<(usize, usize)> = SetOnce::new();
 /// The allocator object that is ours.
 static OURS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -236,8 +236,8 @@ pub fn check(version: &str, commit: &str) -> Result<(), String> {
 /// # Errors
 /// When this build is not known, or something of it is not as known: nothing was changed, and the text says what.
 pub fn install(version: &str, commit: &str) -> Result<(), String> {
-    static INSTALLED: Mutex<bool> = Mutex::new(false);
-    let mut installed = INSTALLED.lock().map_err(|_| "an earlier attempt failed".to_owned())?;
+    static INSTALLED: Lock<bool> = Lock::new(|| false);
+    let mut installed = INSTALLED.lock();
     if *installed {
         return Ok(());
     }

@@ -8,8 +8,8 @@ use super::memory::on_card;
 use super::{C10_CUDA, This, answer, refuse};
 use crate::cxx::find_global;
 use crate::foreign;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::c_void;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 type CopyPeer = unsafe extern "C" fn(*mut c_void, i32, *const c_void, i32, usize, *mut c_void) -> i32;
@@ -27,13 +27,7 @@ pub(super) unsafe extern "C-unwind" fn enable(this: This, user: i8, owner: i8) {
     // SAFETY: C++ called, and may be thrown through; the function is the one that stood in this place of the table.
     unsafe {
         answer((), || {
-            let granted = on_card(owner, |card| {
-                if card.pool.device_mut().add_peer(i32::from(user)) {
-                    card.pool.grant_again()
-                } else {
-                    Ok(())
-                }
-            })?;
+            let granted = on_card(owner, |card| card.add_peer(i32::from(user)))?;
             granted.or_else(|error| {
                 refuse(format!("gapless: memory of card {owner} cannot be used by card {user}: {error:?}"))
             })
@@ -47,7 +41,7 @@ pub(super) unsafe extern "C-unwind" fn enable(this: This, user: i8, owner: i8) {
 
 /// The runtime's copies, through the library that links to it, whichever version of it that is.
 fn copies() -> (Option<CopyPeer>, Option<Copy>) {
-    static FOUND: OnceLock<(Option<CopyPeer>, Option<Copy>)> = OnceLock::new();
+    static FOUND: SetOnce<(Option<CopyPeer>, Option<Copy>)> = SetOnce::new();
     *FOUND.get_or_init(|| {
         let (peer, plain) =
             (find_global(&C10_CUDA, c"cudaMemcpyPeerAsync"), find_global(&C10_CUDA, c"cudaMemcpyAsync"));

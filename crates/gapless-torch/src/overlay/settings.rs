@@ -7,12 +7,12 @@
 use super::layout::{CUDA, ConfigInfo, SnapshotInfo, layouts};
 use crate::cxx::{CxxString, find};
 use crate::foreign;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
-use std::sync::OnceLock;
 
 /// PyTorch's own allocator, and where its table has `snapshot`.
-static NATIVE: OnceLock<Native> = OnceLock::new();
+static NATIVE: SetOnce<Native> = SetOnce::new();
 
 struct Native {
     object: *mut c_void,

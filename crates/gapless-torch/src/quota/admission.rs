@@ -5,11 +5,12 @@ use super::outside::{self, CONTEXT, Meter};
 use super::{Quota, QuotaDevice, host, ticker};
 use crate::sharing::readers;
 use crate::state::{self, CARDS, CardError};
+use gapless_cuda::locks::{Lock, SetOnce};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
 use gapless_ledger::{Ledger, Share, System};
 use gapless_pool::Device;
 use gapless_stats::folder::{self, Folder};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
 /// A card's quota, and what it is called.
 #[derive(Debug)]
@@ -20,8 +21,8 @@ pub struct Admitted {
 }
 
 /// This process's tenant.
-static SHARE: Mutex<Option<Share>> = Mutex::new(None);
-static CARDS_ADMITTED: [OnceLock<Admitted>; CARDS] = [const { OnceLock::new() }; CARDS];
+static SHARE: Lock<Option<Share>> = Lock::new(|| None);
+static CARDS_ADMITTED: [SetOnce<Admitted>; CARDS] = [const { SetOnce::new() }; CARDS];
 
 /// The quota of a card that was used already.
 #[must_use]
@@ -30,7 +31,7 @@ pub fn of(device: i32) -> Option<&'static Admitted> {
 }
 
 fn share() -> Option<Share> {
-    SHARE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    SHARE.lock().clone()
 }
 
 /// This process's place in the ledger of a card.
@@ -79,6 +80,27 @@ pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardErr
     Ok(QuotaDevice::new(cuda, quota))
 }
 
+/// Does `attempt` again while it is refused because others have borrowed of this tenant's share: see
+/// [`Quota::when_lent`]. No card is locked.
+///
+/// # Errors
+/// As `attempt`.
+pub fn when_lent<T, E>(
+    device: i32,
+    size: u64,
+    is_lent: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let done = attempt();
+    match of(device) {
+        Some(card) if done.as_ref().is_err_and(&is_lent) => {
+            let mut first = Some(done);
+            card.quota.when_lent(size, is_lent, || first.take().unwrap_or_else(&mut attempt))
+        }
+        _ => done,
+    }
+}
+
 /// What is outside of the pool, from now on; `before` was in use on the card before the context was made, `in_use` is
 /// now.
 fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
@@ -99,7 +121,7 @@ fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use:
 /// When it is another's already, or the share cannot be: in words. Nothing changed then.
 pub fn set_share(wanted: Share) -> Result<(), String> {
     {
-        let mut share = SHARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut share = SHARE.lock();
         match &*share {
             Some(set) if *set == wanted => return Ok(()),
             Some(set) => return Err(format!("this process is tenant {:?} already, and stays so", set.name)),
@@ -118,7 +140,7 @@ pub fn set_share(wanted: Share) -> Result<(), String> {
         let joined = seat(device, admitted.uuid, admitted.capacity, &wanted)
             .and_then(|ledger| admitted.quota.join(ledger, context));
         if let Err(why) = joined {
-            *SHARE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *SHARE.lock() = None;
             return Err(why);
         }
         // Where the tenant had no room for it, it is there all the same.

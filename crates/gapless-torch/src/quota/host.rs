@@ -6,8 +6,8 @@
 //! to a pool.
 
 use crate::cxx;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::OnceLock;
 
 /// `1`: the budget of the host counts the pools of cards too.
 const VARIABLE: &str = "GAPLESS_HOST_LIMIT_GPU";
@@ -23,7 +23,7 @@ pub struct HostBudget {
 
 /// The budget that pools are charged to; `None`: nobody asked for it, or there is none below this process.
 pub fn budget() -> Option<&'static HostBudget> {
-    static FOUND: OnceLock<Option<HostBudget>> = OnceLock::new();
+    static FOUND: SetOnce<Option<HostBudget>> = SetOnce::new();
     let find_once = || {
         if std::env::var(VARIABLE).is_ok_and(|value| value == "1") {
             let found = HostBudget::find().filter(|budget| (budget.charge)(0) >= 0);

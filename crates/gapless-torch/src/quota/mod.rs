@@ -13,13 +13,14 @@ pub mod host;
 pub mod outside;
 pub mod ticker;
 
+use gapless_cuda::locks::{Guard, Lock, SetOnce};
 use gapless_ledger::{Answer, Ledger, LedgerError};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
 use outside::Meter;
 use std::fmt::Write;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a process waits for what is its own and lent to others, and how often it looks: their ticks are four a
@@ -42,10 +43,14 @@ pub struct Quota {
     changes: AtomicU64,
     /// Growth that was refused.
     refused: AtomicU64,
-    seat: Mutex<Option<Ledger>>,
+    seat: Lock<Option<Ledger>>,
     /// What this process holds in all, where that can be asked.
-    meter: OnceLock<Meter>,
+    meter: SetOnce<Meter>,
     patience: Duration,
+    /// The last growth that others have to give back for.
+    lent: AtomicU64,
+    /// Granted by the ledger and taken by no page yet.
+    credit: AtomicU64,
 }
 
 impl Default for Quota {
@@ -57,9 +62,11 @@ impl Default for Quota {
             outside: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            seat: Mutex::new(None),
-            meter: OnceLock::new(),
+            seat: Lock::new(|| None),
+            meter: SetOnce::new(),
             patience: PATIENCE,
+            lent: AtomicU64::new(0),
+            credit: AtomicU64::new(0),
         }
     }
 }
@@ -111,8 +118,8 @@ pub struct Tenant {
 }
 
 impl Quota {
-    fn seat(&self) -> MutexGuard<'_, Option<Ledger>> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seat(&self) -> Guard<'_, Option<Ledger>> {
+        self.seat.lock()
     }
 
     fn get(number: &AtomicU64) -> u64 {
@@ -179,9 +186,52 @@ impl Quota {
         }
     }
 
-    /// Enters `bytes` that the driver is about to be asked for.
-    fn ask(&self, bytes: u64) -> Result<(), Refusal> {
-        let result = self.may_take(bytes).and_then(|()| self.charge_host(bytes));
+    /// Does what was refused because others have borrowed of this tenant's share again, once the ledger has granted
+    /// what was missing, for as long as that is worth it. `size` is what the whole of it may need. No card is locked:
+    /// other threads go on meanwhile.
+    pub fn when_lent<T, E>(
+        &self,
+        size: u64,
+        is_lent: impl Fn(&E) -> bool,
+        mut again: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let began = Instant::now();
+        let mut done = again();
+        let mut missing = 0;
+        while done.as_ref().is_err_and(&is_lent) {
+            missing = if missing == 0 { Self::get(&self.lent) } else { size.max(2 * missing) };
+            if !self.wait_for_credit(missing, began) {
+                break;
+            }
+            done = again();
+        }
+        if missing > 0
+            && let Some(ledger) = self.seat().as_mut()
+        {
+            ledger.give(self.credit.swap(0, Ordering::AcqRel));
+            ledger.withdraw();
+        }
+        done
+    }
+
+    /// Whether the ledger has granted `bytes` before it was too late.
+    fn wait_for_credit(&self, bytes: u64, began: Instant) -> bool {
+        loop {
+            match self.seat().as_mut().map(|ledger| ledger.ask(bytes)) {
+                Some(Ok(Answer::Granted)) => {
+                    self.credit.fetch_add(bytes, Ordering::AcqRel);
+                    return true;
+                }
+                Some(Ok(Answer::Wait)) if began.elapsed() < self.patience => {}
+                _ => return false,
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Enters `bytes` that the driver is about to be asked for. Waits for what others have borrowed where `waits`.
+    fn ask(&self, bytes: u64, waits: bool) -> Result<(), Refusal> {
+        let result = self.may_take(bytes, waits).and_then(|()| self.charge_host(bytes));
         match result {
             Ok(()) => self.reserved.fetch_add(bytes, Ordering::Relaxed),
             Err(_) => self.refused.fetch_add(1, Ordering::Relaxed),
@@ -189,7 +239,7 @@ impl Quota {
         result
     }
 
-    fn may_take(&self, bytes: u64) -> Result<(), Refusal> {
+    fn may_take(&self, bytes: u64, waits: bool) -> Result<(), Refusal> {
         if !self.is_on() {
             return Ok(());
         }
@@ -200,9 +250,15 @@ impl Quota {
         if !self.has_seat() {
             return Ok(());
         }
-        match self.wait(|| self.seat().as_mut().map_or(Ok(Answer::Granted), |ledger| ledger.ask(bytes))) {
+        let take = |credit: u64| credit.checked_sub(bytes);
+        if self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok() {
+            return Ok(());
+        }
+        let ask = || self.seat().as_mut().map_or(Ok(Answer::Granted), |ledger| ledger.ask(bytes));
+        match if waits { self.wait(ask) } else { ask() } {
             Ok(Answer::Granted) => Ok(()),
             Ok(Answer::Wait) => {
+                self.lent.store(bytes, Ordering::Relaxed);
                 if let Some(ledger) = self.seat().as_mut() {
                     ledger.withdraw();
                 }
@@ -347,11 +403,19 @@ impl Quota {
 pub struct QuotaDevice<D> {
     device: D,
     quota: Arc<Quota>,
+    /// Whether it waits for what others have borrowed: not where a card is locked meanwhile.
+    waits: bool,
 }
 
 impl<D> QuotaDevice<D> {
     pub fn new(device: D, quota: Arc<Quota>) -> QuotaDevice<D> {
-        QuotaDevice { device, quota }
+        QuotaDevice { device, quota, waits: false }
+    }
+
+    /// One that is used with no card locked.
+    #[must_use]
+    pub fn patient(self) -> QuotaDevice<D> {
+        QuotaDevice { waits: true, ..self }
     }
 
     #[must_use]
@@ -384,7 +448,7 @@ impl<D: Device> Device for QuotaDevice<D> {
         changes.fetch_add(1, Ordering::AcqRel);
         let made = self
             .quota
-            .ask(size)
+            .ask(size, self.waits)
             .map_err(DeviceError::Refused)
             .and_then(|()| self.device.create(size).inspect_err(|_| self.quota.give(size)));
         changes.fetch_add(1, Ordering::AcqRel);
@@ -401,6 +465,10 @@ impl<D: Device> Device for QuotaDevice<D> {
 
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
         self.device.reserve(size)
+    }
+
+    fn address_room(&self) -> u64 {
+        self.device.address_room()
     }
 
     fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError> {

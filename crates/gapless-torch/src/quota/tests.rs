@@ -229,7 +229,21 @@ fn what_was_lent_comes_back_while_its_owner_waits() {
     assert_eq!(borrower.tick(), 0, "nobody waits: free memory stays");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || {
-            mine.alloc(500 * MIB, STREAM, DEFAULT).expect("its own share");
+            let is_lent = |error: &AllocError| {
+                let AllocError::OutOfMemory { device, .. } = error;
+                *device == DeviceError::Refused(Refusal::Lent)
+            };
+            // The pool itself never waits: who has it locked is not kept.
+            let first = mine.alloc(500 * MIB, STREAM, DEFAULT).expect_err("it is lent");
+            assert!(is_lent(&first));
+            let again = || mine.alloc(500 * MIB, STREAM, DEFAULT);
+            owner.when_lent(500 * MIB, is_lent, again).expect("its own share");
+            let held = owner.seat().as_ref().map(|ledger| ledger.entry().held);
+            assert_eq!(
+                (owner.credit.load(Ordering::Relaxed), held),
+                (0, Some(500 * MIB)),
+                "nothing else is kept"
+            );
             mine.stats().reserved.current
         });
         // The borrower's ticks, as its own thread would have them.

@@ -7,8 +7,8 @@ use crate::background;
 use crate::elastic;
 use crate::hooks::guarded;
 use crate::state::{self, CARDS};
+use gapless_cuda::locks::Lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(250);
@@ -16,34 +16,35 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// Looks that go on giving back after the host wanted memory: what work uses goes back when it is done.
 const LOOKS: u32 = 6;
 
-static STARTED: Once = Once::new();
+static STARTED: AtomicBool = AtomicBool::new(false);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// Looks that still give back.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 /// Held during a look.
-static LOOKING: Mutex<()> = Mutex::new(());
+static LOOKING: Lock<()> = Lock::new(|| ());
 
 /// Starts the thread, once.
 pub fn start() {
-    STARTED.call_once(|| {
-        // Without the thread the dead are forgotten by who asks next.
-        let _ = background::spawn("gapless-ledger", || {
-            while !IS_OVER.load(Ordering::Relaxed) {
-                std::thread::sleep(PERIOD);
-                guarded((), look);
-            }
-        });
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // Without the thread the dead are forgotten by who asks next.
+    let _ = background::spawn("gapless-ledger", || {
+        while !IS_OVER.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            guarded((), look);
+        }
     });
 }
 
 /// The process ends: no look is begun any more, and the one that was is over. CUDA may go.
 pub fn stop() {
     IS_OVER.store(true, Ordering::Relaxed);
-    drop(LOOKING.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(LOOKING.lock());
 }
 
 fn look() {
-    let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _looking = LOOKING.lock();
     if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
         return;
     }

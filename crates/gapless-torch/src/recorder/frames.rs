@@ -8,10 +8,10 @@
 
 use crate::cxx::find_global;
 use crate::interpreter::DOOR;
+use gapless_cuda::locks::{Lock, SetOnce};
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Frames of a stack that are kept, innermost first.
 const DEPTH: usize = 32;
@@ -49,7 +49,7 @@ struct Python {
 }
 
 fn python() -> Option<&'static Python> {
-    static FOUND: OnceLock<Option<Python>> = OnceLock::new();
+    static FOUND: SetOnce<Option<Python>> = SetOnce::new();
     FOUND.get_or_init(look_up).as_ref()
 }
 
@@ -112,9 +112,9 @@ struct Seen {
 }
 
 /// Taken by threads that have Python's lock, so nobody waits for it.
-static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
+static SEEN: Lock<Option<Seen>> = Lock::new(|| None);
 /// For the writer, in order. Taken after `SEEN`.
-static NEWS: Mutex<Vec<News>> = Mutex::new(Vec::new());
+static NEWS: Lock<Vec<News>> = Lock::new(Vec::new);
 
 /// Requests of a thread that ran no Python, before it is looked at again.
 const RARELY: u32 = 15;
@@ -190,11 +190,7 @@ pub fn here() -> Vec<Place> {
 
 /// What is new since the last call.
 pub fn take_news() -> Vec<News> {
-    std::mem::take(&mut *lock(&NEWS))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    std::mem::take(&mut *NEWS.lock())
 }
 
 impl Python {
@@ -294,17 +290,17 @@ impl Python {
         // Names first, without the table: reading them may run a finalizer.
         let mut names = Vec::with_capacity(lines.len());
         for code in key.iter().step_by(2) {
-            let known = lock(&SEEN).as_ref().is_some_and(|seen| seen.codes.contains_key(code));
+            let known = SEEN.lock().as_ref().is_some_and(|seen| seen.codes.contains_key(code));
             // SAFETY: as the caller says.
             names.push(if known { None } else { Some(unsafe { self.names(*code as Object) }) });
         }
-        let mut seen = lock(&SEEN);
+        let mut seen = SEEN.lock();
         let seen = seen.get_or_insert_with(Seen::default);
         // A finalizer may have stood on the same lines.
         if let Some(&number) = seen.stacks.get(key) {
             return Some(number);
         }
-        let mut news = lock(&NEWS);
+        let mut news = NEWS.lock();
         if seen.stacks.len() >= MOST || seen.codes.len() >= MOST {
             return None;
         }
@@ -362,5 +358,5 @@ impl Python {
 }
 
 fn known(key: &[u64]) -> Option<u32> {
-    lock(&SEEN).as_ref().and_then(|seen| seen.stacks.get(key).copied())
+    SEEN.lock().as_ref().and_then(|seen| seen.stacks.get(key).copied())
 }

@@ -19,6 +19,7 @@ pub mod scribe;
 use crate::background;
 use crate::watcher::{Caller, Event, Watcher};
 use clock::Clock;
+use gapless_cuda::locks::{Lock, SetOnce};
 use gapless_pool::{Change, PoolKey, StreamHandle};
 use gapless_trace::{Action, Process, Stage};
 use lines::Lines;
@@ -26,7 +27,6 @@ use recent::Recent;
 use ring::{Ring, Words};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -111,14 +111,14 @@ pub struct Recorder {
     process: Process,
     pub clock: Clock,
     ring: Ring,
-    marks: Mutex<Vec<Mark>>,
+    marks: Lock<Vec<Mark>>,
     /// What Python says of modules.
     pub modules: modules::Modules,
     /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a
     /// card's lock.
-    lines: Mutex<Lines>,
+    lines: Lock<Lines>,
     /// The last ones that the scribe popped.
-    recent: Mutex<Recent>,
+    recent: Lock<Recent>,
     /// How often somebody asked for the file to be complete, and which of these times it is.
     asked: AtomicU64,
     answered: AtomicU64,
@@ -138,10 +138,10 @@ impl Recorder {
             process: process::describe(),
             clock: Clock::default(),
             ring: Ring::new(slots),
-            marks: Mutex::new(Vec::new()),
+            marks: Lock::with(Vec::new(), Vec::new),
             modules: modules::Modules::default(),
-            lines: Mutex::new(Lines::default()),
-            recent: Mutex::new(Recent::default()),
+            lines: Lock::with(Lines::default(), Lines::default),
+            recent: Lock::with(Recent::default(), Recent::default),
             asked: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -166,7 +166,7 @@ impl Recorder {
     }
 
     pub fn mark(&self, mark: Mark) {
-        let mut marks = lock(&self.marks);
+        let mut marks = self.marks.lock();
         if marks.len() < MARKS {
             marks.push(mark);
         } else {
@@ -201,7 +201,7 @@ impl Recorder {
 
     /// Looks at the last entries and marks.
     pub fn recent<T>(&self, look: impl FnOnce(&[Entry], &[Mark]) -> T) -> T {
-        let mut recent = lock(&self.recent);
+        let mut recent = self.recent.lock();
         let (entries, marks) = recent.both();
         look(entries, marks)
     }
@@ -222,16 +222,12 @@ impl Recorder {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 // ---- the one of this process ----
 
 static ON: AtomicBool = AtomicBool::new(false);
-static RECORDER: OnceLock<Recorder> = OnceLock::new();
-static SCRIBE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
-static STARTED: Once = Once::new();
+static RECORDER: SetOnce<Recorder> = SetOnce::new();
+static SCRIBE: Lock<Option<JoinHandle<()>>> = Lock::new(|| None);
+static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether requests are recorded.
 #[inline]
@@ -274,16 +270,19 @@ pub fn forked() {
 /// A card is about to be used: somebody has to write.
 pub fn start() {
     let Some(recorder) = on() else { return };
-    STARTED.call_once(|| {
-        match background::spawn("gapless-recorder", || write(recorder)) {
-            Ok(thread) => *lock(&SCRIBE) = Some(thread),
-            Err(error) => {
-                ON.store(false, Ordering::Release);
-                eprintln!("gapless: nothing is recorded: no thread can be started ({error})");
-            }
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    match background::spawn("gapless-recorder", || write(recorder)) {
+        Ok(thread) => *SCRIBE.lock() = Some(thread),
+        Err(error) => {
+            ON.store(false, Ordering::Release);
+            eprintln!("gapless: nothing is recorded: no thread can be started ({error})");
         }
-        // A program that ends without Python's own end.
-        background::at_exit(at_exit);
+    }
+    // A program that ends without Python's own end.
+    background::at_exit(|| {
+        finish();
     });
 }
 
@@ -294,16 +293,12 @@ fn write(recorder: &Recorder) {
     }
 }
 
-extern "C" fn at_exit() {
-    let _ = std::panic::catch_unwind(finish);
-}
-
 /// Ends the recording and waits until the file is whole; how many entries were lost.
 pub fn finish() -> u64 {
     let Some(recorder) = on() else { return RECORDER.get().map_or(0, Recorder::lost) };
     ON.store(false, Ordering::Release);
     recorder.end();
-    let thread = lock(&SCRIBE).take();
+    let thread = SCRIBE.lock().take();
     if let Some(thread) = thread {
         thread.thread().unpark();
         let began = Instant::now();
@@ -322,7 +317,7 @@ pub fn finish() -> u64 {
 pub fn catch_up() -> Option<Result<PathBuf, String>> {
     let recorder = on()?;
     let asked = recorder.ask();
-    if let Some(thread) = lock(&SCRIBE).as_ref() {
+    if let Some(thread) = SCRIBE.lock().as_ref() {
         thread.thread().unpark();
     }
     let began = Instant::now();
@@ -348,7 +343,7 @@ pub fn stack() -> u32 {
 /// Looks at which lines asked for what is live; `None`: no lines are kept.
 pub fn with_lines<T>(look: impl FnOnce(&Lines) -> T) -> Option<T> {
     let recorder = RECORDER.get().filter(|recorder| recorder.config.stacks)?;
-    Some(look(&lock(&recorder.lines)))
+    Some(look(&recorder.lines.lock()))
 }
 
 /// What happened to a block or a request, recorded where it happened: under the lock that orders it.

@@ -4,12 +4,12 @@
 //! request one read of the thread's own memory, and Python no call. Names of numbers are told before they are used. What
 //! a module owns whoever allocated it, such as its parameters, is told by address.
 
-use super::{lock, on};
+use super::on;
 use crate::hooks::guarded;
+use gapless_cuda::locks::Lock;
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
-use std::sync::Mutex;
 
 thread_local! {
     static RUNS: Cell<u32> = const { Cell::new(0) };
@@ -41,21 +41,27 @@ pub struct Told {
 }
 
 /// What waits for the scribe.
-#[derive(Debug, Default)]
-pub struct Modules(Mutex<Told>);
+#[derive(Debug)]
+pub struct Modules(Lock<Told>);
+
+impl Default for Modules {
+    fn default() -> Modules {
+        Modules(Lock::with(Told::default(), Told::default))
+    }
+}
 
 impl Modules {
     pub fn name(&self, number: u16, note: &str) {
-        lock(&self.0).names.push((number, note.to_owned()));
+        self.0.lock().names.push((number, note.to_owned()));
     }
 
     pub fn own(&self, owned: Owned) {
-        lock(&self.0).owned.push(owned);
+        self.0.lock().owned.push(owned);
     }
 
     #[must_use]
     pub fn take(&self) -> Told {
-        std::mem::take(&mut *lock(&self.0))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

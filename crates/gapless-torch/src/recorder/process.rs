@@ -2,13 +2,13 @@
 //!
 //! Everything comes from the process itself. Arguments are left out: they may hold secrets.
 
+use gapless_cuda::locks::SetOnce;
 use gapless_trace::{Process, Source};
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// The release of torch, once Python has said it.
-static TORCH: OnceLock<String> = OnceLock::new();
+static TORCH: SetOnce<String> = SetOnce::new();
 
 /// Remembers the release of torch; the first call counts.
 pub(crate) fn set_torch(version: &str) {

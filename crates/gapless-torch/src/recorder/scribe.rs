@@ -8,7 +8,7 @@
 use super::clock::Clock;
 use super::frames::{self, News, Place};
 use super::modules::{Notes, Owned};
-use super::{Entry, Recorder, lock, process};
+use super::{Entry, Recorder, process};
 use crate::recorder::held::{Block, Held, Picture, Piece};
 use gapless_pool::{PoolKey, StreamHandle};
 use gapless_trace::gtrace::{EventBatch, GtraceError, Tables, Writer};
@@ -214,9 +214,9 @@ impl Scribe<'_> {
             self.owned.extend(owned);
         }
         if self.recorder.config.stacks {
-            lock(&self.recorder.lines).follow(&gulp);
+            self.recorder.lines.lock().follow(&gulp);
         }
-        lock(&self.recorder.recent).follow(&gulp);
+        self.recorder.recent.lock().follow(&gulp);
         let popped = gulp.len();
         self.gulp = gulp;
         popped
@@ -242,7 +242,7 @@ impl Scribe<'_> {
                     let text = line.map(|frame| {
                         line_text(self.strings.get(frame.name), self.strings.get(frame.file), frame.line)
                     });
-                    lock(&self.recorder.lines).name(text.as_deref().unwrap_or_default());
+                    self.recorder.lines.lock().name(text.as_deref().unwrap_or_default());
                     self.stack_ids.push(self.stacks.intern(&stack));
                 }
             }
@@ -273,12 +273,12 @@ impl Scribe<'_> {
     }
 
     fn take_marks(&mut self) {
-        let marks = std::mem::take(&mut *lock(&self.recorder.marks));
+        let marks = std::mem::take(&mut *self.recorder.marks.lock());
         for mark in marks {
             let name = self.strings.intern(&mark.name);
             let time = Micros(mark.time);
             self.marks.push(Annotation { name, stage: mark.stage, device: mark.device, time });
-            lock(&self.recorder.recent).mark(mark);
+            self.recorder.recent.lock().mark(mark);
             self.waiting.get_or_insert_with(Instant::now);
         }
     }
@@ -454,14 +454,14 @@ impl Scribe<'_> {
     /// After a gap: what the cards really hold.
     fn set_right(&mut self, pictures: Vec<Picture>) {
         let time = self.recorder.clock.now();
-        lock(&self.recorder.recent).forget();
+        self.recorder.recent.lock().forget();
         for picture in pictures {
             let at = self.card(picture.device);
             let card = &mut self.cards[at];
             let difference = card.held.difference(&picture);
             for (addr, block) in difference.gone {
                 card.held.live.remove(&addr);
-                lock(&self.recorder.lines).forget(picture.device as u8, addr);
+                self.recorder.lines.lock().forget(picture.device as u8, addr);
                 card.push(Action::FreeCompleted, addr, &block, time);
             }
             for (action, pieces) in

@@ -13,10 +13,10 @@
 use crate::cxx;
 use crate::foreign;
 use crate::symbols::size_of_symbol;
+use gapless_cuda::locks::SetOnce;
 use gapless_pool::PoolKey;
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The first half of these pools: PyTorch counts its own from 0, and regions have another one.
@@ -77,7 +77,7 @@ const LEAST_STATE: usize = 64 << 10;
 static OTHER_SIZES: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 
 fn is_dropout_state(size: usize) -> bool {
-    static DROPPING: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+    static DROPPING: SetOnce<Vec<Range<usize>>> = SetOnce::new();
     let place = (size >> 9).wrapping_mul(0x9e37_79b9) >> 8;
     let seen = &OTHER_SIZES[place % OTHER_SIZES.len()];
     if size < LEAST_STATE || seen.load(Ordering::Relaxed) == size {
@@ -96,8 +96,8 @@ fn is_dropout_state(size: usize) -> bool {
 /// Where C++ may be thrown through.
 #[cold]
 pub(super) unsafe fn is_for_torch(size: usize) -> bool {
-    static WORKSPACE: OnceLock<Vec<Range<usize>>> = OnceLock::new();
-    static SEEDED: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+    static WORKSPACE: SetOnce<Vec<Range<usize>>> = SetOnce::new();
+    static SEEDED: SetOnce<Vec<Range<usize>>> = SetOnce::new();
     if size == SEED {
         return comes_through(SEEDED.get_or_init(|| addresses(&SEEDS)));
     }

@@ -3,20 +3,20 @@
 //! As a rule it is one file without a name: no other process finds it, and it is gone when this one ends. Programs that
 //! count backups by their files can ask for files with names ([`show_in`]): these are removed when the region wakes.
 
+use gapless_cuda::locks::Lock;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Files with names at most: ranges beyond share the last one.
 const MOST_NAMED: usize = 64;
 
-static SHOWN_IN: Mutex<Option<PathBuf>> = Mutex::new(None);
+static SHOWN_IN: Lock<Option<PathBuf>> = Lock::new(|| None);
 
 /// Files have names in this folder from now on; `None`: they have none.
 pub(super) fn show_in(folder: Option<PathBuf>) {
-    *SHOWN_IN.lock().unwrap_or_else(PoisonError::into_inner) = folder;
+    *SHOWN_IN.lock() = folder;
 }
 
 /// Invariant: parts are in order of `from`, and the first begins at 0. A part has the bytes up to the next one.
@@ -46,7 +46,7 @@ impl Files {
     /// # Errors
     /// When no file can be made.
     pub(super) fn new(ranges: impl Iterator<Item = u64>) -> Result<Files, String> {
-        let named = SHOWN_IN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let named = SHOWN_IN.lock().clone();
         let folder = named.clone().or_else(|| std::env::var_os("GAPLESS_SLEEP_DIR").map(PathBuf::from));
         let folder = folder.unwrap_or_else(std::env::temp_dir);
         let most = if named.is_some() { MOST_NAMED } else { 1 };

@@ -18,11 +18,11 @@ mod switching;
 
 use crate::budgets;
 use crate::state::{CARDS, Card};
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_pool::PoolKey;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::Store;
 
 pub(crate) use moving::{Failure, Moved, sleep, wake};
@@ -60,10 +60,10 @@ impl Keep {
 
 /// The number of the newest open region, from 1 on; 0: none is open.
 static OPEN: AtomicU32 = AtomicU32::new(0);
-static REGIONS: Mutex<Regions> =
-    Mutex::new(Regions { all: Vec::new(), open: Vec::new(), count: 0, mixed: BTreeSet::new() });
+static REGIONS: Lock<Regions> =
+    Lock::new(|| Regions { all: Vec::new(), open: Vec::new(), count: 0, mixed: BTreeSet::new() });
 /// Whoever moves regions has it, for as long as it takes: two would wait for each other's memory.
-static MOVING: Mutex<()> = Mutex::new(());
+static MOVING: Lock<()> = Lock::new(|| ());
 
 #[derive(Debug)]
 struct Region {
@@ -91,8 +91,8 @@ struct Regions {
     mixed: BTreeSet<(i32, PoolKey)>,
 }
 
-fn regions() -> MutexGuard<'static, Regions> {
-    REGIONS.lock().unwrap_or_else(PoisonError::into_inner)
+fn regions() -> Guard<'static, Regions> {
+    REGIONS.lock()
 }
 
 fn key_of(number: u32) -> PoolKey {

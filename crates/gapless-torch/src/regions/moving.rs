@@ -3,11 +3,12 @@
 use super::store::Store;
 use super::{Keep, MOVING, regions};
 use crate::hooks::guarded;
+use crate::quota::admission;
 use crate::state::{self, CARDS, Card};
 use crate::watcher::Caller;
 use gapless_cuda::Copies;
+use gapless_cuda::locks::{Guard, SetOnce};
 use gapless_pool::{DeviceError, PoolKey, Refusal, SleepError};
-use std::sync::{MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long a region waits for readers of its memory that have just dropped it, and how often it looks.
@@ -33,8 +34,8 @@ pub(crate) struct Moved {
     pub(crate) pages: u64,
 }
 
-pub(super) fn alone() -> MutexGuard<'static, ()> {
-    MOVING.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn alone() -> Guard<'static, ()> {
+    MOVING.lock()
 }
 
 /// A region as it is moved.
@@ -174,7 +175,7 @@ pub(super) fn on<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T,
 }
 
 /// The copying streams of each card, made when they are first needed.
-static COPIES: [OnceLock<Copies>; CARDS] = [const { OnceLock::new() }; CARDS];
+static COPIES: [SetOnce<Copies>; CARDS] = [const { SetOnce::new() }; CARDS];
 
 fn copies(device: i32) -> Result<&'static Copies, Failure> {
     let slot = &COPIES[device as usize];
@@ -232,11 +233,19 @@ impl Half {
     /// Puts memory behind the region on a card.
     pub(super) fn begin_wake(mover: &Mover, device: i32) -> Result<Half, Failure> {
         let (pools, copies) = (mover.sleeping_pools(device)?, copies(device)?);
-        let ranges = on(device, |card| {
+        let wake = |card: &mut Card| {
             let begun = card.pool.begin_wake(&pools);
             card.tell_changes(&Caller::NOBODY);
-            begun.map_err(|error| mover.failure("wake", &error, device))
-        })??;
+            begun
+        };
+        let is_lent = |error: &SleepError| {
+            matches!(error, SleepError::OutOfMemory { device: DeviceError::Refused(Refusal::Lent), .. })
+        };
+        let begun = admission::when_lent(device, 0, is_lent, || match on(device, wake) {
+            Ok(begun) => begun.map(Ok),
+            Err(failure) => Ok(Err(failure)),
+        });
+        let ranges = begun.map_err(|error| mover.failure("wake", &error, device))??;
         Ok(Half { device, pools, copies, ranges })
     }
 

@@ -5,8 +5,8 @@
 //! smaller costs a thousandth more. Each stream has checksums of its own.
 
 use crate::background;
+use gapless_cuda::locks::SetOnce;
 use std::ffi::c_int;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What one call of the codec takes: a piece has enough of them for all threads.
@@ -26,7 +26,7 @@ struct Codec {
     decode: Decode,
 }
 
-static CODEC: OnceLock<Codec> = OnceLock::new();
+static CODEC: SetOnce<Codec> = SetOnce::new();
 
 /// The functions that regions are compressed with. The first ones stay.
 ///

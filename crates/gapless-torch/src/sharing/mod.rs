@@ -19,6 +19,8 @@ mod opened;
 mod passing;
 pub(crate) mod readers;
 mod rest;
+mod socket;
+mod spares;
 mod weights;
 
 use crate::state;
@@ -28,7 +30,7 @@ use gapless_pool::{Behind, PageHandle};
 use handle::Passed;
 use std::fmt::Write;
 
-pub(crate) use opened::open;
+pub(crate) use opened::{close_all, open};
 
 /// Readers without Gapless take files out of this process themselves: so many stay open for one block, at most.
 const MOST_FILES: usize = 64;
@@ -54,7 +56,7 @@ pub(crate) fn forked() {
 /// With what is wrong.
 pub(crate) fn share(addr: u64, newer: bool) -> Result<(u64, Vec<u8>), String> {
     let mut found = None;
-    state::for_each(|_, card| {
+    state::for_each_at(addr, |_, card| {
         if card.pool.is_asleep(addr) {
             found = Some(Err(format!(
                 "gapless: the memory at {addr:#x} sleeps: wake its region before it is shared"
@@ -85,10 +87,8 @@ fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64
         }
     };
     passing::add_exporter(device.exporter());
-    let token = passing::listen().map_err(|error| {
-        format!("gapless: no socket can be opened for processes that shall get memory of this one ({error})")
-    })?;
-    let numbered = |&(page, size): &(PageHandle, u64)| (device.number_of(page, size), size);
+    let token = passing::listen().map_err(|error| format!("gapless: {error}"))?;
+    let numbered = |&(page, size): &(PageHandle, u64)| (device.number_of(page), size);
     let passed = Passed { token, pages: pages.iter().map(numbered).collect() };
     let has_one_size = pages.iter().all(|page| page.1 == pages[0].1);
     let files = if has_one_size && pages.len() <= MOST_FILES {
@@ -96,12 +96,18 @@ fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64
         files.map_err(not_exported)?
     } else {
         // Nothing is kept, but what cannot leave the process is said to the sender.
-        if let Some(Err(error)) = device.exporter().export(passed.pages[0].0) {
-            return Err(not_exported(error));
-        }
+        device.exporter().can_export(passed.pages[0].0).map_err(not_exported)?;
         None
     };
     Ok((offset, handle::of_pages(&passed, std::process::id(), files.as_deref(), newer)))
+}
+
+/// What is said where this process cannot open one more file.
+fn full(what: &str) -> String {
+    format!(
+        "{what} has no free file descriptors: close files, or raise its limit (ulimit -n, \
+         resource.setrlimit(resource.RLIMIT_NOFILE, ...))"
+    )
 }
 
 fn not_exported(error: SharingError) -> String {

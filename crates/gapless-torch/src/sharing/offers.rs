@@ -1,8 +1,9 @@
 //! What this process offers to others by number: bytes that describe shared memory. The socket hands them out, and
 //! nothing here knows what they say.
 
+use gapless_cuda::locks::{Guard, Lock};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 #[derive(Default)]
 struct Offers {
@@ -10,10 +11,10 @@ struct Offers {
     open: BTreeMap<u32, Arc<[u8]>>,
 }
 
-static OFFERS: Mutex<Option<Offers>> = Mutex::new(None);
+static OFFERS: Lock<Option<Offers>> = Lock::new(|| None);
 
-fn offers() -> MutexGuard<'static, Option<Offers>> {
-    OFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn offers() -> Guard<'static, Option<Offers>> {
+    OFFERS.lock()
 }
 
 /// Offers `bytes`; their number, which no other offer of this process ever has.

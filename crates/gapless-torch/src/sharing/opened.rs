@@ -1,18 +1,22 @@
-//! Memory of other processes, mapped here: once for each handle, for as long as somebody has it.
+//! Memory of other processes, mapped here: once for each handle, for as long as a tensor has it, and a moment longer
+//! ([`resting`]).
+
+mod resting;
+
+pub(crate) use resting::close_all;
 
 use super::handle::{self, Files, Passed, Plain, Shared};
 use super::passing::{self, Taken};
 use crate::cxx::{Control, ControlTable, SharedPtr};
 use crate::hooks::guarded;
 use crate::interpreter;
-use crate::{background, state};
+use crate::state;
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::sharing::{Attached, Imported, Importer, PlainlyAttached};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// What is mapped.
 #[derive(Debug)]
@@ -26,6 +30,14 @@ enum Memory {
 }
 
 impl Memory {
+    fn size(&self) -> u64 {
+        match self {
+            Memory::Pages { pages, .. } => pages.mapped(),
+            // The driver does not say; a segment of PyTorch's has that many.
+            Memory::Whole(_) => 20 << 20,
+        }
+    }
+
     fn addr(&self) -> u64 {
         match self {
             Memory::Pages { pages, .. } => pages.addr(),
@@ -51,16 +63,16 @@ struct Listed(*mut Opened);
 unsafe impl Send for Listed {}
 
 /// Everything that is open. What is listed is there: it leaves the list before it is freed.
-static OPEN: Mutex<Option<HashMap<Key, Listed>>> = Mutex::new(None);
+static OPEN: Lock<HashMap<Key, Listed>> = Lock::new(HashMap::new);
 
-fn list() -> MutexGuard<'static, Option<HashMap<Key, Listed>>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+fn list() -> Guard<'static, HashMap<Key, Listed>> {
+    OPEN.lock()
 }
 
 /// One user more of what is open under `key`, unless its last one is just leaving.
 fn again(key: &Key) -> Option<SharedPtr> {
     let listed = list();
-    let &Listed(opened) = listed.as_ref()?.get(key)?;
+    let &Listed(opened) = listed.get(key)?;
     // SAFETY: it is listed, so it is there; the list is locked.
     let Opened { control, memory, .. } = unsafe { &*opened };
     let one_more = |uses| if uses > 0 { Some(uses + 1) } else { None };
@@ -76,9 +88,7 @@ unsafe extern "C" fn dispose(control: *mut Control) {
         let mut listed = list();
         // SAFETY: the counts are the first field of an `Opened`, which is freed after this.
         let (key, memory) = unsafe { (&(*opened).key, (*opened).memory.take()) };
-        if let Some(listed) = listed.as_mut()
-            && listed.get(key).is_some_and(|Listed(other)| *other == opened)
-        {
+        if listed.get(key).is_some_and(|Listed(other)| *other == opened) {
             listed.remove(key);
         }
         drop(listed);
@@ -86,8 +96,8 @@ unsafe extern "C" fn dispose(control: *mut Control) {
         if state::is_forked() {
             // A forked child has no memory of the card.
             std::mem::forget(memory);
-        } else if let Some(memory) = close(key.0, memory) {
-            close_later(key.0, memory);
+        } else {
+            resting::put(key.clone(), memory);
         }
     });
 }
@@ -113,39 +123,6 @@ fn close(device: i32, memory: Memory) -> Option<Memory> {
     None
 }
 
-/// Between two looks whether a capture is still open.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// Memory that nobody uses, to be closed when no capture is open any more.
-static LATER: Mutex<Vec<(i32, Memory)>> = Mutex::new(Vec::new());
-
-fn close_later(device: i32, memory: Memory) {
-    let later = || LATER.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_first = {
-        let mut later = later();
-        later.push((device, memory));
-        later.len() == 1
-    };
-    let work = move || {
-        loop {
-            std::thread::sleep(LOOK);
-            let mut left = Vec::new();
-            for (device, memory) in std::mem::take(&mut *later()) {
-                left.extend(close(device, memory).map(|memory| (device, memory)));
-            }
-            let mut later = later();
-            later.extend(left);
-            if later.is_empty() {
-                return;
-            }
-        }
-    };
-    if is_first {
-        // Without a thread it stays mapped.
-        let _ = background::spawn("gapless-close", move || guarded((), work));
-    }
-}
-
 unsafe extern "C" fn destroy(control: *mut Control) {
     // SAFETY: it came from a box in `open`, and nobody points at it any more.
     drop(unsafe { Box::from_raw(control.cast::<Opened>()) });
@@ -162,6 +139,9 @@ pub(crate) fn open(device: i32, bytes: Vec<u8>) -> Result<SharedPtr, String> {
     if let Some(known) = again(&key) {
         return Ok(known);
     }
+    if let Some(memory) = resting::take(&key) {
+        return Ok(listed(key, memory));
+    }
     let said = |error: String| format!("gapless: memory of another process cannot be opened: {error}");
     let shared =
         handle::read(&key.1).map_err(|error| said(format!("its handle is not understood: {error}")))?;
@@ -172,11 +152,16 @@ pub(crate) fn open(device: i32, bytes: Vec<u8>) -> Result<SharedPtr, String> {
     if let Some(known) = again(&key) {
         return Ok(known);
     }
+    Ok(listed(key, memory))
+}
+
+/// The first user of memory that is mapped.
+fn listed(key: Key, memory: Memory) -> SharedPtr {
     let object = memory.addr() as *mut c_void;
     let control = Control { table: &CONTROL, uses: AtomicI32::new(1), weak: AtomicI32::new(1) };
     let opened = Box::into_raw(Box::new(Opened { control, key: key.clone(), memory: Some(memory) }));
-    list().get_or_insert_default().insert(key, Listed(opened));
-    Ok(SharedPtr { object, control: opened.cast() })
+    list().insert(key, Listed(opened));
+    SharedPtr { object, control: opened.cast() }
 }
 
 fn mapped(importer: &Importer, shared: Shared) -> Result<Memory, String> {

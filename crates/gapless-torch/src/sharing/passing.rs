@@ -3,66 +3,91 @@
 //! The socket has no name in any folder, so nothing is left when the process is killed. Its name is random, and only
 //! processes of the same user, and root, are answered. A reader asks for pages by number and gets them a few at a time,
 //! so neither side has many files open. A thread of its own answers, from the first block that is shared on.
+//!
+//! A reader says with one byte how many files of a message it took. One that had room for fewer gets the others again,
+//! in messages of so many. A sender that has room for fewer sends fewer: [`Spares`] keep room for one.
 
+use super::full;
 use super::offers;
-use super::readers;
+use super::readers::{self, Reader};
+use super::socket::{self, BATCH, Line, Peer};
+use super::spares::Spares;
 use crate::hooks::guarded;
 use crate::{background, state};
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::shared_pages::SharedPage;
-use gapless_cuda::sharing::Exporter;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::atomic::{AtomicI32, Ordering};
+use gapless_cuda::sharing::{Exporter, Lent};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Files in one message. The kernel takes 253.
-const BATCH: usize = 64;
 /// A reader asks for so many pages at most.
 const MOST_PAGES: usize = 1 << 20;
 /// A reader waits so long for a sender that is stopped, and a sender for a reader.
 const READER_WAITS: Duration = Duration::from_secs(30);
 const SENDER_WAITS: Duration = Duration::from_secs(5);
-const GREETING: [u8; 8] = *b"gapless1";
+const GREETING: [u8; 8] = *b"gapless2";
 /// A reader has dropped pages, which it names as it asked for them.
 const DROPPED: [u8; 8] = *b"gaplessD";
 /// A reader asks what an offer says, by its number.
 const QUESTION: [u8; 8] = *b"gaplessW";
 /// More than any offer has.
 const MOST_TEXT: u64 = 1 << 30;
-/// Answers: pages follow; a page was given back; the driver refused.
+/// Answers: pages follow; a page was given back; the driver refused; the sender has no free descriptors.
 const HERE: u32 = 0;
 const GONE: u32 = 1;
 const REFUSED: u32 = 2;
+const FULL: u32 = 3;
+/// After a connection that could not be accepted, or a notice that could not be sent: at first, and at most.
+const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// The descriptor that is listened on; -1: none.
 static LISTENING: AtomicI32 = AtomicI32::new(-1);
+/// What keeps room for an answer, and how often connections were accepted or could not be.
+static SPARES: Lock<Spares> = Lock::new(Spares::default);
+static ACCEPTS: AtomicU64 = AtomicU64::new(0);
 
 // ---- the process that has the pages ----
 
 /// Begins to answer, once; the random part of the socket's name.
-pub(super) fn listen() -> io::Result<[u8; 16]> {
-    static TOKEN: Mutex<Option<[u8; 16]>> = Mutex::new(None);
-    let mut known = TOKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(token) = *known {
+///
+/// # Errors
+/// With what is wrong.
+pub(super) fn listen() -> Result<[u8; 16], String> {
+    static TOKEN: Lock<Option<[u8; 16]>> = Lock::new(|| None);
+    let mut known = TOKEN.lock();
+    // The program may have closed a file that it did not open.
+    if let Some(token) = *known
+        && LISTENING.load(Ordering::Relaxed) >= 0
+    {
         return Ok(token);
     }
-    let mut token = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut token)?;
-    let listener = UnixListener::bind_addr(&name(token)?)?;
-    LISTENING.store(listener.as_raw_fd(), Ordering::Relaxed);
-    state::watch_forks();
-    background::spawn("gapless-share", move || {
-        for reader in listener.incoming().flatten() {
-            // A reader that does not understand, or dies, is no matter of this process.
-            let _ = guarded(Ok(()), || answer(reader));
+    let token = begin().map_err(|error| match socket::is_full(&error) {
+        true => full("the memory cannot be shared: this process"),
+        false => {
+            format!("no socket can be opened for processes that shall get memory of this one ({error})")
         }
     })?;
     *known = Some(token);
     Ok(token)
+}
+
+fn begin() -> io::Result<[u8; 16]> {
+    let mut token = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut token)?;
+    let listener = UnixListener::bind_addr(&socket::address(&name(token))?)?;
+    listener.set_nonblocking(true)?;
+    state::watch_forks();
+    SPARES.lock().fill();
+    LISTENING.store(listener.as_raw_fd(), Ordering::Relaxed);
+    let serve = move || guarded((), || answer_all(listener));
+    background::spawn("gapless-share", serve)
+        .inspect_err(|_| LISTENING.store(-1, Ordering::Relaxed))
+        .map(|_| token)
 }
 
 /// A child's copy would let readers wait for an answer when its parent is gone.
@@ -74,70 +99,144 @@ pub(super) fn close_in_forked_child() {
     }
 }
 
-fn name(token: [u8; 16]) -> io::Result<SocketAddr> {
+fn name(token: [u8; 16]) -> String {
     let digits: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
-    SocketAddr::from_abstract_name(format!("gapless.share.{digits}"))
+    format!("gapless.share.{digits}")
 }
 
-fn answer(mut reader: UnixStream) -> io::Result<()> {
-    let Credentials { process, user, .. } = peer_of(&reader)?;
+/// Answers one reader after the other, for as long as the listener is there.
+fn answer_all(listener: UnixListener) {
+    let mut pause = PAUSE;
+    loop {
+        // The kernel takes a descriptor before it looks who waits: a process without one is told so at once. So the
+        // thread first waits until a reader is there.
+        if socket::wait_for(listener.as_raw_fd(), socket::READABLE, None).is_err() {
+            break;
+        }
+        ACCEPTS.fetch_add(1, Ordering::Relaxed);
+        let mut accepted = listener.accept();
+        if accepted.as_ref().is_err_and(socket::is_full) && SPARES.lock().give_one() {
+            accepted = listener.accept();
+        }
+        match accepted {
+            Ok((reader, _)) => {
+                pause = PAUSE;
+                // A reader that does not understand, or dies, is no matter of this process.
+                let line = Line::accepted(reader, SENDER_WAITS);
+                let _ = line.and_then(|line| guarded(Ok(()), || answer(&line)));
+            }
+            // Another process that has the socket, or the reader itself, was faster.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if is_closed(&error) => break,
+            Err(_) => {
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(LONGEST_PAUSE);
+            }
+        }
+        SPARES.lock().fill();
+    }
+    // The number is not this library's any more: the program closed it, and may have opened a file of its own there.
+    let number = listener.into_raw_fd();
+    let _ = LISTENING.compare_exchange(number, -1, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Whether what was listened on is no listening socket now.
+fn is_closed(error: &io::Error) -> bool {
+    const BAD_FILE: i32 = 9;
+    const INVALID: i32 = 22;
+    const NO_SOCKET: i32 = 88;
+    const NOT_SUPPORTED: i32 = 95;
+    error.raw_os_error().is_some_and(|number| [BAD_FILE, INVALID, NO_SOCKET, NOT_SUPPORTED].contains(&number))
+}
+
+fn answer(reader: &Line) -> io::Result<()> {
+    let Peer { process, user, .. } = reader.peer()?;
     if !is_trusted(user) {
         return Ok(());
     }
-    reader.set_read_timeout(Some(SENDER_WAITS))?;
-    reader.set_write_timeout(Some(SENDER_WAITS))?;
     let mut head = [0; 12];
-    reader.read_exact(&mut head)?;
+    reader.read(&mut head)?;
     let count = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) as usize;
     if head[..8] == QUESTION {
-        return tell(&mut reader, count as u32);
+        return tell(reader, count as u32);
     }
     let is_dropped = head[..8] == DROPPED;
     if (head[..8] != GREETING && !is_dropped) || count > MOST_PAGES {
         return Ok(());
     }
     let mut numbers = vec![0; 8 * count];
-    reader.read_exact(&mut numbers)?;
+    reader.read(&mut numbers)?;
     let numbers: Vec<SharedPage> =
         numbers.as_chunks::<8>().0.iter().map(|number| SharedPage(u64::from_ne_bytes(*number))).collect();
+    let mut process = Reader::of(process as u32);
+    // A look at the reader needs a descriptor for a moment.
+    if !process.is_known() && SPARES.lock().give_one() {
+        process = process.again();
+        SPARES.lock().fill();
+    }
     if is_dropped {
-        readers::dropped(process as u32, &numbers);
+        readers::dropped(process, &numbers);
         return Ok(());
     }
     // Before the first is handed over: the reader says that it dropped all of them, also where it got only some.
-    readers::took(process as u32, &numbers);
-    for batch in numbers.chunks(BATCH) {
-        let (status, files) = match exported(batch) {
-            Ok(files) => (HERE, files),
-            Err(status) => (status, Vec::new()),
+    readers::took(process, &numbers);
+    hand_over(reader, &numbers)
+}
+
+/// Sends files of pages, as many at once as the reader took last.
+fn hand_over(reader: &Line, mut pages: &[SharedPage]) -> io::Result<()> {
+    let mut most = BATCH;
+    while !pages.is_empty() {
+        let batch = &pages[..pages.len().min(most)];
+        let sent = match lend(reader, batch) {
+            Lent::Full if SPARES.lock().give_one() => {
+                let sent = lend(reader, &batch[..1]);
+                SPARES.lock().fill();
+                sent
+            }
+            sent => sent,
         };
-        send(&reader, status, &files)?;
-        drop(files);
-        if status != HERE {
+        let sent = match sent {
+            Lent::Done(sent) => sent?,
+            Lent::Gone => return reader.send(GONE, &[]),
+            Lent::Full => return reader.send(FULL, &[]),
+            Lent::Refused(_) => return reader.send(REFUSED, &[]),
+        };
+        // The reader has mapped them: the next ones may be opened.
+        let mut taken = [0];
+        reader.read(&mut taken)?;
+        let taken = usize::from(taken[0]);
+        if taken == 0 || taken > sent {
             break;
         }
-        // The reader has mapped them: the next ones may be opened.
-        reader.read_exact(&mut [0])?;
+        most = if taken < sent { taken } else { BATCH };
+        pages = &pages[taken..];
     }
     Ok(())
 }
 
+/// Sends files of the first ones of these pages; how many.
+fn lend(reader: &Line, pages: &[SharedPage]) -> Lent<io::Result<usize>> {
+    let owner = exporters().iter().find(|exporter| exporter.has(pages[0])).cloned();
+    let send = |files: &[RawFd]| reader.send(HERE, files).map(|()| files.len());
+    owner.map_or(Lent::Gone, |owner| owner.lend(pages, send))
+}
+
 /// What an offer says: a status, how many bytes follow, and these.
-fn tell(reader: &mut UnixStream, number: u32) -> io::Result<()> {
+fn tell(reader: &Line, number: u32) -> io::Result<()> {
     let offer = offers::get(number);
     let status = if offer.is_some() { HERE } else { GONE };
     let bytes = offer.as_deref().unwrap_or_default();
-    reader.write_all(&status.to_ne_bytes())?;
-    reader.write_all(&(bytes.len() as u64).to_ne_bytes())?;
-    reader.write_all(bytes)
+    reader.write(&[&status.to_ne_bytes()[..], &(bytes.len() as u64).to_ne_bytes()].concat())?;
+    reader.write(bytes)
 }
 
 /// What hands pages over, of each card that was shared from: asked without the card's lock, which a thread may hold
 /// while it waits for work that waits for the reader.
-static EXPORTERS: Mutex<Vec<Exporter>> = Mutex::new(Vec::new());
+static EXPORTERS: Lock<Vec<Exporter>> = Lock::new(Vec::new);
 
-fn exporters() -> MutexGuard<'static, Vec<Exporter>> {
-    EXPORTERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn exporters() -> Guard<'static, Vec<Exporter>> {
+    EXPORTERS.lock()
 }
 
 /// Pages of this card are shared from now on.
@@ -148,20 +247,19 @@ pub(super) fn add_exporter(exporter: Exporter) {
     }
 }
 
-fn exported(pages: &[SharedPage]) -> Result<Vec<OwnedFd>, u32> {
-    let exporters = exporters().clone();
-    let export = |&page: &SharedPage| match exporters.iter().find_map(|exporter| exporter.export(page)) {
-        Some(Ok((file, _))) => Ok(file),
-        Some(Err(_)) => Err(REFUSED),
-        None => Err(GONE),
-    };
-    pages.iter().map(export).collect()
+/// How often a reader came to this process, for tests.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_sharing_accepts() -> u64 {
+    ACCEPTS.load(Ordering::Relaxed)
 }
 
 // ---- the process that wants them ----
 
 /// What happened between this process and the one that shared memory, in words.
 fn failed(error: io::Error) -> String {
+    if socket::is_full(&error) {
+        return full("this process");
+    }
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
             "the process that shared the memory has ended, or runs in another network namespace".to_owned()
@@ -176,13 +274,11 @@ fn failed(error: io::Error) -> String {
     }
 }
 
-fn connect(token: [u8; 16]) -> Result<UnixStream, String> {
-    let sender = name(token).and_then(|name| UnixStream::connect_addr(&name)).map_err(failed)?;
-    if !is_trusted(peer_of(&sender).map_err(failed)?.user) {
+fn connect(token: [u8; 16]) -> Result<Line, String> {
+    let sender = Line::connect(&name(token), READER_WAITS).map_err(failed)?;
+    if !is_trusted(sender.peer().map_err(failed)?.user) {
         return Err("another user's process listens where the memory was shared".to_owned());
     }
-    sender.set_read_timeout(Some(READER_WAITS)).map_err(failed)?;
-    sender.set_write_timeout(Some(READER_WAITS)).map_err(failed)?;
     Ok(sender)
 }
 
@@ -191,21 +287,17 @@ fn connect(token: [u8; 16]) -> Result<UnixStream, String> {
 /// # Errors
 /// With what is wrong.
 pub(super) fn ask(token: [u8; 16], number: u32) -> Result<Vec<u8>, String> {
-    let mut sender = connect(token)?;
-    let question = [&QUESTION[..], &number.to_ne_bytes()].concat();
-    sender.write_all(&question).map_err(failed)?;
-    let (mut status, mut length) = ([0; 4], [0; 8]);
-    sender.read_exact(&mut status).map_err(failed)?;
-    sender.read_exact(&mut length).map_err(failed)?;
-    let length = u64::from_ne_bytes(length);
-    if u32::from_ne_bytes(status) != HERE || length > MOST_TEXT {
+    let sender = connect(token)?;
+    sender.write(&[&QUESTION[..], &number.to_ne_bytes()].concat()).map_err(failed)?;
+    let mut head = [0; 12];
+    sender.read(&mut head).map_err(failed)?;
+    let (status, length) = head.split_at(4);
+    let length = u64::from_ne_bytes(length.try_into().unwrap_or_default());
+    if status != HERE.to_ne_bytes() || length > MOST_TEXT {
         return Err("the process that shared the memory does not share it any more".to_owned());
     }
-    let mut bytes = Vec::new();
-    sender.take(length).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 != length {
-        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-    }
+    let mut bytes = vec![0; length as usize];
+    sender.read(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
@@ -221,9 +313,9 @@ pub(super) struct Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        /// Who tells the others: a sender that is stopped keeps nobody waiting but this thread.
-        static NOTICES: Mutex<Option<Sender<Notice>>> = Mutex::new(None);
-        let mut notices = NOTICES.lock().unwrap_or_else(PoisonError::into_inner);
+        /// Who tells the others: a sender that is stopped keeps no thread waiting but this one.
+        static NOTICES: Lock<Option<Sender<Notice>>> = Lock::new(|| None);
+        let mut notices = NOTICES.lock();
         if notices.is_none() {
             let (sender, all) = mpsc::channel::<Notice>();
             let tell = move || all.iter().for_each(|(token, pages)| tell_dropped(token, &pages));
@@ -236,10 +328,19 @@ impl Drop for Taken {
     }
 }
 
-/// A sender that has ended wants to know nothing.
+/// A sender that has ended wants to know nothing. A process without a free descriptor tries again until it has one.
 fn tell_dropped(token: [u8; 16], pages: &[SharedPage]) {
-    if let Ok(mut sender) = connect(token) {
-        let _ = sender.write_all(&words(DROPPED, pages));
+    let mut pause = PAUSE;
+    loop {
+        match Line::connect(&name(token), READER_WAITS) {
+            Ok(sender) => {
+                let _ = sender.write(&words(DROPPED, pages));
+                return;
+            }
+            Err(error) if socket::is_full(&error) => std::thread::sleep(pause),
+            Err(_) => return,
+        }
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }
 
@@ -258,18 +359,21 @@ fn words(greeting: [u8; 8], pages: &[SharedPage]) -> Vec<u8> {
 /// With what is wrong, or with what `take` says.
 pub(super) fn receive(
     token: [u8; 16],
-    pages: &[(SharedPage, u64)],
+    mut pages: &[(SharedPage, u64)],
     mut take: impl FnMut(OwnedFd, u64) -> Result<(), String>,
 ) -> Result<Taken, String> {
-    let mut sender = connect(token)?;
+    let sender = connect(token)?;
     let numbers: Vec<SharedPage> = pages.iter().map(|(page, _)| *page).collect();
-    sender.write_all(&words(GREETING, &numbers)).map_err(failed)?;
+    sender.write(&words(GREETING, &numbers)).map_err(failed)?;
     let taken = Taken { token, pages: numbers };
-    for batch in pages.chunks(BATCH) {
-        let (status, files) = take_message(&sender).map_err(failed)?;
-        match status {
-            HERE if files.len() == batch.len() => {}
+    while !pages.is_empty() {
+        let brought = sender.receive().map_err(failed)?;
+        let count = brought.files.len();
+        match brought.status {
+            HERE if count == 0 && brought.is_cut_off => return Err(full("this process")),
+            HERE if count > 0 && count <= pages.len() => {}
             GONE => return Err("the process that shared the memory has given it back since".to_owned()),
+            FULL => return Err(full("the process that shared the memory")),
             REFUSED => {
                 return Err(
                     "the driver refused to let the memory leave the process that shared it".to_owned()
@@ -277,61 +381,16 @@ pub(super) fn receive(
             }
             _ => return Err("the process that shared the memory runs another release of gapless".to_owned()),
         }
-        for (file, (_, size)) in files.into_iter().zip(batch) {
+        for (file, (_, size)) in brought.files.into_iter().zip(pages) {
             take(file, *size)?;
         }
-        sender.write_all(&[1]).map_err(failed)?;
+        sender.write(&[count as u8]).map_err(failed)?;
+        pages = &pages[count..];
     }
     Ok(taken)
 }
 
-// ---- what the standard library does not have ----
-
-#[repr(C)]
-struct IoVec {
-    at: *mut u8,
-    size: usize,
-}
-
-/// `msghdr` of 64-bit Linux.
-#[repr(C)]
-struct Message {
-    name: *mut u8,
-    name_size: u32,
-    parts: *mut IoVec,
-    count: usize,
-    control: *mut Control,
-    control_size: usize,
-    flags: i32,
-}
-
-/// A `cmsghdr` with room for a batch of descriptors.
-#[repr(C)]
-struct Control {
-    size: usize,
-    level: i32,
-    kind: i32,
-    files: [RawFd; BATCH],
-}
-
-#[repr(C)]
-struct Credentials {
-    process: i32,
-    user: u32,
-    group: u32,
-}
-
-const SOCKET_LEVEL: i32 = 1;
-const RIGHTS: i32 = 1;
-const PEER_CREDENTIALS: i32 = 17;
-const NO_SIGNAL: i32 = 0x4000;
-const CLOSE_ON_EXEC: i32 = 0x4000_0000;
-const HEAD: usize = 16;
-
 unsafe extern "C" {
-    fn sendmsg(socket: i32, message: *const Message, flags: i32) -> isize;
-    fn recvmsg(socket: i32, message: *mut Message, flags: i32) -> isize;
-    fn getsockopt(socket: i32, level: i32, name: i32, value: *mut Credentials, size: *mut u32) -> i32;
     fn geteuid() -> u32;
 }
 
@@ -339,70 +398,6 @@ unsafe extern "C" {
 fn is_trusted(user: u32) -> bool {
     // SAFETY: it cannot fail.
     user == 0 || user == unsafe { geteuid() }
-}
-
-/// Which process is at the other end, and whose.
-fn peer_of(socket: &UnixStream) -> io::Result<Credentials> {
-    let mut peer = Credentials { process: 0, user: u32::MAX, group: 0 };
-    let mut size = size_of::<Credentials>() as u32;
-    // SAFETY: out-pointers of our own, and their size.
-    let status = unsafe {
-        getsockopt(socket.as_raw_fd(), SOCKET_LEVEL, PEER_CREDENTIALS, &raw mut peer, &raw mut size)
-    };
-    if status == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Calls `work` with a message of 4 bytes and room for a batch of descriptors.
-fn with_message<T>(status: &mut [u8; 4], control: &mut Control, work: impl FnOnce(&mut Message) -> T) -> T {
-    let mut part = IoVec { at: status.as_mut_ptr(), size: status.len() };
-    work(&mut Message {
-        name: std::ptr::null_mut(),
-        name_size: 0,
-        parts: &raw mut part,
-        count: 1,
-        control: &raw mut *control,
-        control_size: size_of::<Control>(),
-        flags: 0,
-    })
-}
-
-fn send(socket: &UnixStream, status: u32, files: &[OwnedFd]) -> io::Result<()> {
-    let mut control =
-        Control { size: HEAD + 4 * files.len(), level: SOCKET_LEVEL, kind: RIGHTS, files: [-1; BATCH] };
-    for (place, file) in control.files.iter_mut().zip(files) {
-        *place = file.as_raw_fd();
-    }
-    let mut bytes = status.to_ne_bytes();
-    let sent = with_message(&mut bytes, &mut control, |message| {
-        message.control_size =
-            if files.is_empty() { 0 } else { (HEAD + 4 * files.len()).next_multiple_of(8) };
-        // SAFETY: the message and what it points at live to the end of the call.
-        unsafe { sendmsg(socket.as_raw_fd(), message, NO_SIGNAL) }
-    });
-    match sent {
-        4 => Ok(()),
-        0.. => Err(io::ErrorKind::WriteZero.into()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// The next message's status and files.
-fn take_message(socket: &UnixStream) -> io::Result<(u32, Vec<OwnedFd>)> {
-    let mut control = Control { size: 0, level: 0, kind: 0, files: [-1; BATCH] };
-    let mut bytes = [0; 4];
-    let (read, room) = with_message(&mut bytes, &mut control, |message| {
-        // SAFETY: the message and what it points at live to the end of the call.
-        let read = unsafe { recvmsg(socket.as_raw_fd(), message, CLOSE_ON_EXEC) };
-        (read, message.control_size)
-    });
-    if read < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let has_files = room >= HEAD && (control.level, control.kind) == (SOCKET_LEVEL, RIGHTS);
-    let count = if has_files { (control.size.saturating_sub(HEAD) / 4).min(BATCH) } else { 0 };
-    // SAFETY: the kernel has opened these for this process, and nobody else knows of them.
-    let files = control.files[..count].iter().map(|&file| unsafe { OwnedFd::from_raw_fd(file) }).collect();
-    if read == 4 { Ok((u32::from_ne_bytes(bytes), files)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 // ---- files of a process without Gapless ----

@@ -4,14 +4,14 @@
 //! A region that sleeps would leave its readers with the old pages, so it does not while there are any. A reader
 //! without Gapless takes files out of this process itself, and is not known.
 
+use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::shared_pages::SharedPage;
 use gapless_stats::process;
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// A process that was handed a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Reader {
+pub(super) struct Reader {
     /// 0: it cannot be seen from here.
     pid: u32,
     /// When it began: numbers are used again.
@@ -19,31 +19,44 @@ struct Reader {
 }
 
 impl Reader {
-    fn of(pid: u32) -> Reader {
+    pub(super) fn of(pid: u32) -> Reader {
         Reader { pid, start: process::start_of(pid) }
     }
 
-    /// Of one that cannot be seen nobody knows.
+    /// Whether it was seen, where it can be.
+    pub(super) fn is_known(self) -> bool {
+        self.pid == 0 || self.start.is_some()
+    }
+
+    /// One that was never seen is not known to have ended.
     fn has_ended(self) -> bool {
-        self.pid != 0 && process::start_of(self.pid) != self.start
+        self.pid != 0 && self.start.is_some() && process::start_of(self.pid) != self.start
+    }
+
+    pub(super) fn again(self) -> Reader {
+        Reader::of(self.pid)
+    }
+
+    /// Whether both are one process, as far as they were seen.
+    fn is(self, other: Reader) -> bool {
+        self.pid == other.pid && (self.start == other.start || !self.is_known() || !other.is_known())
     }
 }
 
 type Held = HashMap<SharedPage, Vec<(Reader, u32)>>;
 
-static HELD: LazyLock<Mutex<Held>> = LazyLock::new(Mutex::default);
+static HELD: Lock<Held> = Lock::new(Held::new);
 
-fn held() -> MutexGuard<'static, Held> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+fn held() -> Guard<'static, Held> {
+    HELD.lock()
 }
 
-/// The process `pid` is about to be handed these pages.
-pub(super) fn took(pid: u32, pages: &[SharedPage]) {
-    let reader = Reader::of(pid);
+/// A process is about to be handed these pages.
+pub(super) fn took(reader: Reader, pages: &[SharedPage]) {
     let mut held = held();
     for page in pages {
         let readers = held.entry(*page).or_default();
-        match readers.iter_mut().find(|(other, _)| *other == reader) {
+        match readers.iter_mut().find(|(other, _)| other.is(reader)) {
             Some((_, times)) => *times += 1,
             None => readers.push((reader, 1)),
         }
@@ -51,12 +64,11 @@ pub(super) fn took(pid: u32, pages: &[SharedPage]) {
 }
 
 /// It has dropped them.
-pub(super) fn dropped(pid: u32, pages: &[SharedPage]) {
-    let reader = Reader::of(pid);
+pub(super) fn dropped(reader: Reader, pages: &[SharedPage]) {
     let mut held = held();
     for page in pages {
         let Some(readers) = held.get_mut(page) else { continue };
-        if let Some((_, times)) = readers.iter_mut().find(|(other, _)| *other == reader) {
+        if let Some((_, times)) = readers.iter_mut().find(|(other, _)| other.is(reader)) {
             *times -= 1;
         }
         readers.retain(|(_, times)| *times > 0);
@@ -87,12 +99,12 @@ mod tests {
         let (page, other) = (SharedPage(u64::MAX - 1), SharedPage(u64::MAX - 2));
         let pid = std::process::id();
         assert!(!has(page));
-        took(pid, &[page, page, other]);
-        dropped(pid, &[page]);
+        took(Reader::of(pid), &[page, page, other]);
+        dropped(Reader::of(pid), &[page]);
         assert!(has(page) && has(other));
-        dropped(pid + 1, &[page]);
+        dropped(Reader { pid: pid + 1, start: None }, &[page]);
         assert!(has(page), "another process has dropped it");
-        dropped(pid, &[page, other, other]);
+        dropped(Reader { pid, start: None }, &[page, other, other]);
         assert!(!has(page) && !has(other));
     }
 
@@ -100,7 +112,7 @@ mod tests {
     fn what_a_process_had_that_ended_is_held_by_nobody() {
         let page = SharedPage(u64::MAX - 3);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
-        took(child.id(), &[page]);
+        took(Reader::of(child.id()), &[page]);
         assert!(has(page));
         child.kill().expect("it lives");
         child.wait().expect("it ends");

@@ -13,6 +13,7 @@ use super::offers;
 use super::passing::{self, Taken};
 use crate::quota::admission;
 use crate::state;
+use gapless_cuda::locks::Lock;
 use gapless_cuda::sharing::{Attached, Imported};
 use gapless_pool::{Behind, PageHandle};
 use gapless_stats::folder::{self, Folder};
@@ -20,7 +21,6 @@ use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 const PREFIX: &str = "gapless-share-";
 /// Files that stay open for readers, at most, where the process may open many more; others are opened when asked for.
@@ -68,9 +68,7 @@ pub(crate) fn share(
     if let (Some(name), Some(file)) = (name, &named) {
         is_free(name, file)?;
     }
-    let token = passing::listen().map_err(|error| {
-        format!("no socket can be opened for processes that shall get memory of this one ({error})")
-    })?;
+    let token = passing::listen()?;
     let card = admission::of(device).and_then(|card| card.uuid).map(|uuid| uuid.0).unwrap_or_default();
     let mut card_lock =
         state::existing(device).ok_or_else(|| format!("nothing was allocated on cuda:{device} yet"))?;
@@ -81,7 +79,7 @@ pub(crate) fn share(
     let most = most_kept();
     let mut numbered = Vec::with_capacity(pages.len());
     for (page, size) in pages {
-        let number = device.number_of(page, size);
+        let number = device.number_of(page);
         if kept < most && device.kept_file(page).map_err(super::not_exported)?.is_some() {
             kept += 1;
         }
@@ -324,7 +322,7 @@ pub(crate) struct Mapping {
     size: u64,
     addr: u64,
     /// The memory, and who hears of its end: in this order.
-    pages: Mutex<Option<(Attached, Taken)>>,
+    pages: Lock<Option<(Attached, Taken)>>,
 }
 
 impl Mapping {
@@ -363,12 +361,12 @@ pub(crate) fn attach(asked: &Asked) -> Result<Mapping, String> {
     }
     ATTACHED.fetch_add(size, Ordering::Relaxed);
     let addr = pages.as_ref().map_or(0, |(pages, _)| pages.addr());
-    Ok(Mapping { device, size, addr, pages: Mutex::new(pages) })
+    Ok(Mapping { device, size, addr, pages: Lock::with(pages, || None) })
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let pages = self.pages.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let pages = self.pages.get_mut().take();
         if state::is_forked() {
             // A forked child has no memory of the card.
             std::mem::forget(pages);
@@ -394,22 +392,22 @@ impl Drop for Mapping {
 }
 
 /// Offers that were asked for, until they are mapped or given up.
-static ASKED: Mutex<BTreeMap<i64, Asked>> = Mutex::new(BTreeMap::new());
+static ASKED: Lock<BTreeMap<i64, Asked>> = Lock::new(BTreeMap::new);
 
 pub(crate) fn keep_asked(asked: Asked) -> i64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed) as i64 + 1;
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner).insert(number, asked);
+    ASKED.lock().insert(number, asked);
     number
 }
 
 /// Looks at one of them.
 pub(crate) fn with_asked<T>(number: i64, look: impl FnOnce(&Asked) -> T) -> Option<T> {
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(look)
+    ASKED.lock().get(&number).map(look)
 }
 
 pub(crate) fn take_asked(number: i64) -> Option<Asked> {
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&number)
+    ASKED.lock().remove(&number)
 }
 
 #[cfg(test)]

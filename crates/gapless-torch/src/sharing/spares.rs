@@ -1,0 +1,104 @@
+//! Descriptors that are held so that a process that has used up all others can still answer its readers: one for a
+//! reader's connection, one for a page or a look at the reader.
+//!
+//! A program may close files that it did not open, and open its own under their numbers. So each spare is a file that no
+//! one else has, and is looked at before it is closed.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+const WANTED: usize = 2;
+
+unsafe extern "C" {
+    fn memfd_create(name: *const std::ffi::c_char, flags: u32) -> i32;
+}
+
+#[derive(Debug)]
+struct Spare {
+    file: File,
+    /// Device and inode.
+    about: (u64, u64),
+}
+
+fn about(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+impl Spare {
+    fn open() -> io::Result<Spare> {
+        const CLOSE_ON_EXEC: u32 = 1;
+        // SAFETY: a name that ends with NUL.
+        let made = unsafe { memfd_create(c"gapless spare".as_ptr(), CLOSE_ON_EXEC) };
+        if made < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(made) });
+        let about = about(&file.metadata()?);
+        Ok(Spare { file, about })
+    }
+
+    fn is_own(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| about(&found) == self.about)
+    }
+}
+
+/// The spares of the thread that answers.
+#[derive(Debug, Default)]
+pub(super) struct Spares(Vec<Spare>);
+
+impl Spares {
+    /// Opens those that are missing, as far as there is room.
+    pub(super) fn fill(&mut self) {
+        while self.0.len() < WANTED
+            && let Ok(spare) = Spare::open()
+        {
+            self.0.push(spare);
+        }
+    }
+
+    /// Makes room for one descriptor. Whether there was a spare.
+    pub(super) fn give_one(&mut self) -> bool {
+        let Some(spare) = self.0.pop() else { return false };
+        if !spare.is_own() {
+            // Its number is the program's.
+            let _ = spare.file.into_raw_fd();
+            return self.give_one();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn numbers(spares: &Spares) -> Vec<i32> {
+        spares.0.iter().map(|spare| spare.file.as_raw_fd()).collect()
+    }
+
+    #[test]
+    fn a_number_that_the_program_has_taken_is_not_closed() {
+        let mut spares = Spares::default();
+        spares.fill();
+        assert_eq!(numbers(&spares).len(), WANTED);
+        let own = File::open("/dev/null").expect("it opens");
+        unsafe extern "C" {
+            fn dup2(from: i32, to: i32) -> i32;
+        }
+        let taken = *numbers(&spares).last().expect("one");
+        // SAFETY: as a program would that closes what it did not open and opens its own file there.
+        assert_eq!(unsafe { dup2(own.as_raw_fd(), taken) }, taken);
+        assert!(spares.give_one() && numbers(&spares).is_empty(), "the other one made room");
+        // SAFETY: the number is open, and this test's.
+        let still = File::from(unsafe { OwnedFd::from_raw_fd(taken) });
+        assert_eq!(still.metadata().expect("it is open").rdev(), own.metadata().expect("open").rdev());
+        let _ = still.into_raw_fd();
+        assert!(!spares.give_one());
+        spares.fill();
+        assert!(spares.give_one());
+    }
+}
