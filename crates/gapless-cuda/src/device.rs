@@ -327,12 +327,13 @@ impl CudaDevice {
         Ok(EventHandle(event as u64))
     }
 
-    /// The stream that stands for the default one: its work begins when that of the default stream is done. An event on
-    /// the default stream itself would end captures of all streams that wait for it.
+    /// The stream that stands for the default one: its work begins when that of the default stream is done. An event
+    /// on the default stream itself would end captures of all streams that wait for it.
     fn beside_default(&mut self) -> Result<Handle, DeviceError> {
         let Some(streams) = WaitDriver::get() else { return Ok(std::ptr::null_mut()) };
         if self.beside_default.is_null() {
-            // SAFETY: an out-pointer of our own; the callers have entered the context. 0: it waits for the default stream.
+            // SAFETY: an out-pointer of our own; the callers have entered the context. 0: it waits for the default
+            // stream.
             check(unsafe { (streams.stream_create)(&mut self.beside_default, 0) })?;
         }
         Ok(self.beside_default)

@@ -145,7 +145,8 @@ table! {
 }
 
 table! {
-    /// What waits for all work without harm to captures, and a stream of our own, apart from the rest: HIP does without.
+    /// What waits for all work without harm to captures, and a stream of our own, apart from the rest: HIP does
+    /// without.
     WaitDriver {
         module_load = c"cuModuleLoadData"(*mut Handle, *const c_void);
         module_unload = c"cuModuleUnload"(Handle);

@@ -1,9 +1,9 @@
 //! What is asked of a card without its lock, and the wait for all its work.
 //!
 //! A program may capture streams that nobody knows of, and a wait must not end those captures. On an H200
-//! (`torch-bench/live/capture_rules.py`): `cuCtxSynchronize` ends every open capture. The frees of memory end none, and
-//! wait, but keep all other threads from queueing work meanwhile. `cuModuleUnload` ends none, waits, and keeps nobody from
-//! anything. So a module that does nothing is loaded, and unloaded to wait.
+//! (`torch-bench/live/capture_rules.py`): `cuCtxSynchronize` ends every open capture. The frees of memory end none,
+//! and wait, but keep all other threads from queueing work meanwhile. `cuModuleUnload` ends none, waits, and keeps
+//! nobody from anything. So a module that does nothing is loaded, and unloaded to wait.
 
 use crate::device::{check, enter, told};
 use crate::driver::{Driver, Handle, SUCCESS, WaitDriver};

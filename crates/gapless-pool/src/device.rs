@@ -74,9 +74,9 @@ pub trait Device {
     /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named: a
     /// handle that was kept may be that of a stream which is gone, and the driver does not survive those.
     ///
-    /// The program may capture the stream, without a word and at any moment, also during this call. No capture is harmed
-    /// by it, nor by a question about the event later ([`marks`](crate::marks) has how). It fails for a stream that is
-    /// captured, and for the handle that names another stream in each thread.
+    /// The program may capture the stream, without a word and at any moment, also during this call. No capture is
+    /// harmed by it, nor by a question about the event later ([`marks`](crate::marks) has how). It fails for a stream
+    /// that is captured, and for the handle that names another stream in each thread.
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
 
     /// Whether the work before an event is done. It fails for an event that a capture took in while it was recorded.

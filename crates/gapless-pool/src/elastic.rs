@@ -2,8 +2,8 @@
 //!
 //! A range has slots of one page each. Callers say which slots they want ([`Book::want`]), which makes no driver call.
 //! A thread of its own asks for the next [`Job`], does it on a [`Device`] ([`Job::run`]) and reports back
-//! ([`Book::finish`]). Pages that a range does not want any more are unmapped after a wait for all work,
-//! so work in flight keeps its memory; then any range of the pool may have them. Other jobs can be done during the wait.
+//! ([`Book::finish`]). Pages that a range does not want any more are unmapped after a wait for all work, so work in
+//! flight keeps its memory; then any range of the pool may have them. Other jobs can be done during the wait.
 //!
 //! Invariants, after every call: pages = free + here + in work; pages <= limit; a page is in one place.
 

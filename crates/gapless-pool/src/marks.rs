@@ -1,7 +1,7 @@
 //! How the end of a stream's work is marked without harm to captures, whatever the program does meanwhile.
 //!
-//! A program may begin and end a capture of any stream between any two calls of ours. What the driver does then was asked
-//! of it (`torch-bench/live/capture_rules.py`):
+//! A program may begin and end a capture of any stream between any two calls of ours. What the driver does then was
+//! asked of it (`torch-bench/live/capture_rules.py`):
 //!
 //! * To ask whether a stream is captured harms nothing.
 //! * To record an event on a captured stream harms nothing, and leaves nothing in the graph. The event belongs to the
@@ -9,9 +9,10 @@
 //! * To ask about such an event, or to wait for it, ends the capture. Once that capture is over, it is an error and no
 //!   more.
 //!
-//! So a stream is asked after the record whether it is captured, and the event counts only if it is not. If a capture began
-//! and ended in between, it is over, and questions about the event give an error. If one begins after the look, the event
-//! was recorded before it. An event that may belong to an open capture is never asked about: it is recorded again.
+//! So a stream is asked after the record whether it is captured, and the event counts only if it is not. If a capture
+//! began and ended in between, it is over, and questions about the event give an error. If one begins after the look,
+//! the event was recorded before it. An event that may belong to an open capture is never asked about: it is recorded
+//! again.
 //!
 //! The record comes first, since it is the one call that gives an error for a stream which was destroyed a moment ago.
 //!

@@ -1,19 +1,19 @@
 //! Fences: what the pool knows about work that is done.
 //!
-//! A freed block may serve its own stream at once: natively too, the stream's next request gets it. The work of others on
-//! it may still be queued, and the stream may wait for that work after the free, as long as it does so before it asks for
-//! memory again (a *late wait*). So a stream's request is the moment from which everything that lies free in its lane is
-//! in the order of that stream: the lane's **turn**. An event that is recorded on the stream in its turn, or later, is
-//! behind all work on that memory, whichever streams, contexts and libraries did it, and whether the pool heard of them
-//! or not. That is a **fence** of the lane.
+//! A freed block may serve its own stream at once: natively too, the stream's next request gets it. The work of others
+//! on it may still be queued, and the stream may wait for that work after the free, as long as it does so before it
+//! asks for memory again (a *late wait*). So a stream's request is the moment from which everything that lies free in
+//! its lane is in the order of that stream: the lane's **turn**. An event that is recorded on the stream in its turn,
+//! or later, is behind all work on that memory, whichever streams, contexts and libraries did it, and whether the pool
+//! heard of them or not. That is a **fence** of the lane.
 //!
 //! Invariant: memory is **settled**, used by no work any more, once a fence of its lane is done that was recorded in a
-//! turn after it was freed, or once the host has waited for all work of the card after it was freed. Only settled memory
-//! goes from one lane to another, and only settled addresses are unmapped.
+//! turn after it was freed, or once the host has waited for all work of the card after it was freed. Only settled
+//! memory goes from one lane to another, and only settled addresses are unmapped.
 //!
-//! Nothing else is asked of a stream that the program has, so no capture is ever met: [`Device::record`] has the rules.
-//! A lane whose stream asks for nothing any more has no turns. What it has free is lent after a wait for the card, where
-//! native PyTorch would wait too.
+//! Nothing else is asked of a stream that the program has, so no capture is ever met: [`Device::record`] has the
+//! rules. A lane whose stream asks for nothing any more has no turns. What it has free is lent after a wait for the
+//! card, where native PyTorch would wait too.
 //!
 //! Each lane numbers its fences. What is freed now is settled once its fence `open` is done, the one that its next turn
 //! records. No stream waits for another one on behalf of the pool.
@@ -145,8 +145,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// [`Pool::turn`] of a lane that misses memory, and may soon be asked for some: what it has free is known to be settled
-    /// then.
+    /// [`Pool::turn`] of a lane that misses memory, and may soon be asked for some: what it has free is known to be
+    /// settled then.
     pub(super) fn turn_ahead(&mut self, lane: LaneId) {
         let is_lender = self.lanes.len() > 1 && self.options.lending && !self.lanes[lane].pool.is_private();
         let is_idle = self.fences.lanes[lane.index()].under_way.is_empty();
@@ -236,8 +236,8 @@ impl<D: Device> Pool<D> {
         self.want_turns_of_waiting();
     }
 
-    /// A lane looks for memory of the others: those that have some free, used by work as far as the pool knows, record a
-    /// fence in their next turns.
+    /// A lane looks for memory of the others: those that have some free, used by work as far as the pool knows, record
+    /// a fence in their next turns.
     pub(super) fn want_turns(&mut self, borrower: LaneId) {
         for lane in self.lanes.ids().filter(|lane| *lane != borrower) {
             let of = &self.fences.lanes[lane.index()];

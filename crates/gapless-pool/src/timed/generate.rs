@@ -87,7 +87,7 @@ pub fn generate(seed: u64) -> Program {
         has_sleep: seed % 4 == 3,
         has_elastic: seed % 4 == 1,
         has_windows: seed % 4 == 2,
-        has_meddlers: seed % 8 == 0 || seed % 8 == 6,
+        has_meddlers: seed.is_multiple_of(8) || seed % 8 == 6,
         shared: Vec::new(),
     };
     generator.program();

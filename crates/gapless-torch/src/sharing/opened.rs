@@ -102,8 +102,8 @@ unsafe extern "C" fn dispose(control: *mut Control) {
     });
 }
 
-/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where PyTorch has a capture open, during
-/// which nothing is waited for, and where the driver refuses.
+/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where PyTorch has a capture open,
+/// during which nothing is waited for, and where the driver refuses.
 ///
 /// Work is waited for without the card's lock, and Python's: it may free memory itself, in a host function.
 fn close(device: i32, memory: Memory) -> Option<Memory> {

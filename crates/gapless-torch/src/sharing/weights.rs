@@ -373,8 +373,8 @@ impl Drop for Mapping {
             return;
         }
         ATTACHED.fetch_sub(self.size, Ordering::Relaxed);
-        // Work that reads it may be queued. Where PyTorch has a capture open, the graph that is captured may use it later:
-        // it stays mapped for the rest of the process.
+        // Work that reads it may be queued. Where PyTorch has a capture open, the graph that is captured may use it
+        // later: it stays mapped for the rest of the process.
         if let Some(card) = state::existing(self.device) {
             if card.routings.has_capture() {
                 std::mem::forget(pages);
