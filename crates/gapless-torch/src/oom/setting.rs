@@ -104,6 +104,7 @@ mod tests {
             action,
             device: 0,
             stack: 0,
+            module: 0,
             addr,
             size,
             stream: STREAM,
