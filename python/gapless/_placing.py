@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from . import _forks
 from ._errors import GaplessError
-from ._program import message, program
+from ._program import environment, message, program
 
 
 class Placing:
@@ -21,7 +21,9 @@ class Placing:
         self._lock = _forks.lock()
         try:
             # Standard error is read only if the process ends, which says little.
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True, encoding="utf-8"
+            )
         except OSError as error:
             raise GaplessError(f"the program `gapless` cannot be started: {error}") from None
 

@@ -22,10 +22,17 @@ def program() -> str:
     return found
 
 
+def environment() -> dict[str, str]:
+    """What the program's processes have: COLUMNS would wrap the lines of errors, which become exceptions."""
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+
+
 def call(arguments: Sequence[str], answers: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
     """Runs the program. An exit code that is none of `answers` becomes a GaplessError with the program's message."""
     try:
-        done = subprocess.run([program(), *arguments], capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            [program(), *arguments], env=environment(), capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL, check=False
+        )
     except OSError as error:
         raise GaplessError(f"the program `gapless` cannot be started: {error}") from None
     if done.returncode not in answers:

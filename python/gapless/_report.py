@@ -226,11 +226,16 @@ def check(
     `assert gapless.check("run.pickle", max_peak_reserved="20GiB")` is a test of a run.
     """
     arguments = ["check", os.fspath(file)]
-    for name, value in (
+    for name, size in (
         ("--max-peak-reserved", max_peak_reserved),
         ("--max-peak-allocated", max_peak_allocated),
-        ("--max-fragmentation", max_fragmentation),
         ("--max-growth-per-step", max_growth_per_step),
+    ):
+        if size is not None:
+            # The program takes no number without a unit; a number of Python is one of bytes.
+            arguments += [name, size if isinstance(size, str) else f"{size}B"]
+    for name, value in (
+        ("--max-fragmentation", max_fragmentation),
         ("--baseline", baseline),
         ("--tolerance", tolerance),
         ("--config", config),

@@ -94,6 +94,7 @@ IMPORT_TORCH = {
     "test_weights_models.py",
     "test_weights_pretrained.py",
     "test_weights_save.py",
+    "test_weights_saves.py",
 }
 
 

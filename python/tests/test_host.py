@@ -17,7 +17,7 @@ def library():
 
 def test_variables_of_the_hosts_allocator_are_no_options_of_enable():
     # `gapless run --host` sets GAPLESS_HOST_STATS: enable() refused it, and every program with torch ended.
-    names = ("CHECK", "HUGE", "LIBRARY", "LIMIT", "LIMIT_FILE", "LIMIT_GPU", "RECORD", "RECORD_EVERY", "RECORD_PID", "SMALL", "STATS")
+    names = ("CHECK", "HUGE", "LIBRARY", "LIMIT", "LIMIT_FILE", "LIMIT_GPU", "RECORD", "RECORD_EVERY", "RECORD_PID", "STATS")
     assert _options.collect({}, {f"GAPLESS_HOST_{name}": "1" for name in names}) == {}
     with pytest.raises(gapless.OptionError, match="GAPLESS_HOST_LIMITS"):
         _options.collect({}, {"GAPLESS_HOST_LIMITS": "1"})

@@ -1,4 +1,4 @@
-"""The Parquet files of `gapless export`, read by pyarrow: every value is the CSV's, with and without stacks and times."""
+"""The Parquet files of `gapless export`, read by pyarrow: a value is the CSV's, with and without stacks and times."""
 
 import csv
 import os

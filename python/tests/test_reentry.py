@@ -114,10 +114,6 @@ def test_functions_may_be_called_at_any_line_of_each_other(bench):
     assert bench.passes(WITHIN, GAPLESS_OOM_DIR="off").lines()[-1] == "whole"
 
 
-# Locks that nothing of the program comes back to in the thread that has them.
-PLAIN = {"_placing.py": "lines of another program are written and read under it"}
-
-
 def test_no_function_of_the_package_waits_for_itself():
     """A lock that a thread cannot take twice makes a finalizer, or a signal handler, wait for the thread that it is
     in."""
@@ -127,4 +123,4 @@ def test_no_function_of_the_package_waits_for_itself():
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             if is_call and node.func.attr == "Lock" and getattr(node.func.value, "id", "") == "threading":
                 found.add(file.name)
-    assert found == set(PLAIN), found ^ set(PLAIN)
+    assert not found, found

@@ -106,12 +106,20 @@ def test_runs_are_compared_and_checked():
     assert diff.json["schema"].startswith("gapless.diff/") and str(diff) == diff.text
     assert Tags(diff._repr_html_()).seen[0][0] == "div"
     assert gapless.check(before, max_peak_reserved="1GiB")
+    # A number of bytes is one for each flag that takes a size.
+    for name in ("max_peak_reserved", "max_peak_allocated", "max_growth_per_step"):
+        assert {row["limit"] for row in gapless.check(before, **{name: 1000}).json["rows"]} == {1000}
     over = gapless.check(before, max_peak_reserved=1000, max_fragmentation=0.9)
     assert not over and not over.passed and [row["passed"] for row in over.json["rows"]] == [False, True]
     assert "over" in str(over)
 
 
-def test_errors_are_the_programs_own_words(tmp_path):
+@pytest.mark.parametrize("columns", [None, "40"])
+def test_errors_are_the_programs_own_words(tmp_path, monkeypatch, columns):
+    # In words that are found whole: no width of a terminal wraps them.
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(gapless.GaplessError, match="there is no such file; check the path") as caught:
         gapless.report(tmp_path / "none.pickle")
     assert not str(caught.value).startswith("error")

@@ -1,5 +1,5 @@
-"""CUDA IPC where a process has few file descriptors or few addresses: what torch's own allocator does there works, or is
-refused in words, and nothing spins or hangs."""
+"""CUDA IPC where a process has few file descriptors or few addresses: what torch's own allocator does there works,
+or is refused in words, and nothing spins or hangs."""
 
 import pytest
 
