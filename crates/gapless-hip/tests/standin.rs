@@ -18,6 +18,7 @@ fn standin(name: &str) -> PathBuf {
         "standin/device.c",
         "standin/driver_api.c",
         "python/card.c",
+        "python/cards.c",
         "python/contents.c",
         "python/driver_api.c",
         "python/faults.c",

@@ -187,7 +187,7 @@ fn marks_of_exact_addresses_are_no_metadata_of_the_user() {
         let device = &trace.devices[0];
         let exact: Vec<_> = device.exact.iter().map(|&event| device.events.action(event)).collect();
         assert_eq!(exact, [Action::Alloc; 2], "{version}: what was chosen, and what lies before it");
-        assert!(note.text.starts_with("2 allocation(s)"), "{}", note.text);
+        assert!(note.text.starts_with("2 allocations"), "{}", note.text);
         for (_, texts) in notes(&trace, &history) {
             assert_eq!(texts, ["restore"], "{version}");
         }
@@ -379,5 +379,5 @@ fn unknown_kinds_of_events_are_counted_once() {
         Vec::new(),
     );
     let trace = parse(&bytes);
-    assert!(trace.source.notes[0].text.starts_with("3 event(s)"), "{:?}", trace.source.notes);
+    assert!(trace.source.notes[0].text.starts_with("3 events"), "{:?}", trace.source.notes);
 }

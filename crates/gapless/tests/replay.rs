@@ -178,7 +178,7 @@ fn the_page_is_whole_and_asks_for_nothing() {
     for foreign in ["http://", "https://", "//cdn", "@import", "url("] {
         assert!(!page.contains(foreign), "{foreign}");
     }
-    let picture = &page[page.find("<svg class=\"curves\"").expect("a picture")..];
+    let picture = &page[page.find("<svg class=\"curves ").expect("a picture")..];
     let picture = &picture[..picture.find("</svg>").expect("its end")];
     assert_eq!(picture.matches("<path class=\"line").count(), 2);
     assert_eq!(picture.matches("<path class=\"area\"").count(), 1);
@@ -297,7 +297,7 @@ fn advice_says_when_nothing_can_help_and_who_holds_the_bytes() {
     let share = batch["fits_share"].as_f64().expect("a share");
     assert!(fixed as f64 + share * scaling as f64 <= (15 * GIB) as f64, "it fits");
     // A little above what is live at once, no setting packs it: the live bytes would fit.
-    let tight = (floor + (2 << 20)).to_string();
+    let tight = format!("{}B", floor + (2 << 20));
     let value = advise(&[&trace("mixtral_moe_expandable"), "--capacity", &tight]);
     assert_eq!((&value["verdict"], &value["batch"]), (&Value::from("no_setting"), &Value::Null));
     let done = run(&["advise", &trace("mixtral_moe_expandable"), "--capacity", &tight]);
@@ -393,7 +393,7 @@ fn every_device_asked_for_has_its_own_table() {
     );
     args[9] = "html";
     let page = run_in(folder.path(), &args, None).out;
-    assert_eq!(page.matches("<svg class=\"curves\"").count(), 2);
+    assert_eq!(page.matches("<svg class=\"curves ").count(), 4, "wide and narrow of each");
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn no_row_holds_more_than_the_card_or_strands_more_than_it_holds() {
     with.extend(list.split(", "));
     let mut ended = 0;
     for card in [None, Some(8_u64 << 20), Some(64 << 20), Some(200 << 20), Some(1 << 30)] {
-        let text = card.map(|bytes| bytes.to_string());
+        let text = card.map(|bytes| format!("{bytes}B"));
         let mut args = vec![path.as_str()];
         for name in &with {
             args.extend(["--with", name]);

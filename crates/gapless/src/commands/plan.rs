@@ -7,7 +7,7 @@ mod spaces;
 
 use crate::cli::plan::{PlanArgs, PlanFormat};
 use crate::failure::Failure;
-use crate::{Answer, output, sizes};
+use crate::{Answer, output};
 use anyhow::Result;
 use gapless_plan::{Buffer, Options, Plan, Problem, Shares, Solution, Tricks, Watch};
 use gapless_problems::csv;
@@ -132,8 +132,10 @@ fn options(args: &PlanArgs) -> Result<Options> {
     })
 }
 
+/// A size; a bare number is in the unit of the buffers' list, whose sizes are bare numbers too.
 fn bytes(flag: &str, text: &str) -> Result<Bytes> {
-    sizes::parse(flag, text, "1MiB")
+    text.parse()
+        .map_err(|error| Failure::new(format!("{flag}: {error}"), format!("for example {flag} 1MiB")).into())
 }
 
 /// `500ms`, `10s`, `2min`; a plain number is seconds.

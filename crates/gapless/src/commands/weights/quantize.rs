@@ -21,7 +21,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<Answer> {
     match args.format {
         PlainFormat::Json => {
             let text = serde_json::to_string_pretty(&as_json(&done, scheme))?;
-            output::write_text(None, &format!("{text}\n"))?;
+            output::write_to(None, |out| Ok(std::io::Write::write_all(out, (text + "\n").as_bytes())?))?;
         }
         PlainFormat::Text => output::write_text(None, &as_text(&done, scheme))?,
     }
