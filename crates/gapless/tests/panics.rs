@@ -50,8 +50,8 @@ const CASES: &[(&str, &[&str], &[&str])] = &[
     ("plan", &["plan", "buffers.csv", "--threads", "2", "-o", "out.csv"], &["out.csv"]),
     (
         "plan of several memories",
-        &["plan", "busy.csv", "--spaces", "spaces.toml", "--threads", "2", "-o", "out.csv"],
-        &["out.csv"],
+        &["plan", "busy.csv", "--spaces", "spaces.toml", "--threads", "2", "-o", "out.json"],
+        &["out.json"],
     ),
     ("pack", &["weights", "pack", "model", "-o", "out", "--threads", "3"], &["out/a.safetensors"]),
     ("pack", &["weights", "pack", "model", "-o", "out", "--threads", "1"], &["out/a.safetensors"]),
