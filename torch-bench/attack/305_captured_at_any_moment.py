@@ -1,7 +1,8 @@
 """One thread captures streams of its own through the driver, one short capture after another, and tells nobody. Three
 threads ask for memory on other streams meanwhile, free it, announce it and trim: every one of their calls may meet the
-beginning or the end of a capture. Streams that wait for the default one are captured too, while requests are made on
-that. No capture is ended from outside, and no block is written by two."""
+beginning or the end of a capture. First streams that wait for nobody are captured, while the program asks for memory on
+the default stream too; then streams that wait for the default one, while the program uses that for nothing: CUDA
+refuses every call with it beside such a capture. No capture is ended from outside, and no block is written by two."""
 import ctypes
 import threading
 
@@ -11,7 +12,7 @@ g = start(limit=2 * GIB)
 cuda, pointer = driver(), ctypes.c_void_p
 standin = hasattr(cuda, "card_begin_capture")
 captures, problems, wrongs = [0], [], []
-over = threading.Event()
+BLOCKING, NONBLOCKING = 0, 1
 scratch = torch.zeros(1 << 12, dtype=torch.int32, device="cuda")
 torch.cuda.synchronize()
 
@@ -34,11 +35,8 @@ def end(stream):
     return status, count.value
 
 
-def capture():
+def capture(streams, over):
     torch.cuda.set_device(0)
-    scratch.data_ptr()
-    # 1: it waits for nobody; 0: for the default stream.
-    streams = [new_stream(cuda, flags) for flags in (1, 0)]
     turn = 0
     while not over.is_set() and not problems:
         turn += 1
@@ -58,13 +56,13 @@ def capture():
         captures[0] += 1
 
 
-def churn(seed, streams):
+def churn(seed, streams, until):
     """Memory goes from one stream to the other: of sizes that drift, some of it used by both."""
     r, held = rng(seed), []
     try:
         torch.cuda.set_device(0)
-        for turn in range(1500):
-            if problems or time.monotonic() - BEGAN > 40:
+        for turn in range(750):
+            if problems or time.monotonic() > until:
                 break
             mine, other = streams if turn % 2 else streams[::-1]
             with torch.cuda.stream(mine):
@@ -82,19 +80,32 @@ def churn(seed, streams):
         problems.append(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")
 
 
-A, B, C, D = (torch.cuda.Stream() for _ in range(4))
-capturing = threading.Thread(target=capture)
-capturing.start()
-# torch's work on the default stream would end captures of streams that wait for it, natively too: here it only asks.
-threads = [threading.Thread(target=churn, args=(seed, pair)) for seed, pair in enumerate([(A, B), (B, C), (C, D)])]
-[thread.start() for thread in threads]
-while any(thread.is_alive() for thread in threads):
-    asked = [ints(size * MIB) for size in (3, 9, 27)]
-    del asked
-    if standin:
-        time.sleep(0.001)
-over.set()
-[thread.join(50) for thread in [*threads, capturing]]
-torch.cuda.synchronize()
+def phase(flags, own):
+    """The captures of two streams with such flags beside requests on `own` and others."""
+    captured, over = [new_stream(cuda, flags) for _ in range(2)], threading.Event()
+    torch.cuda.synchronize()
+    until = time.monotonic() + 20
+    threads = [threading.Thread(target=churn, args=(seed, pair, until)) for seed, pair in enumerate([(A, B), (B, C), (C, D)])]
+    capturing = threading.Thread(target=capture, args=(captured, over))
+    [thread.start() for thread in [capturing, *threads]]
+    with torch.cuda.stream(own):
+        while any(thread.is_alive() for thread in threads):
+            # It only asks: kernels of the default stream are no business of this program.
+            asked = [ints(size * MIB) for size in (3, 9, 27)]
+            del asked
+            if standin:
+                time.sleep(0.001)
+    over.set()
+    [thread.join(50) for thread in [*threads, capturing]]
+    torch.cuda.synchronize()
+
+
+A, B, C, D, E = (torch.cuda.Stream() for _ in range(5))
+counts = []
+for flags, own in ((NONBLOCKING, torch.cuda.default_stream()), (BLOCKING, E)):
+    before = captures[0]
+    phase(flags, own)
+    counts.append(captures[0] - before)
 bad = sum(int(w) for w in wrongs)
-done(not problems and bad == 0, problems[0] if problems else f"{captures[0]} captures whole, {bad} wrong elements, lent {counters(g).get('gapless.pages_lent')}")
+text = problems[0] if problems else f"{counts} captures whole, {bad} wrong elements, lent {counters(g).get('gapless.pages_lent')}"
+done(not problems and bad == 0 and min(counts) > 0, text)
