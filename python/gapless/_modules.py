@@ -101,7 +101,8 @@ class ModuleNames:
         return [place.path for place in self._places.values()]
 
     def remove(self) -> None:
-        """Takes the names off. Another call has no effect."""
+        """Takes the names off; where a recording names all models, this one has its own name again. Another call has no
+        effect."""
         with _lock:
             _forget(self)
 

@@ -483,6 +483,8 @@ CASES = {
         third.remove()
         """,
         {"first.0": 3, "third.0": 3, "": 3},
+        # Where all models are named, a model without a name of the program's has its own again.
+        {"first.0": 3, "Sequential.0": 3, "third.0": 3},
     ),
     "copied": (
         """
@@ -564,6 +566,7 @@ def results(bench, tmp_path_factory):
 @pytest.mark.parametrize("recorder", RECORDERS)
 @pytest.mark.parametrize("case", CASES)
 def test_each_module_has_what_it_kept(real, command, results, case, recorder, device):
-    expected = dict(CASES[case][1])
+    # Some have other figures where all models are named, which the flight recorder does.
+    expected = dict(CASES[case][1 if recorder == "native" else -1])
     outside = expected.pop("", 0)
     assert results(command, recorder, device, case) == (folded(expected), outside)
