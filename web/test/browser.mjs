@@ -24,8 +24,11 @@ export function subject() {
   return { html, report: JSON.parse(readFileSync(json, "utf8")) };
 }
 
+/** A step that takes longer hangs: a machine that does other work too takes minutes for what takes a second alone. */
+const PATIENCE = 600_000;
+
 export async function launch() {
-  return chromium.launch({
+  const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
     args: [
       "--no-sandbox",
@@ -38,6 +41,13 @@ export async function launch() {
       "--disable-sync",
     ],
   });
+  const make = browser.newContext.bind(browser);
+  browser.newContext = async (options) => {
+    const context = await make(options);
+    context.setDefaultTimeout(PATIENCE);
+    return context;
+  };
+  return browser;
 }
 
 /** Opens `html`; `said` collects what the page must never do: console errors, exceptions, requests. */
@@ -53,7 +63,7 @@ export async function open(browser, html, hash, options = {}) {
     if (!request.url().startsWith("file://") && !request.url().startsWith("data:")) said.push(`request: ${request.url()}`);
   });
   await page.goto(`file://${html}${hash ? `#${hash}` : ""}`);
-  await page.waitForFunction(() => document.documentElement.dataset.ready !== undefined, null, { timeout: 120_000 });
+  await page.waitForFunction(() => document.documentElement.dataset.ready !== undefined);
   return { page, said, context };
 }
 

@@ -33,7 +33,7 @@ async function give(page, path) {
     window.oldHeader = document.querySelector("header");
   });
   await page.locator("#open-file").setInputFiles(path);
-  await page.waitForFunction(() => !document.getElementById("open-failed").hidden || (document.querySelector("header") !== window.oldHeader && (document.documentElement.dataset.ready !== undefined || !document.querySelector(".failed").hidden)), null, { timeout: 60_000 });
+  await page.waitForFunction(() => !document.getElementById("open-failed").hidden || (document.querySelector("header") !== window.oldHeader && (document.documentElement.dataset.ready !== undefined || !document.querySelector(".failed").hidden)));
   const failed = page.locator("#open-failed");
   return (await failed.isVisible()) ? (await failed.textContent()).replace(/×$/, "") : "";
 }

@@ -275,7 +275,6 @@ for (const renderer of ["webgl2", "canvas"]) {
             return text.startsWith(`${all} reserved`) && text.endsWith(`${free} free`);
           },
           [bytes(figures.reserved), bytes(losses.external)],
-          { timeout: 10_000 },
         );
       }
       const before = await state(page, "cursor");

@@ -135,8 +135,8 @@ const find = (page, word) =>
     const field = document.querySelector(".search input");
     field.value = text;
     field.dispatchEvent(new Event("input"));
-    for (let wait = 0; wait < 300 && window.gapless.query !== text.trim(); wait++) await new Promise((done) => setTimeout(done, 20));
-    return { ...window.gapless.found, query: window.gapless.query };
+    while (window.gapless.query !== text.trim()) await new Promise((done) => setTimeout(done, 20));
+    return window.gapless.found;
   }, word);
 
 test("search finds whatever words the page shows", async () => {
@@ -152,7 +152,6 @@ test("search finds whatever words the page shows", async () => {
       const few = (list) => [...new Set(list)].slice(0, 6).concat([...new Set(list)].slice(-3));
       return [
         "stream 0",
-        "step 1",
         ...[...document.querySelectorAll("button.key")].filter((key) => !key.textContent.endsWith(" 0 B") && !/ ?0 B$/.test(key.querySelector(".amount").textContent.replace(/[\d.]*[1-9][\d.]* /, "x"))).map((key) => key.dataset.kind),
         ...few(texts(".flame > button > span")),
         ...few(texts(".where .inner")),
@@ -166,6 +165,8 @@ test("search finds whatever words the page shows", async () => {
         ...few(texts(".stack > li > span")),
       ].filter((word) => word && word !== "all");
     });
+    // A run without steps has no step to search.
+    if (reportOf(pageOf(name)).devices[0].steps.count > 1) words.push("step 1");
     const byModule = page.locator('.choice[aria-label="Colour"] button[data-value="module"]');
     if (await byModule.count()) await byModule.click();
     words.push(...(await page.locator(".legend .key > span:not(.amount)").allTextContents()).filter((text) => text.includes("/")));
@@ -175,9 +176,7 @@ test("search finds whatever words the page shows", async () => {
     for (const word of new Set(words)) {
       // Events of segments name no allocation.
       if (/^(expandable )?segment at/.test(word) && !word.includes("0x")) continue;
-      const { count, query } = await find(page, word);
-      assert.equal(query, word.trim());
-      assert.ok(count > 0, `${name}: "${word}" is on the page, and is not found`);
+      assert.ok((await find(page, word)).count > 0, `${name}: "${word}" is on the page, and is not found`);
     }
     assert.equal((await find(page, "no such thing anywhere")).count, 0);
     await context.close();
