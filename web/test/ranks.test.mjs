@@ -25,6 +25,10 @@ before(async () => {
 });
 after(() => browser?.close());
 
+/** Tables that are on the page, and not in sight at any scroll. */
+const hiddenTables = (page) =>
+  page.locator("main table").evaluateAll((all) => all.filter((table) => !table.closest("details:not([open])") && !table.checkVisibility()).map((table) => table.textContent.slice(0, 60)));
+
 const opened = async (options) => {
   const all = await open(browser, html, "", options);
   await all.page.waitForFunction(() => document.documentElement.dataset.ranks !== undefined && window.gapless.resting);
@@ -138,6 +142,7 @@ test("the page of two runs agrees with its JSON, and its flame graph zooms and i
   await page.fill(".flame-bar input", "remember");
   assert.ok((await page.locator(".flame button.hit").count()) > 0, "the planted leak is found by its function");
   assert.equal(await page.locator("path.run").count(), 4, "two curves of each run");
+  assert.deepEqual(await hiddenTables(page), []);
   assert.deepEqual(said, []);
   await context.close();
 });
@@ -163,6 +168,7 @@ test("the page of two runs of many ranks agrees with its JSON, and shows the ran
     assert.ok((await page.locator(".flame button.hit").count()) > 0, "the leak is found by its function");
     await page.locator(".more summary").click();
     assert.ok((await page.locator(".more tbody tr").count()) > 0);
+    assert.deepEqual(await hiddenTables(page), []);
     assert.deepEqual(said, []);
     await context.close();
   }
