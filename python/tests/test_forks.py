@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
-import ctypes, faulthandler, gc, os, signal, sys, tempfile, threading
+import ctypes, faulthandler, gc, itertools, os, signal, sys, tempfile, threading, time
 import torch
 import gapless
 
@@ -29,7 +29,8 @@ gapless.sleep("weights"); gapless.wake("weights")
 with gapless.budget("64MiB", tag="part"):
     held.append(tensor(MIB))
 cache = gapless.elastic((64, MIB), torch.uint8)
-cache.grow(8)
+cache.grow(40)
+cache.shrink(40)
 offer = gapless.share({"w": tensor(4 * MIB)})
 sent = held[2].untyped_storage()._share_cuda_()
 handle = gapless.on_pressure(lambda pressure: 0)
@@ -95,10 +96,15 @@ def place(at):
     size = lib.gapless_lock_place(ctypes.c_size_t(at), room, ctypes.c_size_t(300))
     return room.raw[:size].decode()
 
-count = 0
-while place(count):
-    count += 1
-places = [place(at) for at in range(count)]
+def known():
+    return list(itertools.takewhile(bool, map(place, itertools.count())))
+
+# The pages that the elastic tensor gave up wait in a thread of their own.
+end = time.monotonic() + 20
+while not any("queued.rs" in text for text in known()) and time.monotonic() < end:
+    time.sleep(0.01)
+places = known()
+count = len(places)
 print("\\n".join("lock " + text for text in places))
 ENDS = [lambda: libc.exit(0), lambda: os._exit(0)]
 

@@ -19,7 +19,7 @@ def free_files(count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     if count is None:
         return
-    most = max(int(name) for name in os.listdir("/proc/self/fd")) + 20
+    most = max(int(name) for name in os.listdir("/proc/self/fd")) + 20 + count
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     filled = []
     while True:
