@@ -355,6 +355,7 @@ def _install(torch: Any) -> None:
         _original = torch.nn.Module.__call__
         _wrapper = _wrap(torch, _original)
         _module_blocks.watch(torch)
+        _watch_backward(torch)
     torch.nn.Module.__call__ = _wrapper
     _tell_dynamo(_original, _wrapper)
 
@@ -518,6 +519,28 @@ def _hook(place: Optional[Place]) -> Callable[[Any], None]:
             _tell(state, place)
 
     return backward
+
+
+def _watch_backward(torch: Any) -> None:
+    """A backward pass that fails calls nothing back: the thread that began it is marked as before."""
+    run = getattr(torch.autograd, "_engine_run_backward", None)
+    if run is None:
+        # Of another release: the next call of a module finds that the pass is over.
+        return
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        state = _local.state
+        task, place = state.task, state.place
+        try:
+            return run(*args, **kwargs)
+        except BaseException:
+            state.task = task
+            if state.place is not place:
+                state.place = place
+                _tell(state, place)
+            raise
+
+    torch.autograd._engine_run_backward = functools.update_wrapper(backward, run)
 
 
 def _enter_task(state: _State, task: int) -> None:

@@ -62,6 +62,9 @@ def train(model, x=None):
 def named(name, model):
     gapless.name_modules(model, name=name)
     return model
+
+# A checkpoint whose forward pass begins with CUDA is refused by torch.
+torch.cuda.init()
 """
 
 # A program for each case, and the MiB of each path; "" is what is outside of all modules.
@@ -258,6 +261,7 @@ CASES = {
         Layer()(entry())
         """,
         {"stranger.0": 3, "": 1},
+        {"stranger.0": 3, "Layer": 1},
     ),
     "generator": (
         """
