@@ -521,8 +521,8 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
             code: "unknown-actions",
             text: format!(
                 "{} of a kind that this version does not know {} left out, the first {name:?}",
-                plural(unknown as u64, "event"),
-                verb(unknown as u64, "was", "were")
+                plural(unknown, "event"),
+                verb(unknown, "was", "were")
             ),
         });
     }

@@ -69,7 +69,7 @@ pub(crate) fn note(host: &HostMemory) -> Note {
             "pinned host memory, apart from the figures of the devices: {} held at the end in {}, {} of it \
              in use; at most {} were held and {} in use",
             host.held,
-            plural(host.blocks as u64, "block"),
+            plural(host.blocks, "block"),
             host.in_use,
             host.peak_held,
             host.peak_in_use

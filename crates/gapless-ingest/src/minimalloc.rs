@@ -66,8 +66,8 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
             code: "gaps-left-out",
             text: format!(
                 "{} with gaps in the lifetime {} as alive all through",
-                plural(with_gaps as u64, "buffer"),
-                verb(with_gaps as u64, "counts", "count")
+                plural(with_gaps, "buffer"),
+                verb(with_gaps, "counts", "count")
             ),
         });
     }

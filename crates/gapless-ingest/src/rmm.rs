@@ -80,7 +80,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
             code: "free-bytes-unknown",
             text: format!(
                 "{} failed; RMM does not log how much was free then",
-                plural(failures as u64, "allocation")
+                plural(failures, "allocation")
             ),
         });
     }

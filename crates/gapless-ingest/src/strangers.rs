@@ -134,7 +134,7 @@ fn json(head: &[u8]) -> Option<(&'static str, &'static str)> {
     // `export_memory_timeline` writes a list of times and a list of lists of sizes.
     let is_list_of_lists = text.starts_with(b"[") && text[1..].trim_ascii_start().starts_with(b"[");
     let is_number = |text: &[u8]| text.trim_ascii_start().first().is_some_and(u8::is_ascii_digit);
-    let inner = text.iter().position(|b| b.is_ascii_digit());
+    let inner = text.iter().position(u8::is_ascii_digit);
     if is_list_of_lists
         && inner
             .is_some_and(|at| text[..at].iter().all(|b| b" [\n\r\t".contains(b)) && is_number(&text[at..]))

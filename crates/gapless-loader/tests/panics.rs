@@ -35,7 +35,7 @@ fn one_loading() {
         Ok("card") => card(&catalogue, 3, true),
         _ => host(&catalogue, 3),
     };
-    let error = result.err().expect("it panics");
+    let error = result.expect_err("it panics");
     assert!(
         matches!(&error, LoadError::Panicked(text) if text.contains("a test asked for a panic of load")),
         "{error}"

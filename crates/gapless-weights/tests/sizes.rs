@@ -139,7 +139,7 @@ fn every_pair_of_sizes_around_a_chunk_is_encoded_as_each_alone() {
         let small = [1, 64, 1000, 1024];
         let large = [chunk - 64, chunk - 1, chunk, chunk + 1];
         let case = |count: usize| -> Case {
-            let content = if count % 2 == 0 { Content::Weights } else { Content::Sparse };
+            let content = if count.is_multiple_of(2) { Content::Weights } else { Content::Sparse };
             let values = values(kind, content, count, 2);
             let chunk = fresh(kind, &values);
             (values, chunk)

@@ -46,7 +46,12 @@ pub(crate) fn print(error: &anyhow::Error) {
 /// Tells of a panic, of whichever thread: the command ends with it, and with exit code 101.
 pub(crate) fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
-    let message = info.payload_as_str().unwrap_or("no message");
+    let payload = info.payload();
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let message = text.unwrap_or("no message");
     let thread = std::thread::current();
     let of = thread.name().filter(|name| *name != "main").map_or(String::new(), |name| format!(" ({name})"));
     let help =

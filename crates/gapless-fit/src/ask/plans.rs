@@ -237,8 +237,8 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     let simulated = if plans.simulated > 0 {
         format!(
             "{} {} simulated from beginning to end; ",
-            plural(plans.simulated as u64, "run"),
-            verb(plans.simulated as u64, "was", "were")
+            plural(plans.simulated, "run"),
+            verb(plans.simulated, "was", "were")
         )
     } else {
         String::new()
@@ -252,7 +252,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         "{simulated}of {}, the search priced {}; it left out {} whose weights and optimizer state, or whose \
          smaller batch, already do not fit, {} that cost more before anything is recomputed, and {} that another one \
          covers; {nothing}",
-        plural(c.points as u64, "configuration"),
+        plural(c.points, "configuration"),
         c.examined,
         c.by_memory,
         c.by_cost,

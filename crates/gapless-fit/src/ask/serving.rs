@@ -103,7 +103,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     Ok(Plans {
         title,
         keeps_recipe,
-        proof: format!("{} looked at, none left out; {nothing}", plural(examined as u64, "configuration")),
+        proof: format!("{} looked at, none left out; {nothing}", plural(examined, "configuration")),
         notes,
         least_needed: if rows.is_empty() {
             needed(&served)

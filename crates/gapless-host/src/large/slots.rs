@@ -67,7 +67,7 @@ pub struct Slots {
 /// The length that a buffer of `len` granules gets: eight steps for each doubling, so that the next one fits.
 #[must_use]
 pub fn rounded(len: u32) -> u32 {
-    if len > MOST || len < 16 {
+    if !(16..=MOST).contains(&len) {
         return len;
     }
     len.next_multiple_of(1 << (len.ilog2() - 3))

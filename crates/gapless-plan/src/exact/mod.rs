@@ -66,7 +66,7 @@ impl<'a> Restarts<'a> {
             let builder = std::thread::Builder::new().stack_size(search.len() * STACK_PER_BUFFER);
             let thread = builder.spawn_scoped(scope, || search.run(order, seed, budget, stop));
             // Without a thread to be had there is no answer; a panic of it is one of ours.
-            let joined = thread.ok().map(|thread| thread.join());
+            let joined = thread.ok().map(std::thread::ScopedJoinHandle::join);
             joined.map_or(Answer::Unknown, |run| run.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }

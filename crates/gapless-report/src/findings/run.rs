@@ -24,7 +24,7 @@ fn growth(c: &Context<'_>) -> Option<Finding> {
     let headline = format!(
         "live bytes grow by {per_step} a step: {} kept over {}",
         bytes(total),
-        plural(growth.steps as u64, "step")
+        plural(growth.steps, "step")
     );
     let mut finding = c.finding("GAP201", Severity::Warning, total, headline);
     for grower in growth.growers.iter().take(4) {
@@ -57,7 +57,7 @@ fn slow_growth(c: &Context<'_>) -> Option<Finding> {
             .evidence(format!(
                 "{} over {}, most by {}",
                 bytes(total),
-                plural(growth.steps as u64, "step"),
+                plural(growth.steps, "step"),
                 growth.growers[0].label
             ))
             .help("harmless for a short run; kept loss tensors look like this (log loss.item() instead)"),

@@ -372,7 +372,7 @@ fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
                 "{} would take {}; {}, no trial run",
                 found.batch + 1,
                 found.next,
-                plural(found.looked_at as u64, "simulation")
+                plural(found.looked_at, "simulation")
             );
             paragraph(out, &lead, "    ", &aside, DIM);
         }

@@ -269,7 +269,7 @@ pub(super) fn steps(out: &mut String, d: &DeviceReport) {
         let _ = writeln!(
             out,
             "    {DIM}live bytes at step ends: {sign}{slope} a step over {}{RESET}",
-            plural(growth.steps as u64, "step")
+            plural(growth.steps, "step")
         );
     }
 }

@@ -421,8 +421,8 @@ impl Builder {
                 code: "gtrace-newer",
                 text: format!(
                     "{} of kinds that this build does not know {} left out",
-                    plural(self.skipped as u64, "block"),
-                    verb(self.skipped as u64, "was", "were")
+                    plural(self.skipped, "block"),
+                    verb(self.skipped, "was", "were")
                 ),
             });
         }

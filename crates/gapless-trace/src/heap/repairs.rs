@@ -35,7 +35,7 @@ impl Repairs {
             let mut text = format!(
                 "the recording begins with {held} in {} already held; they were rebuilt from the \
                  final segments, and peaks before the recording are not known",
-                plural(history.preexisting as u64, "allocation")
+                plural(u64::from(history.preexisting), "allocation")
             );
             if seen > 0 {
                 text += &format!(
@@ -51,7 +51,7 @@ impl Repairs {
                 format!(
                     "the recording begins again {} at the addresses of its first events: what was held \
                      before is taken as released there",
-                    plural(self.restarts as u64, "time")
+                    plural(u64::from(self.restarts), "time")
                 ),
             );
         }
@@ -60,8 +60,8 @@ impl Repairs {
                 "segment-frees-missing",
                 format!(
                     "{} {} taken again without a recorded release; the release is taken as implied",
-                    plural(self.implied_segment_frees as u64, "segment"),
-                    verb(self.implied_segment_frees as u64, "was", "were")
+                    plural(u64::from(self.implied_segment_frees), "segment"),
+                    verb(u64::from(self.implied_segment_frees), "was", "were")
                 ),
             );
         }
@@ -70,8 +70,8 @@ impl Repairs {
                 "blocks-trimmed",
                 format!(
                     "{} {} smaller than the recorded settings say (were they changed during the run?)",
-                    plural(self.trimmed_blocks as u64, "block"),
-                    verb(self.trimmed_blocks as u64, "was", "were")
+                    plural(u64::from(self.trimmed_blocks), "block"),
+                    verb(u64::from(self.trimmed_blocks), "was", "were")
                 ),
             );
         }
@@ -81,8 +81,8 @@ impl Repairs {
                 format!(
                     "{} of the final snapshot {} from what the events lead to: figures \
                      may be off by their sizes",
-                    plural(self.final_differences as u64, "block"),
-                    verb(self.final_differences as u64, "differs", "differ")
+                    plural(u64::from(self.final_differences), "block"),
+                    verb(u64::from(self.final_differences), "differs", "differ")
                 ),
             );
         }

@@ -97,7 +97,7 @@ pub(crate) fn file(seed: u64) -> Vec<u8> {
         let shape = match rng.below(4) {
             0 if count == 1 => String::new(),
             1 => format!("1,{count}"),
-            2 if count % 4 == 0 => format!("4,{}", count / 4),
+            2 if count.is_multiple_of(4) => format!("4,{}", count / 4),
             _ => format!("{count}"),
         };
         let bytes = count * bits / 8;

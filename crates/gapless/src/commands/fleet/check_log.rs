@@ -25,15 +25,11 @@ pub(super) fn run(args: &CheckLogArgs) -> Result<Answer> {
             let total: u64 = nodes.iter().map(|node| u64::from(node.gpus)).sum();
             let unproven = match checked.unproven {
                 0 => String::new(),
-                n => format!(
-                    "; {} of gangs {} not proven",
-                    plural(n as u64, "failure"),
-                    verb(n as u64, "is", "are")
-                ),
+                n => format!("; {} of gangs {} not proven", plural(n, "failure"), verb(n, "is", "are")),
             };
             let text = format!(
                 "the log is right: {}, {} placed, {} failed, {} moved, {:.3} of {total} GPUs allocated{unproven}\n",
-                plural(checked.arrivals as u64, "arrival"),
+                plural(checked.arrivals, "arrival"),
                 checked.placed,
                 checked.failed,
                 checked.moved,

@@ -116,7 +116,7 @@ mod tests {
         let mut screen = Buffer::empty(Rect::new(0, 0, 12, 1));
         screen.set_string(0, 0, "▂▇ ±2 · a→b…", ratatui::style::Style::default());
         in_ascii(&mut screen);
-        let line: String = screen.content.iter().map(|cell| cell.symbol()).collect();
+        let line: String = screen.content.iter().map(ratatui::buffer::Cell::symbol).collect();
         assert_eq!(line, ":% +2 - a-b~");
     }
 }
