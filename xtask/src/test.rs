@@ -92,8 +92,8 @@ fn rust(skips: &mut Skips) -> Result<()> {
     shell::watch(tests, skips)
 }
 
-/// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool with its fixes
-/// taken out one by one, and the fleet's server and client over TLS.
+/// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool with its
+/// fixes taken out one by one, and the fleet's server and client over TLS.
 fn builds(skips: &mut Skips) -> Result<()> {
     let all = [
         ("gapless-pool", "shuttle", "interleavings"),

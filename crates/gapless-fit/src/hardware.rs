@@ -174,8 +174,8 @@ impl UnknownGpu {
     }
 }
 
-/// A device by its name, as people or drivers write it: `RTX 4090`, `NVIDIA A100-SXM4-80GB`. A name that several devices
-/// go by, or none, is an error: the memory of another card would be a wrong answer.
+/// A device by its name, as people or drivers write it: `RTX 4090`, `NVIDIA A100-SXM4-80GB`. A name that several
+/// devices go by, or none, is an error: the memory of another card would be a wrong answer.
 pub fn find(name: &str) -> Result<&'static Gpu, UnknownGpu> {
     let asked = plain(name);
     let known = |wanted: &str| GPUS.iter().find(|gpu| plain(gpu.name) == wanted);

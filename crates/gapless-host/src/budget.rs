@@ -331,7 +331,8 @@ fn empty(shared: &Shared, slot: &Slot) {
     slot.pid.store(0, Ordering::Release);
 }
 
-/// A limit in bytes from `8589934592`, `8GiB`, `1.5g` (binary), `8GB` (decimal), or `auto`: 90 % of what the cgroup or the machine has.
+/// A limit in bytes from `8589934592`, `8GiB`, `1.5g` (binary), `8GB` (decimal), or `auto`: 90 % of what the cgroup or
+/// the machine has.
 ///
 /// # Errors
 /// What is wrong with the text.

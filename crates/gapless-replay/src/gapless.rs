@@ -64,8 +64,10 @@ impl Gapless {
         to.allocations = from.allocations;
         to.allocated = from.allocated;
         to.requested = from.requested;
-        to.active_blocks = from.active_blocks;
-        to.active = from.active;
+        // What returns to the stream that lent it is free, as in the statistics of a live run.
+        let shown = self.pool.stats_shown();
+        to.active_blocks = shown.active_blocks;
+        to.active = shown.active;
         to.reserved = from.reserved;
         to.device_allocs = from.device_allocs + from.windows_made;
         to.device_frees = from.device_frees;

@@ -75,7 +75,8 @@ fn recorded_runs_finish_under_a_limit_next_to_their_live_bytes() {
 /// Nine streams, each with pages that are used in part.
 #[test]
 fn a_run_of_many_streams_holds_little_more() {
-    check("multistream", &recorded("multistream"), 102_900, 10_500);
+    // Lent memory returns at the borrower's next request, since only then is it known that no work uses it.
+    check("multistream", &recorded("multistream"), 104_300, 10_500);
 }
 
 #[test]

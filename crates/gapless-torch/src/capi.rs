@@ -167,8 +167,8 @@ pub extern "C" fn gapless_mem_set_limit(device: i32, bytes: u64) -> i32 {
     }))
 }
 
-/// Where the lock number `at` of this library was made, as `file:line`, for tests that fork while it is held. The length
-/// of the text, 0 where there is no such lock.
+/// Where the lock number `at` of this library was made, as `file:line`, for tests that fork while it is held. The
+/// length of the text, 0 where there is no such lock.
 ///
 /// # Safety
 /// `out` is valid for `room` writes.

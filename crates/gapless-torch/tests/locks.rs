@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Locks of the standard library that are fine: what is behind them is never reached in a forked child, or lives as long
-/// as one call of the thread that could fork.
+/// Locks of the standard library that are fine: what is behind them is never reached in a forked child, or lives as
+/// long as one call of the thread that could fork.
 const FINE: [(&str, &str); 2] = [
     ("regions/packed.rs", "sync::"), // of one call, for the threads that it waits for
     ("locks/", ""),                  // the locks themselves

@@ -1,6 +1,6 @@
 //! The named scopes of a run as intervals of time, and the path of scopes that is open at an instant: what profilers
-//! and `record_function` mark, modules and phases mostly. Ranges that `gapless.name_modules()` makes are notes on blocks
-//! instead ([`crate::block_notes`]).
+//! and `record_function` mark, modules and phases mostly. Ranges that `gapless.name_modules()` makes are notes on
+//! blocks instead ([`crate::block_notes`]).
 
 use crate::block_notes::MODULE;
 use crate::strings::StringId;

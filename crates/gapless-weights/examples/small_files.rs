@@ -1,5 +1,5 @@
-//! small_files COUNT [FIRST]: packs, checks and unpacks made files of small tensors, each with another number of threads,
-//! and compares the bytes. Prints what was done; a hang, a panic or another byte ends it with exit code 1.
+//! small_files COUNT [FIRST]: packs, checks and unpacks made files of small tensors, each with another number of
+//! threads, and compares the bytes. Prints what was done; a hang, a panic or another byte ends it with exit code 1.
 
 #[path = "../tests/made/small.rs"]
 mod small;

@@ -52,8 +52,8 @@ pub fn read(path: &Path) -> Result<Folder> {
 }
 
 /// Looks through a folder and the folders in it, as pipelines of several models have them. All files that are not
-/// shards are `others`, whatever their size. Left out: hidden folders (`.git`, `.cache`), and what is neither a file nor
-/// a folder.
+/// shards are `others`, whatever their size. Left out: hidden folders (`.git`, `.cache`), and what is neither a file
+/// nor a folder.
 pub fn read_tree(path: &Path) -> Result<Folder> {
     if is_cache(path) {
         return none(path);

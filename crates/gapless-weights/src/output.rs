@@ -12,8 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place between two changes of the disk. Where debug assertions are on, `GAPLESS_TEST_KILL=7` ends the process at the
-/// eighth, as a kill does: the tests try all.
+/// A place between two changes of the disk. Where debug assertions are on, `GAPLESS_TEST_KILL=7` ends the process at
+/// the eighth, as a kill does: the tests try all.
 pub(crate) fn boundary() {
     #[cfg(debug_assertions)]
     {

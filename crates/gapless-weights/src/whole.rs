@@ -1,7 +1,7 @@
 //! Whether the files of a folder belong together: shards of one save and no other, and all that a command was to write.
 //!
-//! A save of several files gives each of them, and the index, the metadata key `gapless_save`: a text that no other save
-//! has, and behind a `/` the number of files. Other programs' files do not have it. `pack` and `unpack` leave the
+//! A save of several files gives each of them, and the index, the metadata key `gapless_save`: a text that no other
+//! save has, and behind a `/` the number of files. Other programs' files do not have it. `pack` and `unpack` leave the
 //! metadata alone, so the folders that they write to say that they are unfinished until they are not.
 
 use crate::error::{Error, Result};

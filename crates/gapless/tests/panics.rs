@@ -1,5 +1,5 @@
-//! A panic in any worker of any pipeline ends the command: at once, with its message and exit code 101, and with nothing
-//! half-written. Development builds panic where `GAPLESS_TEST_PANIC` says (`gapless-threads`).
+//! A panic in any worker of any pipeline ends the command: at once, with its message and exit code 101, and with
+//! nothing half-written. Development builds panic where `GAPLESS_TEST_PANIC` says (`gapless-threads`).
 
 mod support;
 

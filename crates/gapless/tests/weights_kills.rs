@@ -1,6 +1,6 @@
-//! A command of `gapless weights` that is killed, wherever: what it was to write loads as the old model, as the new one,
-//! or not at all, with an error that says so; and the same command, run again, ends what it began. Development builds
-//! end where `GAPLESS_TEST_KILL` says.
+//! A command of `gapless weights` that is killed, wherever: what it was to write loads as the old model, as the new
+//! one, or not at all, with an error that says so; and the same command, run again, ends what it began. Development
+//! builds end where `GAPLESS_TEST_KILL` says.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! What a user's first build costs: CPU seconds of a clean `cargo build --release` crate by crate, of `pip wheel .` after
-//! it, and the sizes of what they make. `cargo xtask bench build COMMIT` builds that commit in the same run for a ratio.
+//! What a user's first build costs: CPU seconds of a clean `cargo build --release` crate by crate, of `pip wheel .`
+//! after it, and the sizes of what they make. `cargo xtask bench build COMMIT` builds that commit in the same run for a
+//! ratio.
 
 use crate::shell::{self, command};
 use crate::tools;

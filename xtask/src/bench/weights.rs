@@ -4,11 +4,10 @@
 //! `unpack` (`FILES=n`), and loads to host memory beside their peers.
 //!
 //! Data: Gaussian tensors, and trained weights that packages of the registry ship; some of them are set aside.
-//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables and `ONLY=small-files`
-//! all but those, `PAGES=huge` gives ours and the
-//! peers huge pages for all memory that glibc allocates. On each set ours runs first,
-//! then the peers: on a machine with other load the quotients are a hint at best. memcpy is measured twice, and the
-//! quotient of its two lines is noise.
+//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables and `ONLY=small-files` all but
+//! those, `PAGES=huge` gives ours and the peers huge pages for all memory that glibc allocates. On each set ours runs
+//! first, then the peers: on a machine with other load the quotients are a hint at best. memcpy is measured twice, and
+//! the quotient of its two lines is noise.
 
 use crate::shell::{self, command};
 use crate::tools;

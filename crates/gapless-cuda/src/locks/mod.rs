@@ -1,9 +1,10 @@
 //! Locks, signals and values set once that a forked child never waits for.
 //!
-//! A child has only the thread that forked. A lock that another thread of the parent held at that moment is never opened
-//! in the child, and an exit handler, a free or a question about memory would wait for it for ever. So each lock notes
-//! in which process it was taken ([`generation`]). Where a child finds one that was taken before it was forked, it takes
-//! the lock and begins with a fresh value: the old one may be half changed, so it is left as it is and never looked at.
+//! A child has only the thread that forked. A lock that another thread of the parent held at that moment is never
+//! opened in the child, and an exit handler, a free or a question about memory would wait for it for ever. So each lock
+//! notes in which process it was taken ([`generation`]). Where a child finds one that was taken before it was forked,
+//! it takes the lock and begins with a fresh value: the old one may be half changed, so it is left as it is and never
+//! looked at.
 //!
 //! The standard library's locks and its `OnceLock` know nothing of forks. This crate and the library that PyTorch loads
 //! use these instead, and a test of that library looks for the others.

@@ -1,8 +1,8 @@
 //! Which module of a model a thread runs, for the recording: `gapless.name_modules()` in Python says so.
 //!
 //! A thread has a cell, whose address Python asks for once; while a module runs its number stands there. It costs a
-//! request one read of the thread's own memory, and Python no call. Names of numbers are told before they are used. What
-//! a module owns whoever allocated it, such as its parameters, is told by address.
+//! request one read of the thread's own memory, and Python no call. Names of numbers are told before they are used.
+//! What a module owns whoever allocated it, such as its parameters, is told by address.
 
 use super::on;
 use crate::hooks::guarded;

@@ -1,8 +1,8 @@
 //! A connection between two processes: every wait on it ends, at the latest, after the patience that it was made with,
 //! and goes on after a signal.
 //!
-//! The socket does not block, and `poll` is the one call that waits. A signal interrupts `poll` whatever its handler was
-//! installed with, so what is left of the patience is computed anew each time.
+//! The socket does not block, and `poll` is the one call that waits. A signal interrupts `poll` whatever its handler
+//! was installed with, so what is left of the patience is computed anew each time.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

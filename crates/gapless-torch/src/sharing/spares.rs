@@ -1,8 +1,8 @@
 //! Descriptors that are held so that a process that has used up all others can still answer its readers: one for a
 //! reader's connection, one for a page or a look at the reader.
 //!
-//! A program may close files that it did not open, and open its own under their numbers. So each spare is a file that no
-//! one else has, and is looked at before it is closed.
+//! A program may close files that it did not open, and open its own under their numbers. So each spare is a file that
+//! no one else has, and is looked at before it is closed.
 
 use std::fs::{File, Metadata};
 use std::io;

@@ -41,8 +41,8 @@ const LIST_BYTES: i64 = 128 << 10;
 pub const MIDDLE_BYTES: i64 = 4 << 20;
 const MIDDLE_LIST: i64 = 768 << 10;
 
-/// What the second word of a free object says: that it is free. It differs for each object and each run of a program, so
-/// nothing that a program writes there by itself is equal to it.
+/// What the second word of a free object says: that it is free. It differs for each object and each run of a program,
+/// so nothing that a program writes there by itself is equal to it.
 #[inline(always)]
 fn mark(block: *mut u8) -> usize {
     static SPOT: u8 = 0;

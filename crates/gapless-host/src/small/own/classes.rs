@@ -1,5 +1,5 @@
-//! Sizes of small objects: multiples of 16 up to 256, then eight steps for each doubling up to 256 KiB. An object wastes
-//! at most 15 bytes, or an eighth.
+//! Sizes of small objects: multiples of 16 up to 256, then eight steps for each doubling up to 256 KiB. An object
+//! wastes at most 15 bytes, or an eighth.
 
 /// Objects are cut from whole slices of 16 KiB.
 pub const SLICE: usize = 16 << 10;
