@@ -5,12 +5,12 @@
  * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a
  *            synchronisation or device_complete, as in the bench without Python. Unlike there, recording or destroying
  *            an incomplete event is fine.
- * streams    A stream is a number; one that waits for the default stream has the bit BLOCKING. It can be captured into a
- *            graph, which remembers nothing.
- * captures   By the rules of a real driver (../live/capture_rules.py). An event that is recorded on a captured stream is
- *            that capture's: a question about it breaks the capture, and fails when that is over. Waiting for the
- *            context, and an event behind all its work, break every capture; work and events of the default stream break
- *            those of blocking streams. Frees, and the unloading of a module, wait and break nothing.
+ * streams    A stream is a number; one that waits for the default stream has the bit BLOCKING. It can be captured into
+ *            a graph, which remembers nothing.
+ * captures   By the rules of a real driver (../live/capture_rules.py). An event that is recorded on a captured stream
+ *            is that capture's: a question about it breaks the capture, and fails when that is over. Waiting for the
+ *            context, and an event behind all its work, break every capture; work and events of the default stream
+ *            break those of blocking streams. Frees, and the unloading of a module, wait and break nothing.
  * contents   Nothing is stored on the card: kernels and the runtime's copies do nothing, and what comes back from it is
  *            zeros. Only the driver's fills and copies (contents.c) meet bytes that are there, behind mapped addresses,
  *            as checked mode needs them.
@@ -40,11 +40,10 @@ int card_ask(device_event *event);
 int card_use_default(void);
 int card_blocking_captured(void);
 
-
-/* The bytes of a handle as a file that another process can map; -1 where there is none, or no descriptor for it. A new
- * descriptor. */
+/* The bytes of a handle as a file that another process can map; -1 where there is none, or no descriptor for it. The
+ * descriptor is new. */
 int contents_file(uint64_t handle);
-/* From now on the bytes of a handle are those of a file, whose descriptor stays the caller's and is not needed later. */
+/* From now on the bytes of a handle are those of a file. Its descriptor stays the caller's, and is not needed later. */
 void contents_adopt(uint64_t handle, int file, uint64_t size);
 
 /* The id of the capture that `stream` is in, 0 where there is none. */

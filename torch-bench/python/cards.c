@@ -1,5 +1,5 @@
-/* Several cards in one process (GAPLESS_CARDS), which reach each other where STANDIN_PEERS is set: whose memory is mapped
- * where, and which cards may use it. With one card nothing is noted.
+/* Several cards in one process (GAPLESS_CARDS), which reach each other where STANDIN_PEERS is set: whose memory is
+ * mapped where, and which cards may use it. With one card nothing is noted.
  *
  * With STANDIN_ADDRESSES a reserved range also takes as many addresses of the process, as a driver's does: a limit of
  * these (RLIMIT_AS) is met. */

@@ -104,7 +104,8 @@ int cudaGetDeviceProperties(char *out, int ordinal) {
     return SUCCESS;
 }
 
-/* cudaDeviceProp of CUDA 12, which the wheels of torch up to 2.10 are made for: 1032 bytes, of which torch reads these. */
+/* cudaDeviceProp of CUDA 12, which the wheels of torch up to 2.10 are made for: 1032 bytes, of which torch reads
+ * these. */
 int cudaGetDeviceProperties_v2(char *out, int ordinal) {
     char newer[1008];
     int failed = cudaGetDeviceProperties(newer, ordinal);

@@ -5,6 +5,7 @@ use crate::planner::AtOnce;
 use gapless_pool::blocks::State;
 use gapless_pool::{AllocError, Device, Options, Pool, PoolKey, SimDevice, StreamHandle};
 use gapless_trace::{Bytes, DeviceAddr, PoolId};
+use std::collections::BTreeSet;
 
 /// The allocator, with the addresses of a script's slots.
 #[derive(Debug)]
@@ -153,13 +154,16 @@ impl Allocator for Gapless {
         by_addr.sort_unstable();
         let slot_of =
             |addr: u64| by_addr.binary_search_by_key(&addr, |b| b.0).map_or(Slot::MAX, |at| by_addr[at].1);
+        let returning: BTreeSet<u64> = self.pool.returning_at().collect();
         let mut blocks: Vec<(Slot, DeviceAddr, Bytes)> = self
             .pool
             .allocations()
+            .filter(|(addr, ..)| !returning.contains(addr))
             .map(|(addr, size, _)| (slot_of(addr), DeviceAddr(addr), Bytes(size)))
             .collect();
         blocks.sort_unstable_by_key(|b| b.1);
-        let mut inventory = Inventory { blocks, ..Inventory::default() };
+        let active = blocks.iter().map(|b| b.2).sum();
+        let mut inventory = Inventory { blocks, active, ..Inventory::default() };
         for heap in self.pool.heaps() {
             for page in heap.pages().iter().filter(|p| p.handle.is_some()) {
                 inventory.segments += 1;
@@ -177,10 +181,7 @@ impl Allocator for Gapless {
                         inventory.holes += 1;
                         inventory.largest_hole = inventory.largest_hole.max(Bytes(block.size));
                     }
-                    State::Live => {
-                        inventory.active += Bytes(block.size);
-                    }
-                    State::Hole | State::Asleep | State::Closed => {}
+                    State::Live | State::Hole | State::Asleep | State::Closed => {}
                 }
             }
         }

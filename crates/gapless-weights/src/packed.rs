@@ -4,15 +4,15 @@
 //!
 //! * `gapless.format`: "1".
 //! * `gapless.header`: the original header, byte for byte, compressed with zstd, in base64.
-//! * `gapless.tensors`: JSON, for each tensor either `{"dtype": "BF16", "shape": [..], "codec": "GWS1", "sum": ".."}`, a
-//!   stream (see `stream`) and the XXH3 of its directory, or `{"xxh3": ".."}`, stored as it was, or
+//! * `gapless.tensors`: JSON, for each tensor either `{"dtype": "BF16", "shape": [..], "codec": "GWS1", "sum": ".."}`,
+//!   a stream (see `stream`) and the XXH3 of its directory, or `{"xxh3": ".."}`, stored as it was, or
 //!   `{"dtype": .., "shape": .., "same": "other"}`: its bytes are those of another tensor, and its own entry has none.
 //! * `gapless.sum`: the XXH3 of those two values, one after the other.
 //!
 //! So every byte that an unpacked file is made of has a checksum: chunks in their directory, directories and plain
 //! tensors in `gapless.tensors`, which also binds them to their names, and that in `gapless.sum`. The sums are not in
-//! the first files of format 1. Without `gapless.sum` a file is read by what else it says twice: the types and shapes of
-//! streams, and the original's metadata. Readers of that time leave the sums unread.
+//! the first files of format 1. Without `gapless.sum` a file is read by what else it says twice: the types and shapes
+//! of streams, and the original's metadata. Readers of that time leave the sums unread.
 //!
 //! Streams stand first, each on a boundary of 64 bytes; the others follow.
 

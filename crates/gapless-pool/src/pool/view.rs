@@ -152,11 +152,21 @@ impl<D: Device> Pool<D> {
         }
     }
 
+    /// Memory that a lane had lent and that its borrower gave back: free for callers, and not yet for other lanes.
+    fn returning(&self) -> impl Iterator<Item = &Allocation> + '_ {
+        self.fences.waiting().map(|id| self.allocation(id)).filter(|a| a.is_lent_only)
+    }
+
+    /// Where that is, in no order: callers have given it back, yet [`Pool::allocations`] has it.
+    pub fn returning_at(&self) -> impl Iterator<Item = u64> + '_ {
+        self.returning().map(|a| a.addr)
+    }
+
     /// The counters as PyTorch's own allocator has them: what returns from a stream that it was lent to is not active.
     /// They agree with the segments. Peaks are those of [`Pool::stats`].
     pub fn stats_shown(&self) -> Stats {
         let mut stats = self.stats;
-        for a in self.fences.waiting().map(|id| self.allocation(id)).filter(|a| a.is_lent_only) {
+        for a in self.returning() {
             let class = &mut stats.classes[a.place.class(a.size)];
             class.active_blocks.sub(1);
             class.active.sub(a.size);
