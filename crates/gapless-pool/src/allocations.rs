@@ -42,7 +42,9 @@ pub(crate) struct Allocation {
     pub(crate) uses: Vec<StreamHandle>,
     /// Events that must pass before it can be used again; only after it was given back.
     pub(crate) waits: u32,
-    /// It was given back, no other stream uses it, and it waits because its memory is another lane's.
+    /// It was given back, and waits for a turn of its lane (among other things): its memory is another lane's.
+    pub(crate) waits_for_turn: bool,
+    /// It was given back, no other stream uses it any more, and it waits because its memory is another lane's.
     pub(crate) is_lent_only: bool,
     /// The caller has noted something about it, which ends with it: see [`Pool::note`](crate::Pool::note).
     pub(crate) is_noted: bool,

@@ -156,6 +156,7 @@ impl Shard {
             place,
             uses: Vec::new(),
             waits: 0,
+            waits_for_turn: false,
             is_lent_only: false,
             is_noted: false,
             born,

@@ -116,7 +116,8 @@ fn many_threads_keep_the_invariants() {
         pool.device_mut().finish_all();
         pool.poll();
         pool.check().expect("a whole state");
-        let stats = pool.stats();
+        // Lent memory may be on its way back still.
+        let stats = pool.stats_shown();
         assert_eq!((stats.active.current, stats.allocated.current, stats.requested.current), (0, 0, 0));
         assert!(stats.allocated.peak <= stats.reserved.peak);
     });

@@ -25,6 +25,10 @@ fn pool(capacity: u64) -> Pool<SimDevice> {
     Pool::new(device, Options::default())
 }
 
+fn live_bytes(pool: &Pool<SimDevice>) -> u64 {
+    pool.live().map(|a| a.requested).sum()
+}
+
 fn sum(segments: &[SegmentView], state: BlockState) -> u64 {
     segments.iter().flat_map(|s| &s.blocks).filter(|b| b.state == state).map(|b| b.size).sum()
 }
@@ -121,7 +125,13 @@ fn segments_add_up_and_the_log_leads_to_them() {
         let mut completed = 0;
         for _ in 0..900 {
             match n.below(20) {
-                0 => pool.device_mut().finish_all(),
+                0 => {
+                    pool.device_mut().finish_all();
+                    pool.poll();
+                    let shown = pool.stats_shown();
+                    assert_eq!(shown.active.current, shown.allocated.current, "all work is done");
+                    assert_eq!(shown.requested.current, live_bytes(&pool), "all work is done");
+                }
                 1 if n.below(8) == 0 => drop(pool.trim()),
                 2 if !live.is_empty() => {
                     let at = n.below(live.len() as u64) as usize;

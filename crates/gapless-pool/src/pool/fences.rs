@@ -126,7 +126,9 @@ impl<D: Device> Pool<D> {
     /// Lent memory that its borrower gave back is free behind the borrower's next turn.
     pub(super) fn wait_for_turn(&mut self, id: AllocationId) {
         let lane = self.allocation(id).lane;
-        self.allocation_mut(id).waits += 1;
+        let allocation = self.allocation_mut(id);
+        allocation.waits += 1;
+        allocation.waits_for_turn = true;
         let of = &mut self.fences.lanes[lane.index()];
         of.waiting.push_back((of.open, id));
         self.lanes.shard_mut(lane).turn_is_wanted = true;
@@ -222,6 +224,7 @@ impl<D: Device> Pool<D> {
             && due <= fence
         {
             self.fences.lanes[lane.index()].waiting.pop_front();
+            self.allocation_mut(id).waits_for_turn = false;
             self.passed(id);
         }
         self.unmap_leaving();

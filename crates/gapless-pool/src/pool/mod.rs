@@ -413,28 +413,19 @@ impl<D: Device> Pool<D> {
             budget.give(size);
         }
         self.count_free(id);
-        let (mut is_known, had_no_uses) = (true, uses.is_empty());
+        let mut is_known = true;
         for stream in uses {
             is_known &= self.wait_for(stream, id);
         }
         // Lent memory is its owner's again when no work uses it any more.
         let is_lent = self.is_lent(id) && !mutants::is(Mutant::ReturnUnsettled);
         let is_unknown = !(is_known || mutants::is(Mutant::FailedRecordIsDone));
-        if is_lent || is_unknown {
-            self.allocation_mut(id).is_lent_only = had_no_uses;
-            if had_no_uses {
-                self.count_unrequested(id);
-                // Its end is told where PyTorch's own allocator tells it: with the free.
-                if self.log.is_some() {
-                    self.log_completed(id);
-                }
-            }
+        if is_unknown {
+            self.wait_for_card(id);
         }
         if is_lent {
             self.wait_for_turn(id);
-        }
-        if is_unknown {
-            self.wait_for_card(id);
+            self.look_if_lent_only(id);
         }
         if self.allocation(id).waits == 0 {
             self.complete(id);
@@ -482,6 +473,7 @@ impl<D: Device> Pool<D> {
             place,
             uses: Vec::new(),
             waits: 0,
+            waits_for_turn: false,
             is_lent_only: false,
             is_noted: false,
             born,

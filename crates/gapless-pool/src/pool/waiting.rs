@@ -62,6 +62,20 @@ impl<D: Device> Pool<D> {
         allocation.waits -= 1;
         if allocation.waits == 0 {
             self.complete(id);
+        } else {
+            self.look_if_lent_only(id);
+        }
+    }
+
+    /// Lent memory that waits for a turn of its lane alone is free for PyTorch's own allocator: its end is told here.
+    pub(super) fn look_if_lent_only(&mut self, id: AllocationId) {
+        let allocation = self.allocation_mut(id);
+        if allocation.waits == 1 && allocation.waits_for_turn {
+            allocation.is_lent_only = true;
+            self.count_unrequested(id);
+            if self.log.is_some() {
+                self.log_completed(id);
+            }
         }
     }
 
