@@ -109,20 +109,21 @@ pub fn advise(
     Advice { version, capacity, baseline, verdict, suggestions, tried: trials.len(), floor }
 }
 
-/// The most bytes that the program held at once, in blocks of 512 bytes.
+/// The most bytes that the program held at once, in blocks of 512 bytes, with the request that ended it.
 #[must_use]
 pub fn live_peak(script: &Script) -> Bytes {
     use crate::script::Op;
     let mut sizes = vec![0u64; script.slots as usize + 1];
     let (mut live, mut peak) = (0u64, 0u64);
-    for op in &script.ops {
+    let last = script.ended_by();
+    for (i, op) in (0..).zip(&script.ops) {
         match *op {
             Op::Alloc { slot, size, .. } => {
                 sizes[slot as usize] = size.0.div_ceil(512).max(1) * 512;
                 live += sizes[slot as usize];
                 peak = peak.max(live);
             }
-            Op::Failed { size, .. } => peak = peak.max(live + size.0),
+            Op::Failed { size, .. } if last == Some(i) => peak = peak.max(live + size.0),
             Op::Free { slot } | Op::FreeCompleted { slot } => {
                 live -= std::mem::take(&mut sizes[slot as usize]);
             }

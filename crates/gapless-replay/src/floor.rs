@@ -26,6 +26,7 @@ struct Lived {
 
 fn lifetimes(script: &Script) -> Vec<Lived> {
     let end = script.ops.len() as u32;
+    let last = script.ended_by();
     let mut lived: Vec<Lived> = Vec::with_capacity(script.slots as usize);
     let mut open = vec![u32::MAX; script.slots as usize];
     for (i, op) in (0..).zip(&script.ops) {
@@ -33,6 +34,10 @@ fn lifetimes(script: &Script) -> Vec<Lived> {
             Op::Alloc { slot, size, .. } => {
                 open[slot as usize] = lived.len() as u32;
                 lived.push(Lived { slot, start: i, end, size: size.0.div_ceil(ALIGN).max(1) * ALIGN });
+            }
+            Op::Failed { size, .. } if last == Some(i) => {
+                let size = size.0.div_ceil(ALIGN).max(1) * ALIGN;
+                lived.push(Lived { slot: script.slots, start: i, end: i + 1, size });
             }
             Op::Free { slot } | Op::FreeCompleted { slot } => {
                 if let Some(lived) = lived.get_mut(open[slot as usize] as usize) {

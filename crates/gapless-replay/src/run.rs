@@ -26,7 +26,8 @@ pub struct Failure {
     pub oom: Oom,
 }
 
-/// Replays `script` on `allocator` until its end, or until a request fails that the recorded run could serve.
+/// Replays `script` on `allocator` until its end, or until a request fails that the recorded run could serve or ended
+/// by.
 pub fn replay<A: Allocator + ?Sized, W: Watch>(
     script: &Script,
     allocator: &mut A,
@@ -42,14 +43,19 @@ pub fn replay_until<A: Allocator + ?Sized, W: Watch>(
     until: u32,
     watch: &mut W,
 ) -> Option<Failure> {
+    let last = script.ended_by();
     for (i, op) in script.ops.iter().enumerate().take(until as usize) {
-        if let Some(oom) = step(script, allocator, watch, i as u32, *op) {
-            return Some(Failure { op: i as u32, tick: script.ticks[i], oom });
+        let i = i as u32;
+        let oom = step(script, allocator, watch, i, *op);
+        // A refusal after which the program went on is the program's affair. One that ended it is the run's.
+        if let Some(oom) = oom.filter(|_| !matches!(op, Op::Failed { .. }) || last == Some(i)) {
+            return Some(Failure { op: i, tick: script.ticks[i as usize], oom });
         }
     }
     None
 }
 
+/// Does one op; what refused it, if it was refused.
 #[inline]
 fn step<A: Allocator + ?Sized, W: Watch>(
     script: &Script,
@@ -59,6 +65,7 @@ fn step<A: Allocator + ?Sized, W: Watch>(
     op: Op,
 ) -> Option<Oom> {
     let tick = || script.ticks[i as usize];
+    let mut refused = None;
     match op {
         Op::Alloc { slot, size, lane } => {
             if let Err(oom) = a.alloc(slot, size, lane) {
@@ -68,18 +75,19 @@ fn step<A: Allocator + ?Sized, W: Watch>(
         Op::Free { slot } => a.free(slot),
         Op::FreeRequested { slot } => a.free_requested(slot),
         Op::FreeCompleted { slot } => a.free_completed(slot),
-        Op::Failed { size, lane } => {
-            // The program went on without it; whether it would have kept the memory nobody knows.
-            if a.alloc(script.slots, size, lane).is_ok() {
+        Op::Failed { size, lane } => match a.alloc(script.slots, size, lane) {
+            // The recording does not show how long the program would have kept it.
+            Ok(_) => {
                 watch.served(i, tick());
                 a.free(script.slots);
             }
-        }
+            Err(oom) => refused = Some(oom),
+        },
         Op::EmptyCache { pool } => a.empty_cache(pool.map(|p| script.pools[p as usize])),
         Op::ReleasePool { pool } => a.release_pool(script.pools[pool as usize]),
     }
     watch.after(i, tick(), a.stats());
-    None
+    refused
 }
 
 /// How a replay with the recorded settings compares with the recording.
@@ -177,7 +185,8 @@ pub(crate) fn first_mismatch(
             agrees = addr == script.recorded.addrs[slot as usize];
             placed = Some((slot, addr));
         } else {
-            agrees &= step(script, &mut torch, &mut (), i as u32, *op).is_none();
+            let refused = step(script, &mut torch, &mut (), i as u32, *op).is_some();
+            agrees &= !refused || matches!(op, Op::Failed { .. });
         }
         let device = torch.device();
         if !agrees || device.differences > 0 || device.is_behind() {
@@ -249,7 +258,8 @@ fn repeat<'a, W: Watch>(
                 exactness.first.get_or_insert((script.ticks[i], recorded, addr));
             }
             watch.after(i as u32, script.ticks[i], torch.stats());
-        } else if step(script, &mut torch, watch, i as u32, *op).is_some() {
+        } else if step(script, &mut torch, watch, i as u32, *op).is_some() && !matches!(op, Op::Failed { .. })
+        {
             exactness.call_differences += 1;
         }
     }

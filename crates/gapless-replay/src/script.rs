@@ -31,7 +31,8 @@ pub enum Op {
     FreeCompleted {
         slot: Slot,
     },
-    /// A request that the recorded run failed to serve. The program went on without it.
+    /// A request that the recorded run failed to serve. The program went on without it, or ended there
+    /// ([`Script::ended_by`]).
     Failed {
         size: Bytes,
         lane: LaneIndex,
@@ -128,5 +129,14 @@ impl Script {
             Op::Alloc { slot, size, lane } => Some((slot, size, lane)),
             _ => None,
         }
+    }
+
+    /// The request that failed and ended the run: the program asked for nothing after it. A run survives only where
+    /// this request is served.
+    #[must_use]
+    pub fn ended_by(&self) -> Option<u32> {
+        let asks = |op: &Op| matches!(op, Op::Alloc { .. } | Op::Failed { .. });
+        let last = self.ops.iter().rposition(asks)?;
+        matches!(self.ops[last], Op::Failed { .. }).then_some(last as u32)
     }
 }
