@@ -19,11 +19,15 @@ pub struct BatchInfo {
 }
 
 /// For a card of `capacity` bytes; `asked` bytes were wanted at `tick` besides those that were live.
-pub(super) fn scaling(d: &DeviceAnalysis<'_>, tick: Tick, asked: u64, capacity: u64) -> Option<BatchInfo> {
+pub(crate) fn scaling(d: &DeviceAnalysis<'_>, tick: Tick, asked: u64, capacity: u64) -> Option<BatchInfo> {
     if d.steps.spans.is_empty() {
         return None;
     }
     let by_kind = d.kinds.active_at(&d.history, tick);
+    // A program whose weights are not told apart shows nothing of what would stay.
+    if by_kind[Kind::Weights as usize].0 == 0 {
+        return None;
+    }
     let of = |kinds: &[Kind]| kinds.iter().map(|&k| by_kind[k as usize].0).sum::<u64>();
     let scaling = of(&[Kind::Activations, Kind::Temporaries]) + asked;
     // What nothing is known of is taken to stay: a batch that fits then fits all the same.

@@ -5,8 +5,9 @@ mod batch;
 mod text;
 
 pub use batch::BatchInfo;
+pub(crate) use batch::scaling;
 pub use text::render;
-pub(crate) use text::{section, table_of_holders};
+pub(crate) use text::{batch_share, section, table_of_holders};
 
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;

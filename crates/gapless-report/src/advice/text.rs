@@ -1,7 +1,7 @@
 //! Advice for a terminal: the verdict, then each suggestion with the line to set, what its replay showed and what it
 //! costs.
 
-use super::{Advice, Answer, Setting, Suggestion, Word};
+use super::{Advice, Answer, BatchInfo, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;
 use crate::text::layout::{command, indent};
 use crate::text::paint::{BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bytes, clean, percent};
@@ -59,7 +59,9 @@ fn body(out: &mut String, a: &Answer, path: &str, margin: &str) {
     }
     if matches!(a.verdict, Word::TooLarge | Word::NoSetting) {
         holders(out, a);
-        batch(out, a);
+        if let Some(batch) = &a.batch {
+            batch_share(out, batch);
+        }
         next(out, a, path);
     }
 }
@@ -145,8 +147,8 @@ pub(crate) fn table_of_holders(out: &mut String, holders: &[crate::model::Holder
     table.render(out, "    ");
 }
 
-fn batch(out: &mut String, a: &Answer) {
-    let Some(b) = &a.batch else { return };
+/// Also for the post-mortem.
+pub(crate) fn batch_share(out: &mut String, b: &BatchInfo) {
     let (fixed, scaling) = (bytes(b.fixed), bytes(b.scaling));
     let text = if b.fits_share > 0.0 {
         format!(

@@ -5,7 +5,7 @@ mod text;
 
 pub use text::render;
 
-use crate::advice;
+use crate::advice::{self, BatchInfo};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
 use crate::model::{FrameInfo, HolderInfo, PoolLossesInfo, SourceInfo, Tool, When};
@@ -48,6 +48,8 @@ pub struct Autopsy {
     pub cached: Vec<PoolLossesInfo>,
     /// The largest holders at that instant.
     pub holders: Vec<HolderInfo>,
+    /// The share of the batch that would have fitted; only where too much was live at once and the trace shows steps.
+    pub batch: Option<BatchInfo>,
     /// Requests that failed before this one.
     pub earlier: u64,
     /// Whether the model, with the run's own settings under the same limit, fails at the same request.
@@ -137,6 +139,12 @@ impl Autopsy {
             cause: cause(found.cause),
             cached: found.cached.iter().map(|p| assemble::pool_losses(d, p)).collect(),
             holders: assemble::holder_rows(trace, d, found.tick, HOLDERS),
+            batch: match found.cause {
+                Cause::TooLarge { .. } => {
+                    advice::scaling(d, found.tick, found.asked.0, found.limit.usable().0)
+                }
+                Cause::Fragmented { .. } | Cause::Elsewhere { .. } => None,
+            },
             earlier: found.earlier as u64,
             reproduced: found.reproduced,
             tried: found.tried as u64,

@@ -26,6 +26,9 @@ pub fn render(a: &Autopsy) -> String {
         let _ = writeln!(out, "\n  {BOLD}Who held the rest{RESET}");
         crate::advice::table_of_holders(&mut out, &a.holders);
     }
+    if let Some(batch) = &a.batch {
+        crate::advice::batch_share(&mut out, batch);
+    }
     survivors(&mut out, a);
     out
 }
