@@ -171,6 +171,7 @@ export class RankStrip {
     }
     for (const wait of (all["waiting"] as Json[]).slice(0, 3)) list.append(h("div.finding.info", null, h("p", null, `${counted(wait["ranks"], "rank")} would wait ${duration(wait["us_per_step"])} a step for rank ${wait["for_rank"]}, with ${bytes(wait["held_bytes"])} held.`)));
     if (list.childElementCount === 0) list.append(h("p.hint", null, "No rank differs from its replicas."));
+    for (const text of all["not_compared"] as string[]) list.append(h("p.hint", null, `Note: ${text}.`));
     return h("div.card", { id: "odd" }, h("h2", null, "Who is odd, and why"), list);
   }
 

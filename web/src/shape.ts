@@ -58,6 +58,7 @@ const RANKS: Shape = {
   "worst_rank": "N",
   "median_rank": "N",
   "missing_ranks": ["n"],
+  "not_compared": ["s"],
   "odd_ranks": [{ "rank": "n", "why": "s", "sentence": "s", "holders": [{ "label": "s", "kind": "s", "bytes": "n", "peer_bytes": "n" }] }],
   "differences": [{ "ranks": [{ "rank": "n" }], "peaks": ["n"] }],
   "waiting": [{ "ranks": "n", "for_rank": "n", "us_per_step": "n", "held_bytes": "n" }],
@@ -97,7 +98,7 @@ export function shapeReport(value: unknown): Report {
 
 export function shapeRanks(value: unknown): Json {
   const ranks: Json = fit(value, RANKS) ?? {};
-  for (const list of ["ranks", "groups", "odd_ranks", "differences", "waiting", "timelines"]) ranks[list] ??= [];
+  for (const list of ["ranks", "groups", "odd_ranks", "differences", "waiting", "not_compared", "timelines"]) ranks[list] ??= [];
   for (const name of ["imbalance", "worst_rank", "median_rank", "first_divergence"]) ranks[name] ??= null;
   for (const odd of ranks["odd_ranks"]) odd["holders"] ??= [];
   for (const one of ranks["odd_ranks"]) one["why"] ??= "";

@@ -73,6 +73,82 @@ fn ranks_that_differ_only_by_noise_are_not_odd() {
     }
 }
 
+/// `count` ranks, recorded with stacks where `stacked` has a bit.
+fn recorded(base: &Base, count: u32, stacked: u32, odd: Option<(u32, Fault)>) -> Ranks {
+    let fault = |rank: u32| odd.filter(|(at, _)| *at == rank).map(|(_, fault)| fault);
+    let rank = |rank: u32| base.rank(rank, 7, NOISE, fault(rank), stacked >> rank & 1 == 1);
+    run((0..count).map(|number| file(number, &rank(number))).collect())
+}
+
+/// The ranks that most others were not recorded as.
+fn recorded_otherwise(count: u32, stacked: u32) -> Vec<u32> {
+    let with = stacked.count_ones();
+    let unusual = |&rank: &u32| 2 * with == count || (stacked >> rank & 1 == 1) != (2 * with > count);
+    (0..count).filter(unusual).collect()
+}
+
+#[test]
+fn how_a_rank_was_recorded_makes_it_neither_odd_nor_slow() {
+    let base = base("gpt2_train_stacks");
+    for count in 2..5u32 {
+        // Which ranks have stacks does not matter, only how many.
+        for stacked in (0..=count).map(|with| (1 << with) - 1) {
+            let unlike = recorded_otherwise(count, stacked);
+            let ranks = recorded(&base, count, stacked, None);
+            assert_eq!(named(&ranks), [], "{count} ranks, stacks {stacked:b}");
+            assert!(ranks.differences.is_empty(), "{count} ranks, stacks {stacked:b}");
+            assert_eq!(ranks.not_compared.is_empty(), unlike.is_empty(), "{count} ranks, stacks {stacked:b}");
+            if let Some(&slow) = unlike.first() {
+                let ranks = recorded(&base, count, stacked, Some((slow, Fault::Slow(1.4))));
+                assert_eq!(
+                    named(&ranks),
+                    [],
+                    "{count} ranks, stacks {stacked:b}: recording stacks takes time"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_rank_holds_is_found_however_it_was_recorded() {
+    let base = base("gpt2_train_stacks");
+    let faults = [
+        (Fault::Leak(200 << 20), "leak"),
+        (Fault::Buffer(400 << 20), "extra-buffer"),
+        (Fault::Scratch(2 << 30), "extra-buffer"),
+        (Fault::Batch { factor: 1.4, step: None }, "larger-batch"),
+        (Fault::SmallCard(0.8), "out-of-memory"),
+    ];
+    for (fault, why) in faults {
+        // One of five with stacks, or one without; the fault is on that one or on another.
+        for stacked in [0b00100, 0b11011] {
+            for odd in [1, 2] {
+                let ranks = recorded(&base, 5, stacked, Some((odd, fault)));
+                assert_eq!(named(&ranks), [(odd, why)], "{fault:?}, stacks {stacked:b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_recordings_of_one_training_with_and_without_stacks_are_not_odd() {
+    let read = |name: &str| {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../testdata/traces/{name}.pickle.gz"));
+        gapless_ingest::open(&path, &gapless_ingest::ReadOptions::default()).expect("a readable trace")
+    };
+    // Six steps without stacks, three with.
+    let [a, b] = ["gpt2_train", "gpt2_train_stacks"].map(read);
+    for pair in [[&a, &b], [&b, &a]] {
+        let ranks = run((0..).zip(pair).map(|(rank, trace)| file(rank, trace)).collect());
+        assert_eq!(named(&ranks), []);
+        assert!(ranks.differences.is_empty() && ranks.waiting.is_empty());
+        assert_eq!(ranks.not_compared.len(), 1);
+        assert!(ranks.not_compared[0].starts_with("ranks 0-1 were recorded in different ways"));
+    }
+}
+
 #[test]
 fn a_leak_diverges_in_the_step_in_which_it_begins_to_show() {
     let base = base("gpt2_train");

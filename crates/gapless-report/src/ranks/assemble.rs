@@ -8,6 +8,7 @@ use super::odd::{self, Cause, Facts, Why};
 use super::replicas::{Replicas, step_pace};
 use super::robust::median;
 use super::summary::Summary;
+use super::text::ranges;
 use super::{Run, divergence, groups, summary};
 use crate::model::Tool;
 use crate::text::{bytes, count, duration, percent, plural, verb};
@@ -72,6 +73,7 @@ pub fn report(run: &Run) -> Ranks {
         groups: found.iter().map(|f| f.group.clone()).collect(),
         differences: found.iter().filter_map(|f| f.difference.clone()).collect(),
         waiting: found.iter().flat_map(|f| f.waiting.iter().cloned()).collect(),
+        not_compared: found.iter().filter_map(|f| f.not_compared.clone()).collect(),
         timelines: timelines(&members),
         odd_ranks,
     }
@@ -85,6 +87,7 @@ struct Found {
     odd_at: Vec<(usize, Cause)>,
     difference: Option<Difference>,
     waiting: Vec<Waiting>,
+    not_compared: Option<String>,
 }
 
 fn compare(number: u32, group: &[usize], members: &[Member<'_>], run: &[&Summary]) -> Found {
@@ -110,8 +113,10 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>], run: &[&Summary
         odd.push(odd_rank(number, id(at), &causes, group.len() - 1));
         odd_at.extend(causes.into_iter().next().map(|main| (at, main)));
     }
-    let difference = (group.len() == 2).then(|| two(number, [id(0), id(1)], [summaries[0], summaries[1]]));
+    let difference = (group.len() == 2).then(|| two(number, [id(0), id(1)], &replicas));
+    let unlike: Vec<u32> = replicas.evidence.unlike().map(|at| id(at).rank).collect();
     Found {
+        not_compared: (group.len() > 1 && !unlike.is_empty()).then(|| not_compared(&unlike, group.len())),
         group: group_row(group, members),
         difference: difference.filter(|d| odd.is_empty() && d.holders.iter().any(|rows| !rows.is_empty())),
         odd,
@@ -203,14 +208,26 @@ fn wait(group: u32, slow: RankId, us: f64, at: usize, summaries: &[&Summary]) ->
     }
 }
 
-fn two(group: u32, ranks: [RankId; 2], summaries: [&Summary; 2]) -> Difference {
-    let [a, b] = summaries;
-    let rows = |rows: Vec<Excess>| rows.iter().map(holder).collect();
+/// What is left out of the comparison of a group of `replicas` ranks whose recordings differ.
+fn not_compared(unlike: &[u32], replicas: usize) -> String {
+    let which = match unlike {
+        [one] => format!("rank {one} was recorded otherwise than its replicas"),
+        all if all.len() == replicas => format!("ranks {} were recorded in different ways", ranges(all)),
+        some => format!("ranks {} were recorded otherwise than their replicas", ranges(some)),
+    };
+    format!(
+        "{which} (with stacks, without, or with other frames): who holds what is compared by the size of requests there, \
+         and times and the number of steps are not compared"
+    )
+}
+
+fn two(group: u32, ranks: [RankId; 2], pair: &Replicas<'_>) -> Difference {
+    let rows = |at: usize| odd::differences(pair, at).iter().map(holder).collect();
     Difference {
         group,
         ranks,
-        peaks: [a.peak(), b.peak()],
-        holders: [rows(odd::differences(a, b)), rows(odd::differences(b, a))],
+        peaks: [pair.ranks[0].peak(), pair.ranks[1].peak()],
+        holders: [rows(0), rows(1)],
     }
 }
 

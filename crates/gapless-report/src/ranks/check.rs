@@ -52,6 +52,7 @@ impl SavedRun {
             peak_allocated: saved.peak_allocated?,
             fragmentation: saved.fragmentation,
             growth_per_step: saved.growth_per_step,
+            recorded: true,
         })
     }
 }
@@ -115,6 +116,7 @@ fn figures(rank: u32, d: &Summary) -> Checked {
         peak_allocated: d.peak_allocated,
         fragmentation: d.fragmentation,
         growth_per_step: d.growth_per_step,
+        recorded: d.events > 0,
     }
 }
 
@@ -123,8 +125,8 @@ fn base(baseline: Baseline<'_>, checked: &Checked) -> Option<Checked> {
     match baseline {
         // A baseline of one device stands for every rank, whatever device it ran on.
         Baseline::Report(report) => match report.devices.as_slice() {
-            [only] => Some(Checked::of(only)),
-            several => several.iter().find(|d| d.device == checked.device).map(Checked::of),
+            [only] => Some(Checked::of(report, only)),
+            several => several.iter().find(|d| d.device == checked.device).map(|d| Checked::of(report, d)),
         },
         Baseline::Saved(run) => run.of(checked),
         Baseline::Run(run) => {

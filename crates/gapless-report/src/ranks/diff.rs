@@ -4,8 +4,9 @@
 //! Ranks are matched by number, and by device where a rank has several. Holders are compared by where they were asked
 //! for (stack, or size where there are no stacks) and by the most that they held at once; a sum over all ranks.
 
+use super::held::Held;
 use super::odd::Why;
-use super::summary::{Held, Summary};
+use super::summary::Summary;
 use super::text::ranges;
 use super::{Run, assemble};
 use crate::text::table::{Align, Table};

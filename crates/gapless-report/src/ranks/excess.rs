@@ -3,8 +3,9 @@
 //! With stacks, by stack. Without, by size class; a class takes over what its neighbours lack, because a size near an
 //! edge may fall into either.
 
+use super::held::Held;
 use super::robust::median;
-use super::summary::{Held, Summary};
+use super::summary::Summary;
 use rustc_hash::FxHashMap;
 
 /// An origin that holds more here than on a typical peer.
@@ -30,18 +31,28 @@ pub(crate) struct Origins {
     /// In ascending order, without the ranks that hold nothing.
     held: FxHashMap<Origin, Vec<u64>>,
     ranks: usize,
+    by_size: bool,
 }
 
 impl Origins {
     pub(crate) fn of(group: &[&Summary]) -> Origins {
+        Origins::gathered(group, |rank| &rank.held)
+    }
+
+    /// The same by size alone, whether or not there are stacks.
+    pub(crate) fn by_size(group: &[&Summary]) -> Origins {
+        Origins { by_size: true, ..Origins::gathered(group, by_size) }
+    }
+
+    fn gathered(group: &[&Summary], of: impl Fn(&Summary) -> &Vec<Held>) -> Origins {
         let mut held: FxHashMap<Origin, Vec<u64>> = FxHashMap::default();
-        for row in group.iter().flat_map(|rank| &rank.held) {
+        for row in group.iter().flat_map(|rank| of(rank)) {
             held.entry((row.key, row.lasting)).or_default().push(row.bytes);
         }
         for values in held.values_mut() {
             values.sort_unstable();
         }
-        Origins { held, ranks: group.len() }
+        Origins { held, ranks: group.len(), by_size: false }
     }
 
     /// The median and the most of all ranks but one, which holds `own`.
@@ -63,10 +74,11 @@ impl Origins {
 
     /// What `rank`, one of the group, holds beyond the others, the most first.
     pub(crate) fn beyond(&self, rank: &Summary) -> Vec<Excess> {
+        let rows_of = if self.by_size { by_size(rank) } else { &rank.held };
         let own: FxHashMap<Origin, u64> =
-            rank.held.iter().map(|held| ((held.key, held.lasting), held.bytes)).collect();
+            rows_of.iter().map(|held| ((held.key, held.lasting), held.bytes)).collect();
         let mut rows: Vec<Excess> = Vec::new();
-        for held in &rank.held {
+        for held in rows_of {
             let (typical, mut nearby) = self.of_peers((held.key, held.lasting), held.bytes);
             // What lasts on one rank may not on another, where their steps are cut otherwise: it is not new then.
             let other = (held.key, !held.lasting);
@@ -88,6 +100,10 @@ impl Origins {
         rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.label.cmp(&b.label)));
         rows
     }
+}
+
+fn by_size(rank: &Summary) -> &Vec<Held> {
+    if rank.held_by_size.is_empty() { &rank.held } else { &rank.held_by_size }
 }
 
 fn row(held: &Held, excess: f64, typical: f64, nearby: f64) -> Excess {

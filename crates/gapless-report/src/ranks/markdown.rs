@@ -112,6 +112,9 @@ fn below(ranks: &Ranks) -> String {
             verb(wait.ranks, "", " each")
         );
     }
+    for text in &ranks.not_compared {
+        let _ = writeln!(out, "\nNote: {}.", escape(text));
+    }
     out.push_str(&problems(ranks));
     let _ = write!(out, "\n{}", rows(ranks));
     out

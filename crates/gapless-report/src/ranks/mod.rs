@@ -20,7 +20,9 @@ pub mod summary;
 
 mod assemble;
 mod divergence;
+mod evidence;
 mod excess;
+mod held;
 mod replicas;
 mod robust;
 mod sizes;

@@ -47,6 +47,8 @@ pub struct Ranks {
     pub differences: Vec<Difference>,
     /// Who waits for whom if ranks meet after every step.
     pub waiting: Vec<Waiting>,
+    /// What could not be compared, and why: sentences for people.
+    pub not_compared: Vec<String>,
     pub timelines: Vec<Timeline>,
 }
 

@@ -8,7 +8,8 @@
 //! named, because nobody can say whose is the usual one. Reserved bytes are not compared: how much of the cache is in
 //! pieces differs a lot between runs that do the same.
 
-use super::excess::{self, Excess, Origins};
+use super::evidence::is_stacked;
+use super::excess::{self, Excess};
 use super::replicas::{KeptRows, LEAST, LEAST_SHARE, Replicas, pace, step_pace, transient};
 use super::robust::{Against, against, median};
 use super::summary::Summary;
@@ -138,16 +139,21 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Ve
     if !explained {
         found.extend(view.new_holder());
     }
-    found.extend(view.straggler());
-    found.extend(view.fewer_steps());
+    // A recorder that does more makes steps longer, and other recordings may have been ended by hand.
+    if replicas.evidence.is_alike(at) {
+        found.extend(view.straggler());
+        found.extend(view.fewer_steps());
+    }
     found.sort_by_key(|cause| cause.why);
     found
 }
 
-/// The largest difference of two replicas: what can be said where nobody can say which one is odd.
-pub(crate) fn differences(a: &Summary, b: &Summary) -> Vec<Excess> {
-    let least = LEAST.max(LEAST_SHARE * a.peak_live.max(b.peak_live) as f64);
-    let mut rows = Origins::of(&[a, b]).beyond(a);
+/// The largest differences of the rank at `at` from the other one of two: what can be said where nobody can say which
+/// one is odd.
+pub(crate) fn differences(pair: &Replicas<'_>, at: usize) -> Vec<Excess> {
+    let most = pair.ranks.iter().map(|rank| rank.peak_live).max().unwrap_or(0);
+    let least = LEAST.max(LEAST_SHARE * most as f64);
+    let mut rows = pair.beyond(at);
     rows.retain(|row| row.bytes as f64 >= least);
     rows.truncate(NAMED);
     rows
@@ -186,7 +192,7 @@ impl View<'_> {
     }
 
     fn beyond(&self) -> Vec<Excess> {
-        self.replicas.origins.beyond(self.own())
+        self.replicas.beyond(self.at)
     }
 
     /// The holders to name: those of `wanted`, and others only where there are none.
@@ -394,7 +400,7 @@ impl View<'_> {
         if let Some(larger) = self.larger_anywhere() {
             return larger;
         }
-        if self.own().has_stacks {
+        if self.replicas.evidence.is_alike(self.at) && is_stacked(self.own()) {
             let rows = self.beyond();
             let transient: Vec<&Excess> = rows.iter().filter(|row| !row.lasting && !row.new).collect();
             let known: f64 = self.own().held.iter().filter(|h| !h.lasting).map(|h| h.bytes as f64).sum();
@@ -419,7 +425,7 @@ impl View<'_> {
         }
         // The peers may each have something of their own as well. A sample tells the usual amount.
         let own_of = |at: usize| -> f64 {
-            let rows = self.replicas.origins.beyond(self.group[at]);
+            let rows = self.replicas.beyond(at);
             rows.iter().filter(|row| row.new).map(|row| row.bytes as f64).sum()
         };
         let step = (self.group.len() / 16).max(1);

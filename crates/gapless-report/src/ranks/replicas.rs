@@ -1,6 +1,7 @@
 //! The replicas of one group, with what comparing each of them with the others needs from all.
 
-use super::excess::Origins;
+use super::evidence::Evidence;
+use super::excess::{Excess, Origins};
 use super::robust::{Against, against, median};
 use super::stretches::{self, Larger, Pieces};
 use super::summary::{StepRow, Summary};
@@ -8,7 +9,10 @@ use super::summary::{StepRow, Summary};
 /// A group of ranks that do the same.
 pub(crate) struct Replicas<'a> {
     pub(crate) ranks: Vec<&'a Summary>,
-    pub(crate) origins: Origins,
+    pub(crate) evidence: Evidence,
+    /// By where memory was asked for, of the ranks that were recorded alike; and by size, of all.
+    origins: Origins,
+    sizes: Origins,
     /// Bytes that matter at all.
     pub(crate) least: f64,
     /// Bytes kept step after step that matter, in all.
@@ -38,8 +42,11 @@ impl<'a> Replicas<'a> {
         let steps = TypicalSteps::of(&ranks);
         let largest = |steps: &TypicalSteps| ranks.iter().map(|rank| steps.largest(rank, least).0).collect();
         let pieces: Vec<&Pieces> = ranks.iter().map(|rank| &rank.pieces).collect();
+        let evidence = Evidence::of(&ranks);
         Replicas {
-            origins: Origins::of(&ranks),
+            origins: Origins::of(&evidence.alike(&ranks)),
+            sizes: Origins::by_size(&ranks),
+            evidence,
             least,
             least_leak: share.clamp(LEAST_LEAK.0, LEAST_LEAK.1),
             larger: stretches::larger(&pieces),
@@ -48,6 +55,13 @@ impl<'a> Replicas<'a> {
             steps,
             ranks,
         }
+    }
+
+    /// What the rank at `at` holds beyond the others, the most first: by where it was asked for, or by size if it was
+    /// recorded otherwise than they were.
+    pub(crate) fn beyond(&self, at: usize) -> Vec<Excess> {
+        let origins = if self.evidence.is_alike(at) { &self.origins } else { &self.sizes };
+        origins.beyond(self.ranks[at])
     }
 }
 

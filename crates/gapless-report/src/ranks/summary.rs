@@ -3,21 +3,19 @@
 //! Bytes that are compared between ranks are those requested: block sizes also depend on what happened to be free.
 //! The figures that a user sees (peaks) are those of the single report, to the byte.
 
+use super::held::{Held, held};
 use super::robust::median;
 use super::sizes::{self, BySize};
 use super::stretches::{self, Pieces};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
 use crate::model::{KindBytes, OomInfo, Settings, When};
-use gapless_trace::holders::stack_label;
 use gapless_trace::kinds::Kind;
 use gapless_trace::steps::{StepEvidence, Steps};
-use gapless_trace::{Action, Allocation, Bytes, StackId, Tick, Trace};
-use rustc_hash::{FxHashMap, FxHasher};
-use std::hash::{Hash, Hasher};
+use gapless_trace::{Action, Allocation, Tick, Trace};
+use rustc_hash::FxHashMap;
 
-/// The most holders, step rows and large requests that are kept of a device.
-const HOLDERS: usize = 512;
+/// The most step rows and large requests that are kept of a device.
 const STEPS: usize = 1024;
 const LARGEST: usize = 64;
 /// The last step reaches into the end of the program if it goes below this share of what was always live before.
@@ -62,6 +60,8 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// Who held how much at most, by where it was asked for.
     pub(crate) held: Vec<Held>,
+    /// The same by the size of the requests, for peers that were recorded otherwise; empty where that is the same.
+    pub(crate) held_by_size: Vec<Held>,
     /// By steps: what was born before the first step or in each one, and is still there when the last one ends, summed.
     pub(crate) kept_by_step: Vec<u64>,
     /// The same by equal parts of the run's events, at a quiet instant near its end.
@@ -78,7 +78,6 @@ pub struct Summary {
     pub(crate) trained: u64,
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
-    pub(crate) has_stacks: bool,
     /// Whether steps, if there are any, were inferred and not annotated.
     pub(crate) inferred: bool,
     /// The same device cut into parts instead of inferred steps, for runs whose ranks do not agree on their steps.
@@ -120,20 +119,6 @@ pub struct Point {
     pub reserved: u64,
 }
 
-/// Requests of one origin that last beyond their step, or that do not.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Held {
-    pub(crate) key: u64,
-    /// The size class, where there is no stack.
-    pub(crate) class: Option<u16>,
-    pub(crate) lasting: bool,
-    /// The most at once, after the first step began; of what does not last, after it ended.
-    pub(crate) bytes: u64,
-    pub(crate) count: u64,
-    pub(crate) kind: &'static str,
-    pub(crate) label: String,
-}
-
 impl Summary {
     /// Every device of `analysis` that has allocations, or all where none has.
     #[must_use]
@@ -156,6 +141,7 @@ impl Summary {
             parts: without.parts,
             steps: without.steps,
             held: without.held,
+            held_by_size: without.held_by_size,
             kept_by_step: without.kept_by_step,
             swing: without.swing,
             kept_by_part: without.kept_by_part,
@@ -216,7 +202,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
         peak_allocated: usage.allocated.peak.0,
         peak_live: usage.live.peak.0,
         peak_reserved: history.has_segments.then_some(usage.reserved.peak.0),
-        fragmentation: usage.fragmentation(),
+        fragmentation: usage.fragmentation().filter(|_| !events.is_empty()),
         allocated_at: assemble::when(d, usage.allocated.peak_at),
         reserved_at: assemble::when(d, usage.reserved.peak_at),
         growth_per_step: d.growth.as_ref().map(|g| g.slope),
@@ -236,7 +222,6 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .filter(|note| note.device.is_none_or(|device| device == d.device.device))
             .map(|note| note.text)
             .collect(),
-        has_stacks: !trace.stacks.is_empty(),
         // What was there before the recording began is no request of it.
         pieces: stretches::pieces(
             history.allocations.iter().filter(|a| a.start > Tick(0)).map(|a| a.requested.0),
@@ -248,7 +233,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
 }
 
 /// A device, cut into these steps or into none.
-struct Cut<'a, 't> {
+pub(super) struct Cut<'a, 't> {
     d: &'a DeviceAnalysis<'t>,
     steps: &'a Steps,
 }
@@ -267,10 +252,12 @@ fn cut(trace: &Trace, d: &Cut<'_, '_>) -> Summary {
     let quiet = live.quiet();
     let steps = steps(d, &live);
     let kept_by_part = kept_by_part(d, quiet);
+    let [held, held_by_size] = held(trace, d);
     Summary {
         parts: if steps.is_empty() { parts(&live, &kept_by_part) } else { Vec::new() },
         steps: fold(steps),
-        held: held(trace, d),
+        held,
+        held_by_size,
         kept_by_step: kept_by_step(d, quiet),
         swing: d.history.usage.live.peak.0.saturating_sub(kept_by_part.last().copied().unwrap_or(0)),
         kept_by_part,
@@ -419,7 +406,7 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
 }
 
 /// Whether an allocation outlives the step it was born in. Without steps: whether it lives for a quarter of the run.
-fn lasts(d: &Cut<'_, '_>, a: &Allocation) -> bool {
+pub(super) fn lasts(d: &Cut<'_, '_>, a: &Allocation) -> bool {
     match d.steps.step_at(a.start) {
         Some(step) => a.freed > d.steps.spans[step].end,
         None if d.steps.spans.is_empty() => a.freed.0.saturating_sub(a.start.0) > d.history.last_tick.0 / 4,
@@ -514,118 +501,4 @@ fn largest(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<u64> {
     requests.sort_unstable_by(|x, y| y.cmp(x));
     requests.truncate(LARGEST);
     requests
-}
-
-/// One origin while it is gathered.
-struct Gathered {
-    held: Held,
-    now: (u64, u64),
-    /// Of its largest request.
-    largest: u64,
-    example: Option<StackId>,
-}
-
-fn held(trace: &Trace, d: &Cut<'_, '_>) -> Vec<Held> {
-    let a = &d.history.allocations;
-    // What comes and goes in the first of several steps is warming up: kernels are tried out, caches are filled.
-    let spans = &d.steps.spans;
-    let begin = spans.first().map_or(Tick(0), |span| span.start);
-    let warm = if spans.len() >= 3 { spans[0].end } else { begin };
-    let freed = |&id: &u32| a.get(gapless_trace::AllocationId(id)).freed;
-    // What its caller had given back before the recording began is held by nobody.
-    let is_held = |a: &Allocation| a.freed > a.start;
-    let mut by_end: Vec<u32> = a.ids().filter(|&id| is_held(&a.get(id))).map(|id| id.0).collect();
-    by_end.sort_unstable_by_key(freed);
-    let mut stacks: FxHashMap<u32, u64> = FxHashMap::default();
-    let mut index: FxHashMap<(u64, bool), usize> = FxHashMap::default();
-    let mut all: Vec<Gathered> = Vec::new();
-    let mut origin = vec![0u32; a.len()];
-    let (mut next_end, mut begun) = (0, false);
-    for id in a.ids() {
-        let allocation = a.get(id);
-        if !is_held(&allocation) {
-            continue;
-        }
-        while next_end < by_end.len() && freed(&by_end[next_end]) <= allocation.start {
-            let ended = by_end[next_end];
-            let gathered = &mut all[origin[ended as usize] as usize];
-            gathered.now.0 -= a.get(gapless_trace::AllocationId(ended)).requested.0;
-            gathered.now.1 -= 1;
-            next_end += 1;
-        }
-        if !begun && allocation.start >= begin {
-            begun = true;
-            for gathered in &mut all {
-                (gathered.held.bytes, gathered.held.count) = gathered.now;
-            }
-        }
-        let lasting = lasts(d, &allocation);
-        let class = sizes::class(allocation.requested.0);
-        let stack = (!allocation.stack.is_none()).then_some(allocation.stack);
-        let key = match stack {
-            Some(stack) => *stacks.entry(stack.0).or_insert_with(|| stack_key(trace, stack)),
-            None => u64::from(class),
-        };
-        let at = *index.entry((key, lasting)).or_insert_with(|| {
-            all.push(Gathered {
-                held: Held {
-                    key,
-                    class: stack.is_none().then_some(class),
-                    lasting,
-                    bytes: 0,
-                    count: 0,
-                    kind: "",
-                    label: String::new(),
-                },
-                now: (0, 0),
-                largest: 0,
-                example: stack,
-            });
-            all.len() - 1
-        });
-        origin[id.0 as usize] = at as u32;
-        let gathered = &mut all[at];
-        gathered.now.0 += allocation.requested.0;
-        gathered.now.1 += 1;
-        let counts = begun && (lasting || allocation.start >= warm);
-        if counts && gathered.now.0 > gathered.held.bytes {
-            (gathered.held.bytes, gathered.held.count) = gathered.now;
-        }
-        if allocation.requested.0 > gathered.largest {
-            gathered.largest = allocation.requested.0;
-            gathered.held.kind = kind_name(d.kinds.of(id));
-        }
-    }
-    if !begun {
-        for gathered in &mut all {
-            (gathered.held.bytes, gathered.held.count) = gathered.now;
-        }
-    }
-    all.retain(|gathered| gathered.held.bytes > 0);
-    all.sort_by(|x, y| y.held.bytes.cmp(&x.held.bytes).then(x.held.key.cmp(&y.held.key)));
-    all.truncate(HOLDERS);
-    let named = |mut gathered: Gathered| {
-        let label = gathered.example.and_then(|stack| stack_label(trace, stack)).map(|label| label.text);
-        gathered.held.label =
-            label.unwrap_or_else(|| format!("requests of up to {}", Bytes(gathered.largest)));
-        gathered.held
-    };
-    all.into_iter().map(named).collect()
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    kind.name()
-}
-
-/// The functions and files of a stack: lines and folders differ between machines that run the same program.
-fn stack_key(trace: &Trace, stack: StackId) -> u64 {
-    let mut hasher = FxHasher::default();
-    for &frame in trace.stacks.get(stack) {
-        let frame = trace.frames.get(frame);
-        trace.strings.get(frame.name).hash(&mut hasher);
-        let file = trace.strings.get(frame.file);
-        file.rsplit(['/', '\\']).next().unwrap_or(file).hash(&mut hasher);
-    }
-    // Apart from size classes, which are small numbers.
-    hasher.finish() | 1 << 63
 }

@@ -92,6 +92,9 @@ fn head(out: &mut String, ranks: &Ranks) {
     }
     table.render(out, "  ");
     cached(out, ranks);
+    for text in &ranks.not_compared {
+        indent(out, "  ", &format!("{YELLOW}note:{RESET} {text}"), "");
+    }
 }
 
 /// A worst rank that allocates what the others do: what it reserves beyond them is cached.
