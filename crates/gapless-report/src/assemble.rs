@@ -131,7 +131,8 @@ fn device(trace: &Trace, d: &DeviceAnalysis<'_>, top: usize) -> DeviceReport {
         peak_requested: usage.requested.peak.0,
         peak_active: usage.active.peak.0,
         peak_reserved: history.has_segments.then_some(usage.reserved.peak.0),
-        fragmentation: usage.fragmentation(),
+        // What was never needed at once only a history shows.
+        fragmentation: usage.fragmentation().filter(|_| !events.is_empty()),
         segments_peak: u64::from(history.segments_peak),
         peak_at: PeakMoments {
             live: when(d, usage.live.peak_at),

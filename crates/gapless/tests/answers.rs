@@ -194,3 +194,33 @@ fn an_invalid_value_is_named_with_what_to_write() {
         assert!(done.err.contains(wanted), "{args:?}: {}", done.err);
     }
 }
+
+#[test]
+fn a_snapshot_without_history_shows_a_moment_and_claims_no_peak() {
+    let folder = temp();
+    let run = in_folder(folder.path());
+    let snapshot = trace("nohistory");
+    let report = run(&["report", &snapshot, "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&report.out).expect("JSON");
+    let codes: Vec<&str> =
+        json["findings"].as_array().expect("a list").iter().filter_map(|f| f["code"].as_str()).collect();
+    assert_eq!(codes, ["GAP505"], "what was never needed at once only a history shows");
+    assert!(json["devices"][0]["fragmentation"].is_null());
+    let text = run(&["report", &snapshot]).out;
+    assert!(!text.contains("at peak") && !text.contains("Peaks"), "{text}");
+    // It holds 1.5 GiB: more than a GiB at its peak for certain, and more than 2 GiB perhaps.
+    for (flag, limit, code, words) in [
+        ("--max-peak-reserved", "1GiB", 1, "too much"),
+        ("--max-peak-reserved", "2GiB", 2, "the snapshot has no history"),
+        ("--max-peak-allocated", "1MiB", 1, "too much"),
+        ("--max-peak-allocated", "1GiB", 2, "the snapshot has no history"),
+        ("--max-fragmentation", "1%", 2, "the snapshot has no history"),
+        ("--max-fragmentation", "99%", 2, "the snapshot has no history"),
+        ("--max-growth-per-step", "1GiB", 2, "the snapshot has no history"),
+    ] {
+        let check = run(&["check", &snapshot, flag, limit]);
+        let said = format!("{}{}", check.out, check.err).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(words), "{flag} {limit}: {said}");
+        assert_eq!(check.code, code, "{flag} {limit}: {said}");
+    }
+}

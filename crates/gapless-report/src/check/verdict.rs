@@ -48,11 +48,14 @@ pub(crate) struct Checked {
     pub(crate) fragmentation: Option<f64>,
     /// `None`: too few steps.
     pub(crate) growth_per_step: Option<f64>,
+    /// Whether the run recorded events. Without any, it held this much at the end, and more at its peak perhaps.
+    pub(crate) recorded: bool,
 }
 
 impl Checked {
-    pub(crate) fn of(d: &DeviceReport) -> Checked {
+    pub(crate) fn of(report: &Report, d: &DeviceReport) -> Checked {
         Checked {
+            recorded: report.devices.iter().any(|d| d.events > 0),
             rank: None,
             device: d.device,
             peak_reserved: d.peak_reserved,
@@ -91,6 +94,7 @@ impl CheckError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Reserved,
+    History,
     Steps,
     Baseline,
     BaselineReserved,
@@ -100,6 +104,7 @@ impl Missing {
     fn why(self) -> &'static str {
         match self {
             Missing::Reserved => "the trace has no segments",
+            Missing::History => "the snapshot has no history, so what was held before it is not known",
             Missing::Steps => "fewer than three steps were found after warm-up",
             Missing::Baseline => "the baseline does not have this device",
             Missing::BaselineReserved => "the baseline has no segments",
@@ -109,6 +114,9 @@ impl Missing {
     fn help(self) -> &'static str {
         match self {
             Missing::Reserved => "limit peak allocated instead, or record with PyTorch's memory history",
+            Missing::History => {
+                "call torch.cuda.memory._record_memory_history() before the run, then dump the snapshot"
+            }
             Missing::Steps => "record more steps, or mark them with torch.profiler.record_function(\"step\")",
             Missing::Baseline => "make the baseline again from a run on the same devices",
             Missing::BaselineReserved => {
@@ -195,11 +203,15 @@ pub fn check(report: &Report, budgets: &Budgets, baseline: Option<&Report>) -> R
     }
     let mut found = Found::default();
     for device in &report.devices {
-        let checked = Checked::of(device);
+        let checked = Checked::of(report, device);
         found.against_budgets(&checked, budgets);
         if let Some(baseline) = baseline {
             let base = baseline.devices.iter().find(|base| base.device == device.device);
-            found.against_baseline(&checked, base.map(Checked::of).as_ref(), budgets.tolerance);
+            found.against_baseline(
+                &checked,
+                base.map(|base| Checked::of(baseline, base)).as_ref(),
+                budgets.tolerance,
+            );
         }
     }
     let Found { rows, unknown } = found;
@@ -228,6 +240,10 @@ impl Found {
         let mut hold = |figure, unit, limit: Option<f64>, value: Result<f64, Missing>| {
             let Some(limit) = limit else { return };
             match value {
+                // What is held at the end is too much whatever was held before.
+                Ok(value) if !d.recorded && value <= limit => {
+                    self.unknown.push(unknown(figure, d, Missing::History));
+                }
                 Ok(value) => {
                     let against = "budget".to_owned();
                     let passed = value <= limit;
@@ -240,9 +256,13 @@ impl Found {
         let reserved = d.peak_reserved.ok_or(Missing::Reserved);
         hold("peak reserved", Unit::Bytes, bytes(budgets.peak_reserved), reserved.map(|value| value as f64));
         hold("peak allocated", Unit::Bytes, bytes(budgets.peak_allocated), Ok(d.peak_allocated as f64));
-        let fragmentation = reserved.map(|_| d.fragmentation.unwrap_or(0.0));
+        let fragmentation = match reserved {
+            Ok(_) if !d.recorded => Err(Missing::History),
+            known => known.map(|_| d.fragmentation.unwrap_or(0.0)),
+        };
         hold("fragmentation", Unit::Share, budgets.fragmentation, fragmentation);
-        let growth = d.growth_per_step.ok_or(Missing::Steps).map(|growth| growth.max(0.0));
+        let without = if d.recorded { Missing::Steps } else { Missing::History };
+        let growth = d.growth_per_step.ok_or(without).map(|growth| growth.max(0.0));
         hold("growth per step", Unit::Bytes, bytes(budgets.growth_per_step), growth);
     }
 

@@ -19,8 +19,10 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
     let at = &d.at_peak_reserved;
     let (stranded, external) = (at.losses.stranded, at.losses.external);
     let whole = external.saturating_sub(stranded);
+    // What came before the recording may have needed it.
+    let since = if c.has_note("recording-began-late") { " since the recording began" } else { "" };
     let headline = format!(
-        "{} of {} reserved was never needed at once: fragmentation {}",
+        "{} of {} reserved was never needed at once{since}: fragmentation {}",
         bytes(lost),
         bytes(reserved),
         share(fragmentation)

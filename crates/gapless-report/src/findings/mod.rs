@@ -26,15 +26,18 @@ pub fn find(report: &Report) -> Vec<Finding> {
             findings.extend(host_run::RULES.iter().filter_map(|rule| rule(&context)));
             continue;
         }
-        findings.extend(
-            [loss::RULES, advised::RULES, run::RULES, source::RULES]
-                .concat()
-                .iter()
-                .filter_map(|rule| rule(&context)),
-        );
+        findings.extend(rules(device).concat().iter().filter_map(|rule| rule(&context)));
     }
     finding::sort(&mut findings);
     findings
+}
+
+/// What was held at the peak, and over time, only a history shows: without one nothing but that is said.
+fn rules(device: &DeviceReport) -> Vec<&'static [Rule]> {
+    if device.events == 0 {
+        return vec![source::RULES];
+    }
+    vec![loss::RULES, advised::RULES, run::RULES, source::RULES]
 }
 
 type Rule = fn(&Context<'_>) -> Option<Finding>;

@@ -54,10 +54,10 @@ pub(super) fn curves(out: &mut String, d: &DeviceReport) {
 }
 
 fn peaks(out: &mut String, d: &DeviceReport) {
-    section(out, "Peaks", "");
+    section(out, if d.events > 0 { "Peaks" } else { "Held when the snapshot was taken" }, "");
     let mut table = Table::new(&[Left, Right, Left, Left]).spare(&[3]);
     let mut row = |name: &str, value: Option<u64>, when: &When, meaning: &str| {
-        let at = if value.is_some() { moment(when) } else { String::new() };
+        let at = if value.is_some() && d.events > 0 { moment(when) } else { String::new() };
         let value = value.map_or("unknown".to_owned(), bytes);
         table.row("", vec![name.to_owned(), value, at, meaning.to_owned()]);
     };
@@ -96,7 +96,10 @@ fn losses(out: &mut String, d: &DeviceReport) {
     }
     section(out, "Held and not used", "");
     let mut table = Table::new(&[Left, Right, Right]).names(0, 14);
-    table.row(DIM, vec![String::new(), "at peak allocated".to_owned(), "at peak reserved".to_owned()]);
+    // Without a history both are one instant.
+    if d.events > 0 {
+        table.row(DIM, vec![String::new(), "at peak allocated".to_owned(), "at peak reserved".to_owned()]);
+    }
     type Row = (&'static str, fn(&MomentInfo) -> String);
     let rows: [Row; 6] = [
         ("internal (rounding)", |m| bytes(m.losses.internal)),
@@ -107,7 +110,9 @@ fn losses(out: &mut String, d: &DeviceReport) {
         ("free blocks", |m| count(m.losses.gaps)),
     ];
     for (name, value) in rows {
-        table.row("", vec![name.to_owned(), value(&d.at_peak_allocated), value(&d.at_peak_reserved)]);
+        let mut cells = vec![name.to_owned(), value(&d.at_peak_allocated), value(&d.at_peak_reserved)];
+        cells.truncate(if d.events > 0 { 3 } else { 2 });
+        table.row("", cells);
     }
     table.render(out, "    ");
 }
@@ -122,7 +127,7 @@ fn kinds(out: &mut String, d: &DeviceReport) {
     let whole = if d.kinds.at_peak.cached_free > 0 { "reserved" } else { "in use" };
     section(
         out,
-        "What the bytes are at peak allocated",
+        &at(d, "What the bytes are", "at peak allocated"),
         &format!("inferred; shares of {} {whole}", bytes(total)),
     );
     let longest = width().saturating_sub(40).clamp(8, 40);
@@ -140,7 +145,7 @@ fn holders(out: &mut String, d: &DeviceReport) {
     if d.holders.is_empty() {
         return;
     }
-    section(out, "Largest holders at peak allocated", "shares of what is in use");
+    section(out, &at(d, "Largest holders", "at peak allocated"), "shares of what is in use");
     let mut table = Table::new(&[Right, Right, Right, Right, Left, Left]).names(5, 24).spare(&[4]);
     for h in &d.holders {
         table.row(
@@ -158,13 +163,18 @@ fn holders(out: &mut String, d: &DeviceReport) {
     table.render(out, "    ");
 }
 
+/// "What the bytes are at peak allocated", or at the one instant that a snapshot without history shows.
+fn at(d: &DeviceReport, what: &str, peak: &str) -> String {
+    format!("{what} {}", if d.events > 0 { peak } else { "at the snapshot" })
+}
+
 /// Modules below this share of the whole are left out.
 const LEAST_MODULE: f64 = 0.01;
 const MOST_MODULES: usize = 16;
 
 fn modules(out: &mut String, d: &DeviceReport) {
     let Some(found) = d.modules.as_ref().filter(|found| found.total > 0) else { return };
-    section(out, "Modules at peak allocated", "each with all that is inside of it");
+    section(out, &at(d, "Modules", "at peak allocated"), "each with all that is inside of it");
     let share = |held: u64| held as f64 / found.total as f64;
     // The largest, in the order of the tree.
     let mut large: Vec<u64> =
@@ -204,7 +214,7 @@ fn parts(out: &mut String, d: &DeviceReport) {
     if d.at_peak_reserved.pools.is_empty() {
         return;
     }
-    section(out, "Pools and streams at peak reserved", "");
+    section(out, &at(d, "Pools and streams", "at peak reserved"), "");
     let align = [Left, Left, Right, Right, Right, Right, Right];
     let mut table = Table::new(&align).names(0, 12).names(1, 8).spare(&[5, 4]);
     let head = ["pool", "stream", "reserved", "active", "free", "stranded", "largest free"];
