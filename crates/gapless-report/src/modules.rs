@@ -5,7 +5,7 @@
 
 use crate::analysis::DeviceAnalysis;
 use crate::model::{KindBytes, ModuleInfo, ModulesInfo};
-use gapless_trace::block_notes::module_of;
+use gapless_trace::block_notes::{BlockNotes, module_of};
 use gapless_trace::kinds::Kind;
 use gapless_trace::{AllocationId, StringId, Tick, Trace};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -24,30 +24,51 @@ struct Own {
     modules: FxHashSet<String>,
 }
 
+/// The module that each allocation belongs to.
+pub(crate) struct Members<'a> {
+    trace: &'a Trace,
+    notes: &'a BlockNotes,
+    known: FxHashMap<StringId, Option<&'a str>>,
+    layers: FxHashSet<String>,
+}
+
+impl<'a> Members<'a> {
+    /// `None` if the program named no modules.
+    pub(crate) fn of(trace: &'a Trace, d: &'a DeviceAnalysis<'_>) -> Option<Members<'a>> {
+        let notes = &d.history.block_notes;
+        let texts: FxHashSet<StringId> = notes.iter().map(|(_, text)| text).collect();
+        let layers = layers(texts.iter().filter_map(|&text| module_of(trace.strings.get(text))))?;
+        Some(Members { trace, notes, known: FxHashMap::default(), layers })
+    }
+
+    /// The path of its module as the program has it; `None` outside of all modules.
+    pub(crate) fn path(&mut self, id: AllocationId) -> Option<&'a str> {
+        let strings = &self.trace.strings;
+        let mut module = |text| *self.known.entry(text).or_insert_with(|| module_of(strings.get(text)));
+        self.notes.get(id).rev().find_map(&mut module)
+    }
+
+    /// The path with `*` for the numbers of layers.
+    pub(crate) fn folded(&self, path: &str) -> String {
+        folded(path, &self.layers)
+    }
+}
+
 /// Who holds the active bytes at `tick`; `None` if the program named no modules.
 pub(crate) fn at(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick) -> Option<ModulesInfo> {
-    let notes = &d.history.block_notes;
-    let texts: FxHashSet<StringId> = notes.iter().map(|(_, text)| text).collect();
-    let layers = layers(texts.iter().filter_map(|&text| module_of(trace.strings.get(text))))?;
-    let mut known: FxHashMap<StringId, Option<&str>> = FxHashMap::default();
-    let mut module = |id: AllocationId| {
-        notes
-            .get(id)
-            .rev()
-            .find_map(|text| *known.entry(text).or_insert_with(|| module_of(trace.strings.get(text))))
-    };
+    let mut members = Members::of(trace, d)?;
     let (mut paths, mut outside, mut total): (BTreeMap<String, Own>, _, _) = (BTreeMap::new(), 0, 0);
     for id in d.history.allocations.active_at(tick) {
         let bytes = d.history.allocations.get(id).block.0;
         total += bytes;
-        let Some(path) = module(id) else {
+        let Some(path) = members.path(id) else {
             outside += bytes;
             continue;
         };
         // All that hold it, the outermost first.
         let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
         for end in ends {
-            let own = paths.entry(folded(&path[..end], &layers)).or_default();
+            let own = paths.entry(members.folded(&path[..end])).or_default();
             own.bytes += bytes;
             own.count += 1;
             add(&mut own.kinds, d.kinds.of(id), bytes);

@@ -52,6 +52,28 @@ fn a_tree_fits_a_terminal_and_starts_with_the_bytes_of_the_report() {
 }
 
 #[test]
+fn a_tree_of_modules_has_the_bytes_of_the_modules() {
+    let of = |file: &str| {
+        let done = run(&["report", file, "--tree=modules"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        assert!(done.out.lines().skip(1).all(|row| row.chars().count() <= 80), "{}", done.out);
+        (done.out, report(file)["devices"][0].clone())
+    };
+    for version in ["2_14", "2_15"] {
+        let (out, device) =
+            of(&repo(&format!("testdata/newer/train_{version}.pickle.gz")).display().to_string());
+        let modules = &device["modules"];
+        let total = modules["total"].as_u64().expect("modules have names there");
+        let whole = format!("{:>8}  100 %  all", gapless_trace::Bytes(total).to_string());
+        assert!(out.contains(&whole), "{whole}: {out}");
+        assert!(out.contains("  model.layers.*.weight › weights\n"), "{out}");
+    }
+    let (out, _) = of(&trace("gpt2_train_stacks"));
+    assert!(out.contains("no modules have names"), "{out}");
+    assert_eq!(run(&["report", &trace("multistream"), "--tree=layers"]).code, 2);
+}
+
+#[test]
 fn holders_of_a_report_have_different_names() {
     for name in ["gpt2_train_stacks", "multistream", "oom", "leak", "mixtral_moe"] {
         let device = &report(&trace(name))["devices"][0];

@@ -11,7 +11,7 @@ mod tree;
 
 pub use gapless_trace::numbers::{count, plural, verb};
 pub use host_leaks::render as render_leaks;
-pub use tree::render as render_tree;
+pub use tree::{Branches, render as render_tree};
 
 pub use layout::{DEFAULT_WIDTH, ascii, fit, set_width, shorten, width, wrap};
 pub(crate) use layout::{facts, indent, visible};

@@ -1,12 +1,14 @@
-//! `gapless report --tree`: the bytes at peak allocated as a tree of stacks, outermost line first, within the width of
-//! a line.
+//! `gapless report --tree`: the bytes at peak allocated as a tree of stacks, outermost line first, or of modules, within
+//! the width of a line.
 //!
 //! Frames of torch and of the standard library are folded, except the innermost one of a stack. A line that has one
 //! child of the same size stands on one row with it. Branches below 1 % are one row with their number and bytes. Blocks
-//! without a stack are grouped by kind, then by block size. The root is the active bytes then, as in the JSON.
+//! without a stack are grouped by kind, then by block size; those of a module by kind. The root is the active bytes
+//! then, as in the JSON.
 
 use super::{BOLD, DIM, RESET, bytes, clean, percent, plural, shorten, width};
 use crate::analysis::{Analysis, DeviceAnalysis};
+use crate::modules::Members;
 use gapless_trace::kinds::Kind;
 use gapless_trace::naming::{INSIDE, Names, Origin};
 use gapless_trace::stacks::FrameId;
@@ -21,19 +23,42 @@ const DEEPEST: usize = 16;
 /// A branch below one part in so many of the whole is folded.
 const SMALLEST: u64 = 100;
 
+/// The branches of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Branches {
+    /// Lines of code, by the stacks that were recorded.
+    Stacks,
+    /// Modules, by the names that the program gave them.
+    Modules,
+}
+
 /// The tree of every device.
 #[must_use]
-pub fn render(analysis: &Analysis<'_>, path: &str) -> String {
+pub fn render(analysis: &Analysis<'_>, path: &str, branches: Branches) -> String {
     let mut out = format!("{BOLD}{}{RESET}\n", clean(path));
     let names = Names::of(analysis.trace);
     for d in &analysis.devices {
-        let tree = Tree::of(&names, analysis, d);
-        device(&mut out, d, &tree);
+        let modules = || Members::of(analysis.trace, d).map(|members| Tree::of_modules(members, d));
+        let (tree, lacks) = match branches {
+            Branches::Modules => match modules() {
+                Some(tree) => (tree, ""),
+                None => (
+                    Tree::of(&names, analysis, d),
+                    "no modules have names (gapless.name_modules(model) gives them)",
+                ),
+            },
+            Branches::Stacks => {
+                let tree = Tree::of(&names, analysis, d);
+                let lacks = if tree.has_stacks { "" } else { "no stacks were recorded" };
+                (tree, lacks)
+            }
+        };
+        device(&mut out, d, &tree, lacks);
     }
     out
 }
 
-fn device(out: &mut String, d: &DeviceAnalysis<'_>, tree: &Tree) {
+fn device(out: &mut String, d: &DeviceAnalysis<'_>, tree: &Tree, lacks: &str) {
     let _ = writeln!(
         out,
         "\n{BOLD}Device {}{RESET}  {DIM}{} in use at peak allocated, {}{RESET}",
@@ -45,9 +70,12 @@ fn device(out: &mut String, d: &DeviceAnalysis<'_>, tree: &Tree) {
         let _ = writeln!(out, "  {DIM}nothing was allocated{RESET}");
         return;
     }
-    if !tree.has_stacks {
-        let _ =
-            writeln!(out, "  {DIM}no stacks were recorded: by kind (inferred), then by block size{RESET}");
+    if !lacks.is_empty() {
+        let _ = writeln!(
+            out,
+            "  {DIM}{lacks}: by {}{RESET}",
+            if tree.has_stacks { "stack" } else { "kind (inferred), then by block size" }
+        );
     }
     tree.render(out);
 }
@@ -71,12 +99,13 @@ struct Tree {
     nodes: Vec<Node>,
     index: FxHashMap<(usize, Key), usize>,
     has_stacks: bool,
+    /// The branches are modules, and the leaves kinds.
+    is_modules: bool,
 }
 
 impl Tree {
     fn of(names: &Names<'_>, analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Tree {
-        let root = Node { text: String::new(), bytes: 0, blocks: 0, children: Vec::new() };
-        let mut tree = Tree { nodes: vec![root], index: FxHashMap::default(), has_stacks: false };
+        let mut tree = Tree::new();
         let mut stacks: FxHashMap<StackId, (u64, u64)> = FxHashMap::default();
         let mut sizes: FxHashMap<(Kind, u64), (u64, u64)> = FxHashMap::default();
         let allocations = &d.history.allocations;
@@ -100,17 +129,47 @@ impl Tree {
             if tree.has_stacks {
                 path.insert(0, "no stack recorded".to_owned());
             }
-            tree.add(sum, path.into_iter().map(|text| (Key::Text(text.clone()), text)));
+            tree.add(sum, texts(path));
         }
-        for at in 0..tree.nodes.len() {
-            let mut children = std::mem::take(&mut tree.nodes[at].children);
+        tree.sort();
+        tree
+    }
+
+    /// Layers are one branch. What a module holds by itself stands below it, by kind.
+    fn of_modules(mut members: Members<'_>, d: &DeviceAnalysis<'_>) -> Tree {
+        let mut sums: FxHashMap<(Option<&str>, Kind), (u64, u64)> = FxHashMap::default();
+        let allocations = &d.history.allocations;
+        for id in allocations.active_at(d.history.usage.allocated.peak_at) {
+            let sum = sums.entry((members.path(id), d.kinds.of(id))).or_default();
+            sum.0 += allocations.get(id).block.0;
+            sum.1 += 1;
+        }
+        let mut tree = Tree::new();
+        tree.is_modules = true;
+        for ((module, kind), sum) in sums {
+            let path = module.map_or("outside all modules".to_owned(), |path| members.folded(path));
+            let parts = path.split('.').chain([kind.name()]).map(str::to_owned);
+            tree.add(sum, texts(parts.collect()));
+        }
+        tree.sort();
+        tree
+    }
+
+    fn new() -> Tree {
+        let root = Node { text: String::new(), bytes: 0, blocks: 0, children: Vec::new() };
+        Tree { nodes: vec![root], index: FxHashMap::default(), has_stacks: false, is_modules: false }
+    }
+
+    /// The largest branches first.
+    fn sort(&mut self) {
+        for at in 0..self.nodes.len() {
+            let mut children = std::mem::take(&mut self.nodes[at].children);
             children.sort_by(|&a, &b| {
-                let (a, b) = (&tree.nodes[a], &tree.nodes[b]);
+                let (a, b) = (&self.nodes[a], &self.nodes[b]);
                 b.bytes.cmp(&a.bytes).then_with(|| a.text.cmp(&b.text))
             });
-            tree.nodes[at].children = children;
+            self.nodes[at].children = children;
         }
-        tree
     }
 
     fn add(&mut self, (bytes, blocks): (u64, u64), path: impl Iterator<Item = (Key, String)>) {
@@ -169,10 +228,16 @@ impl Tree {
             return (0, "all".to_owned());
         }
         let mut at = from;
+        let mut path = clean(&self.nodes[from].text);
         while let [child] = self.nodes[at].children[..]
             && self.nodes[child].bytes == self.nodes[at].bytes
         {
             at = child;
+            path += if self.nodes[at].children.is_empty() { INSIDE } else { "." };
+            path += &clean(&self.nodes[at].text);
+        }
+        if self.is_modules {
+            return (at, path);
         }
         let (first, last) = (clean(&self.nodes[from].text), clean(&self.nodes[at].text));
         if at == from {
@@ -182,6 +247,11 @@ impl Tree {
         let short = first.split(' ').next().unwrap_or_default();
         (at, if whole.chars().count() <= room { whole } else { format!("{short}{INSIDE}{last}") })
     }
+}
+
+/// A path of texts.
+fn texts(path: Vec<String>) -> impl Iterator<Item = (Key, String)> {
+    path.into_iter().map(|text| (Key::Text(text.clone()), text))
 }
 
 /// Two columns a level, then one: deep stacks need the room for their text.
@@ -211,8 +281,7 @@ mod tests {
     use super::*;
 
     fn tree(stacks: &[(u64, &[&str])]) -> Tree {
-        let root = Node { text: String::new(), bytes: 0, blocks: 0, children: Vec::new() };
-        let mut tree = Tree { nodes: vec![root], index: FxHashMap::default(), has_stacks: true };
+        let mut tree = Tree::new();
         for (bytes, path) in stacks {
             tree.add(
                 (*bytes, 1),

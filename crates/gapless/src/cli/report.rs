@@ -47,9 +47,10 @@ pub(crate) struct ReportArgs {
     #[arg(long, default_value_t = 10, value_name = "N")]
     pub(crate) top: usize,
 
-    /// Show the bytes at peak allocated as a tree of stacks, the outermost line first
-    #[arg(long, conflicts_with_all = ["format", "advise", "top"])]
-    pub(crate) tree: bool,
+    /// Show the bytes at peak allocated as a tree of stacks, the outermost line first, or of modules (`--tree=modules`)
+    #[arg(long, value_name = "BRANCHES", num_args = 0..=1, require_equals = true, default_missing_value = "stacks")]
+    #[arg(value_enum, conflicts_with_all = ["format", "advise", "top"])]
+    pub(crate) tree: Option<Branches>,
 
     /// Also replay other settings, and show which would use less memory (takes seconds, as `gapless advise`)
     #[arg(long)]
@@ -62,6 +63,17 @@ pub(crate) struct ReportArgs {
     /// Make the report again whenever the file changes, until Ctrl-C
     #[arg(long)]
     pub(crate) watch: bool,
+}
+
+/// The branches of `--tree`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Branches {
+    /// Lines of code, the outermost first
+    #[value(alias = "stack")]
+    Stacks,
+    /// Modules as the program named them
+    #[value(alias = "module")]
+    Modules,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

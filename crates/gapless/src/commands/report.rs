@@ -3,7 +3,7 @@
 mod many;
 mod watch;
 
-use crate::cli::report::{ReportArgs, ReportFormat};
+use crate::cli::report::{Branches, ReportArgs, ReportFormat};
 use crate::commands::advise;
 use crate::failure::Failure;
 use crate::ranks::Inputs;
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Answer> {
     if args.watch && args.rank.is_none() && !matches!(args.files.as_slice(), [one] if !one.is_dir()) {
         return Err(Failure::new("--watch follows one file", "name one file, or add --rank N").into());
     }
-    if args.tree && args.format != ReportFormat::Text {
+    if args.tree.is_some() && args.format != ReportFormat::Text {
         let what = "--tree is text, and the name of the -o file asks for another format";
         return Err(Failure::new(what, "name a file that ends in .txt").into());
     }
@@ -43,8 +43,12 @@ fn one(args: &ReportArgs, file: &Path, target: &Target) -> Result<Answer> {
     crate::small_pages::take();
     let (trace, ahead) = load::trace_ahead_of(file, args.device)?;
     let analysis = load::analyse_followed(&trace, ahead, file)?;
-    if args.tree {
-        let tree = text::render_tree(&analysis, &file.display().to_string());
+    if let Some(branches) = args.tree {
+        let branches = match branches {
+            Branches::Stacks => text::Branches::Stacks,
+            Branches::Modules => text::Branches::Modules,
+        };
+        let tree = text::render_tree(&analysis, &file.display().to_string(), branches);
         output::write_text(args.output.as_deref(), &tree)?;
         return Ok(Answer::Yes);
     }

@@ -20,7 +20,7 @@ pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result
             Failure::new(what, format!("use `gapless advise` with the same files; {one_rank}")).into()
         );
     }
-    if args.tree {
+    if args.tree.is_some() {
         return Err(Failure::new("--tree shows one rank", one_rank).into());
     }
     let run = ranks::read(inputs, args.device)?;
