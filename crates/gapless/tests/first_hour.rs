@@ -601,3 +601,28 @@ fn colour_is_off_where_it_was_asked_to_be() {
     assert_eq!(done.code, 0);
     assert!(!std::fs::read_to_string(Path::new(&path)).expect("written").contains('\x1b'));
 }
+
+#[test]
+fn the_beginning_of_a_flag_leads_to_the_flag() {
+    let mut tried = 0;
+    for verb in ["report", "diff", "check", "replay", "advise", "oom", "export", "fit", "plan", "top"] {
+        let help = run(&[verb, "--help"]).out;
+        let flags: Vec<&str> = help
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix("--").or_else(|| line.split(", --").nth(1)))
+            .filter_map(|rest| rest.split([' ', '[', '=', '<']).next())
+            .collect();
+        for flag in &flags {
+            let Some((beginning, _)) = flag.rsplit_once('-') else { continue };
+            if flags.contains(&beginning) || beginning.len() < 3 {
+                continue;
+            }
+            tried += 1;
+            told(&[verb, &format!("--{beginning}"), "1"], &[&format!("--{beginning}"), "did you mean", "--"]);
+            if flags.iter().filter(|other| other.starts_with(beginning)).count() == 1 {
+                told(&[verb, &format!("--{beginning}")], &[&format!("did you mean --{flag}?")]);
+            }
+        }
+    }
+    assert!(tried > 10, "{tried}");
+}

@@ -86,6 +86,26 @@ fn unknown(words: &[OsString], error: &clap::Error) -> Option<Failure> {
             format!("write --{long}"),
         ));
     }
+    // `--max-peak` of `--max-peak-reserved` and its like: clap's guess is the flag that is nearest by letters.
+    if let Some(beginning) = word.strip_prefix("--").filter(|beginning| beginning.len() > 2) {
+        let flags: Vec<String> = command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set())
+            .filter_map(clap::Arg::get_long)
+            .filter(|flag| flag.starts_with(beginning))
+            .map(|flag| format!("--{flag}"))
+            .collect();
+        if !flags.is_empty() {
+            let what = format!("`gapless {}` has no flag {word}", command.get_name());
+            return Some(Failure::new(
+                what,
+                format!(
+                    "did you mean {}?",
+                    alternatives(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+                ),
+            ));
+        }
+    }
     // A flag of a command, before the command.
     let verb = all[at..].iter().find_map(|word| root.find_subcommand(word));
     if let Some(verb) = verb.filter(|verb| std::ptr::eq(command, &raw const root) && has(verb)) {
