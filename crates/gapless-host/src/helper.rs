@@ -12,7 +12,7 @@ use crate::check::stack::{Stack, object_around};
 use crate::lock::Lock;
 use crate::sys;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What the helper does: one round of work, then how long to sleep; `None`: until somebody rings.
@@ -34,6 +34,8 @@ static RUNS: AtomicBool = AtomicBool::new(false);
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 /// What the helper does.
 static WORK: AtomicPtr<Work> = AtomicPtr::new(std::ptr::null_mut());
+/// The kernel's number of the helper that began last.
+static KERNELS: AtomicI32 = AtomicI32::new(0);
 /// The helper is in code of others, which may wait for what the thread that forks has.
 static IS_AMONG_OTHERS: AtomicBool = AtomicBool::new(false);
 /// No thread can be had: do not ask again and again. Milliseconds of the moment; 0: none was refused.
@@ -151,6 +153,8 @@ fn spawn(number: usize) -> Option<libc::pthread_t> {
 extern "C" fn main(argument: *mut c_void) -> *mut c_void {
     // SAFETY: stored before the thread began, and lives for good.
     let work = unsafe { &*WORK.load(Ordering::Acquire) };
+    // SAFETY: takes nothing.
+    KERNELS.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     // SAFETY: a name of at most 15 bytes for this very thread.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"gapless-host".as_ptr()) };
     let may_run = || NUMBER.load(Ordering::SeqCst) == argument.addr();
@@ -214,15 +218,33 @@ pub fn after_fork_in_child() {
 /// Runs this while the process has no helper: some calls are refused to a process with two threads.
 pub fn without<T>(work: impl FnOnce() -> T) -> T {
     before_fork();
+    await_kernel();
     let result = work();
     // SAFETY: `before_fork` was called above.
     unsafe { after_fork() };
     result
 }
 
+/// The kernel tells that a thread has ended while it still counts it for a moment. One that is among others is not
+/// waited for.
+fn await_kernel() {
+    let helper = KERNELS.swap(0, Ordering::Relaxed);
+    let is_counted = || {
+        // SAFETY: signal 0 asks only whether the process has this thread.
+        helper != 0
+            && sys::keep_errno(|| unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), helper, 0) }) == 0
+    };
+    while is_counted() && !IS_AMONG_OTHERS.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
 /// Stops the helper for good, as where it may make no system calls.
 pub fn end() {
-    without(|| ENDED.store(true, Ordering::Relaxed));
+    before_fork();
+    ENDED.store(true, Ordering::Relaxed);
+    // SAFETY: `before_fork` was called above.
+    unsafe { after_fork() };
 }
 
 /// After a fork, in the parent and in the child.
