@@ -1,7 +1,7 @@
 //! Who held how much of a device at most: by where it was asked for, and by the size of the requests.
 
+use super::cut::{Cut, lasts};
 use super::sizes;
-use super::summary::{Cut, lasts};
 use gapless_trace::holders::stack_label;
 use gapless_trace::{Allocation, AllocationId, Bytes, StackId, Tick, Trace};
 use rustc_hash::{FxHashMap, FxHasher};

@@ -19,6 +19,7 @@ pub mod odd;
 pub mod summary;
 
 mod assemble;
+mod cut;
 mod divergence;
 mod evidence;
 mod excess;

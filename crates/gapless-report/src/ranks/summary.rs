@@ -3,6 +3,7 @@
 //! Bytes that are compared between ranks are those requested: block sizes also depend on what happened to be free.
 //! The figures that a user sees (peaks) are those of the single report, to the byte.
 
+use super::cut::{Cut, lasts};
 use super::held::{Held, held};
 use super::robust::median;
 use super::sizes::{self, BySize};
@@ -232,20 +233,6 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
     }
 }
 
-/// A device, cut into these steps or into none.
-pub(super) struct Cut<'a, 't> {
-    d: &'a DeviceAnalysis<'t>,
-    steps: &'a Steps,
-}
-
-impl<'t> std::ops::Deref for Cut<'_, 't> {
-    type Target = DeviceAnalysis<'t>;
-
-    fn deref(&self) -> &DeviceAnalysis<'t> {
-        self.d
-    }
-}
-
 /// The members of a summary that depend on the steps; the others are empty.
 fn cut(trace: &Trace, d: &Cut<'_, '_>) -> Summary {
     let live = Live::new(d);
@@ -403,15 +390,6 @@ fn fold(rows: Vec<StepRow>) -> Vec<StepRow> {
         }
     };
     rows.chunks(each).map(joined).collect()
-}
-
-/// Whether an allocation outlives the step it was born in. Without steps: whether it lives for a quarter of the run.
-pub(super) fn lasts(d: &Cut<'_, '_>, a: &Allocation) -> bool {
-    match d.steps.step_at(a.start) {
-        Some(step) => a.freed > d.steps.spans[step].end,
-        None if d.steps.spans.is_empty() => a.freed.0.saturating_sub(a.start.0) > d.history.last_tick.0 / 4,
-        None => true,
-    }
 }
 
 /// Sums up to each part.
