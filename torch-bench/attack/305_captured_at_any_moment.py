@@ -1,8 +1,9 @@
 """One thread captures streams of its own through the driver, one short capture after another, and tells nobody. Three
 threads ask for memory on other streams meanwhile, free it, announce it and trim: every one of their calls may meet the
 beginning or the end of a capture. First streams that wait for nobody are captured, while the program asks for memory on
-the default stream too; then streams that wait for the default one, while the program uses that for nothing: CUDA
-refuses every call with it beside such a capture. No capture is ended from outside, and no block is written by two."""
+the default stream too; then streams that wait for the default one, while the program uses that for nothing and
+announces nothing: CUDA refuses every call with it beside such a capture, and torch's events ask for its state. No
+capture is ended from outside, and no block is written by two."""
 import ctypes
 import threading
 
@@ -56,7 +57,7 @@ def capture(streams, over):
         captures[0] += 1
 
 
-def churn(seed, streams, until):
+def churn(seed, streams, until, announces):
     """Memory goes from one stream to the other: of sizes that drift, some of it used by both."""
     r, held = rng(seed), []
     try:
@@ -67,7 +68,7 @@ def churn(seed, streams, until):
             mine, other = streams if turn % 2 else streams[::-1]
             with torch.cuda.stream(mine):
                 held.append((ints(r.randrange(1, 30) * MIB).fill_(turn), turn, mine))
-            if turn % 3 == 0 and mine is not other:
+            if turn % 3 == 0 and announces:
                 other.wait_stream(mine)
                 held[-1][0].record_stream(other)
             if len(held) > 4:
@@ -85,7 +86,7 @@ def phase(flags, own):
     captured, over = [new_stream(cuda, flags) for _ in range(2)], threading.Event()
     torch.cuda.synchronize()
     until = time.monotonic() + 20
-    threads = [threading.Thread(target=churn, args=(seed, pair, until)) for seed, pair in enumerate([(A, B), (B, C), (C, D)])]
+    threads = [threading.Thread(target=churn, args=(seed, pair, until, flags == NONBLOCKING)) for seed, pair in enumerate(((A, B), (B, C), (C, D)))]
     capturing = threading.Thread(target=capture, args=(captured, over))
     [thread.start() for thread in [capturing, *threads]]
     with torch.cuda.stream(own):
