@@ -273,3 +273,27 @@ owner.end()
         GAPLESS_RUN_DIR=str(tmp_path),
     )
     assert lines == ["True", str((True, 800 << 20)), str(800 << 20)]
+
+
+def test_a_call_that_failed_once_makes_no_later_memory_unshareable(share):
+    """The driver may refuse one page for a passing reason, at any call of a request."""
+    lines = share("""
+reader = Reader()
+gapless.enable()
+torch.empty(1, device="cuda")
+card.card_fail_in.argtypes = [ctypes.c_int64]
+kept, refused = [], 0
+for count in range(24):
+    card.card_fail_in(count)
+    try:
+        kept.append(torch.empty(64 << 20, dtype=torch.uint8, device="cuda"))
+    except RuntimeError:
+        refused += 1
+    card.card_fail_in(-1)
+faults = card.card_faults()
+new = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+write(new, 3)
+print(reader.does("answer = holds(gapless.attach(it)['tensor'], 3)", gapless.share(new)), faults > 5)
+reader.end()
+""")
+    assert lines == ["True True"]
