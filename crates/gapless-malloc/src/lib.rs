@@ -110,6 +110,16 @@ pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut u8 {
 /// `block` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(block: *mut *mut u8, alignment: usize, size: usize) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { aligned_at(block, alignment, size) }
+}
+
+/// [`posix_memalign`] for callers of this library. Where the library is not preloaded, the exported name leads them to
+/// the C library's.
+///
+/// # Safety
+/// `block` is valid for writing.
+unsafe fn aligned_at(block: *mut *mut u8, alignment: usize, size: usize) -> c_int {
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }

@@ -29,7 +29,7 @@ pub extern "C" fn gapless_host_hook_torch() -> c_int {
 unsafe extern "C" fn posix_memalign(block: *mut *mut u8, alignment: usize, size: usize) -> c_int {
     if serves(size) {
         // SAFETY: as the caller says.
-        return unsafe { crate::posix_memalign(block, alignment, size) };
+        return unsafe { crate::aligned_at(block, alignment, size) };
     }
     type Memalign = unsafe extern "C" fn(*mut *mut u8, usize, usize) -> c_int;
     // SAFETY: the program's function of this name, kept before this one could be called.
