@@ -36,9 +36,9 @@ pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHa
 pub use fronts::Fronts;
 pub use options::Options;
 pub use pool::{
-    AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, HeapWaste,
-    Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView, SleepError,
-    Waste,
+    AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, Freed,
+    HeapWaste, Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView,
+    SleepError, Waste,
 };
 pub use shared::{Keeper, Shared, SharedPool, Whole};
 pub use sim::SimDevice;

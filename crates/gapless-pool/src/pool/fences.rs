@@ -52,6 +52,10 @@ impl Default for OfLane {
     }
 }
 
+/// What lay free at one moment. It is settled once all work that was queued then is done ([`Pool::settle_freed`]).
+#[derive(Debug, Default)]
+pub struct Freed(Vec<(LaneId, Fence)>);
+
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     lanes: Vec<OfLane>,
@@ -285,5 +289,31 @@ impl<D: Device> Pool<D> {
         }
         self.unmap_leaving();
         Ok(())
+    }
+
+    /// What lies free now, for a caller that waits for the card's work without the pool's lock. A lane whose memory
+    /// graphs replay is left out.
+    pub fn freed(&mut self) -> Freed {
+        let lanes = self.lanes.ids().filter(|lane| !self.fences.lanes[lane.index()].is_walled);
+        let lanes: Vec<LaneId> = lanes.collect();
+        Freed(lanes.into_iter().map(|lane| (lane, self.open_next(lane))).collect())
+    }
+
+    /// All work is done that was queued when this lay free, or later than that. A replay that came meanwhile may use
+    /// memory of its lane.
+    pub fn settle_freed(&mut self, freed: Freed) {
+        for (lane, fence) in freed.0 {
+            let of = &self.fences.lanes[lane.index()];
+            if of.is_walled || self.fences.is_done(lane, fence) {
+                continue;
+            }
+            while let Some(&(under_way, event)) = self.fences.lanes[lane.index()].under_way.front()
+                && under_way <= fence
+            {
+                self.drop_fence(lane, event);
+            }
+            self.reach(lane, fence);
+        }
+        self.unmap_leaving();
     }
 }

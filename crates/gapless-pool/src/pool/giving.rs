@@ -89,7 +89,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Whether pages are free that could be given back, were it not for work or for a capture.
-    pub(super) fn keeps_free_pages(&self) -> bool {
+    pub fn keeps_free_pages(&self) -> bool {
         let mut heaps = self.lanes.heap_ids().filter(|&heap| self.is_trimmed(heap));
         self.is_waiting_for_work() || heaps.any(|heap| self.heap(heap).pages().iter().any(Page::is_free))
     }

@@ -65,6 +65,7 @@ mod windows;
 pub use behind::Behind;
 pub use checkpoint::{RestoreError, Saved};
 pub use exact::ExactError;
+pub use fences::Freed;
 pub use holes::{Hole, Holes, PrivateFree};
 pub use ladder::Rung;
 pub use log::Change;

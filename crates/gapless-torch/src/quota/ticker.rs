@@ -6,8 +6,11 @@ use super::host;
 use crate::background;
 use crate::elastic;
 use crate::hooks::guarded;
+use crate::queued::{self, Queued};
 use crate::state::{self, CARDS};
 use gapless_cuda::locks::Lock;
+use gapless_pool::Freed;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -20,6 +23,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// Looks that still give back.
 static LEFT: AtomicU32 = AtomicU32::new(0);
+/// What lay free on a card while work could use it. The card's lock comes before this one.
+static UNSETTLED: Lock<BTreeMap<i32, (Freed, Queued)>> = Lock::new(BTreeMap::new);
 /// Held during a look.
 static LOOKING: Lock<()> = Lock::new(|| ());
 
@@ -65,12 +70,29 @@ fn look() {
     }
 }
 
+/// Gives back what no work uses. Streams that ask for nothing have no turns, so this thread waits for the card's work,
+/// for a part of its period, and looks again at the next one.
 fn give_back(device: i32) {
-    if let Some(mut card) = state::existing(device) {
-        card.trim_behind_work();
-        drop(card);
-        elastic::give_back(device);
+    let Some(mut card) = state::existing(device) else { return };
+    card.trim_behind_work();
+    let mut waits = UNSETTLED.lock();
+    if !waits.contains_key(&device) && card.pool.keeps_free_pages() {
+        let freed = card.pool.freed();
+        if let Some(queued) = queued::with(device, card.pool.device().meter()) {
+            waits.insert(device, (freed, queued));
+        }
     }
+    drop(card);
+    let known = waits.get(&device).map(|(_, queued)| *queued);
+    drop(waits);
+    if known.is_some_and(|known| queued::wait(device, known, PERIOD / 2))
+        && let Some((freed, _)) = UNSETTLED.lock().remove(&device)
+        && let Some(mut card) = state::existing(device)
+    {
+        card.pool.settle_freed(freed);
+        card.trim_behind_work();
+    }
+    elastic::give_back(device);
 }
 
 /// Whether the budget that host and cards have together needs what pools keep free.
