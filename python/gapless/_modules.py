@@ -305,9 +305,15 @@ def _find_model(module: Any) -> Optional[Place]:
         if above is None or above._modules.get(name) is not model:
             break
         model = above
+    # A wrapper around a model that has a name: paths are those of the model.
+    inner = _unwrapped(model)
+    known = _of.get(id(inner))
+    if known is not None and known._model() is inner:
+        _add_tree(known, model, "" if "" in known._places else known.name, None)
+        return _placed(module)
     taken = {names.name for names in _models if names._model() is not None}
     has_bare = any(names._model() is not None and "" in names._places for names in _models)
-    label = kind = type(_unwrapped(model)).__name__
+    label = kind = type(inner).__name__
     number = 1
     while label in taken:
         number += 1
@@ -315,6 +321,10 @@ def _find_model(module: Any) -> Optional[Place]:
     # Paths of the first model need no name before them. A loss or a transform is no model.
     is_first = not has_bare and next(model.parameters(), None) is not None
     _register(model, None if is_first else label)
+    return _placed(module)
+
+
+def _placed(module: Any) -> Optional[Place]:
     found = _places.get(id(module))
     return found.first if isinstance(found, _Shared) else found
 

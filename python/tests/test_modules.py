@@ -544,6 +544,10 @@ def folded(expected):
     return found
 
 
+# Other figures of graphs on the CPU: there the modules inside of `graph.0` keep nothing, so `1` is no number of a layer.
+ON_CPU = {"scripted": {"scripted.1": 3, "graph.1": 3}}
+
+
 @pytest.fixture(scope="module")
 def results(bench, tmp_path_factory):
     """What the report says of each case, by recorder and by where the graph lives; made when it is asked for."""
@@ -572,5 +576,7 @@ def results(bench, tmp_path_factory):
 def test_each_module_has_what_it_kept(real, command, results, case, recorder, device):
     # Some have other figures where all models are named, which the flight recorder does.
     expected = dict(CASES[case][1 if recorder == "native" else -1])
+    if device == "cpu":
+        expected = dict(ON_CPU.get(case, expected))
     outside = expected.pop("", 0)
     assert results(command, recorder, device, case) == (folded(expected), outside)
