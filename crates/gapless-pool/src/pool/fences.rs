@@ -95,9 +95,12 @@ impl Fences {
         self.lanes[lane.index()].waiting.iter().rev().map(|&(_, id)| id)
     }
 
-    /// A lane's own allocation does not wait any more.
+    /// A lane's own allocation does not wait any more, one of those that it gave back last.
     pub(super) fn forget(&mut self, lane: LaneId, id: AllocationId) {
-        self.lanes[lane.index()].waiting.retain(|&(_, other)| other != id);
+        let waiting = &mut self.lanes[lane.index()].waiting;
+        if let Some(at) = waiting.iter().rposition(|&(_, other)| other == id) {
+            waiting.remove(at);
+        }
     }
 
     /// Graphs were replayed with memory of this lane, on streams that nobody named.
