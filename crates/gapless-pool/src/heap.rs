@@ -6,6 +6,7 @@
 //! what lies at an address is found by a short walk.
 
 mod check;
+mod cuts;
 mod pages;
 mod picture;
 mod sleeping;
@@ -233,13 +234,6 @@ impl Heap {
     pub fn take_at(&mut self, addr: u64, size: u64) -> Option<u32> {
         let block = self.cut_out(addr, size)?;
         self.seat(block);
-        Some(block)
-    }
-
-    /// [`Heap::take_at`] for an allocation that lies in a window.
-    pub(crate) fn take_part(&mut self, addr: u64, size: u64) -> Option<u32> {
-        let block = self.cut_out(addr, size)?;
-        self.show(block, Seen::Away);
         Some(block)
     }
 

@@ -77,10 +77,14 @@ impl<D: Device> Pool<D> {
     /// What the program asked for is not its own any more, although the block waits for a fence: PyTorch's own
     /// allocator has no such wait.
     pub(super) fn count_returning(&mut self, id: AllocationId) {
-        let Allocation { size, requested, ref place, .. } = *self.allocation(id);
+        let Allocation { addr, size, requested, lane, ref place, .. } = *self.allocation(id);
         let class = place.class(size);
-        if let Place::Home { heap, block } = *place {
-            self.heap_mut(heap).show_returning(block, true);
+        match *place {
+            Place::Home { heap, block } => {
+                self.heap_mut(heap).show_returning(block, true);
+                self.fences.loans_mut(lane).home.add(addr, size);
+            }
+            _ => drop(self.fences.loans_mut(lane).windows.insert((size, addr))),
         }
         self.returning[class].add(size);
         self.stats.requested.sub(requested);
@@ -106,8 +110,17 @@ impl<D: Device> Pool<D> {
         }
         if is_returning {
             self.returning[class].sub(size);
-            if let Place::Home { heap, block } = *place {
-                self.heap_mut(heap).show_returning(block, false);
+            match *place {
+                Place::Home { heap, block } => {
+                    self.heap_mut(heap).show_returning(block, false);
+                    let addr = self.heap(heap).block(block).addr;
+                    self.fences.loans_mut(lane).home.remove(addr, size);
+                }
+                Place::Window { window, .. } => {
+                    let addr = self.windows.get(window).addr();
+                    self.fences.loans_mut(lane).windows.remove(&(size, addr));
+                }
+                Place::Supplied { .. } | Place::Asleep { .. } => {}
             }
         }
         let requested = if is_returning { 0 } else { requested };
@@ -119,6 +132,24 @@ impl<D: Device> Pool<D> {
         c.requested.sub(requested);
         c.active_blocks.sub(1);
         c.active.sub(size);
+    }
+
+    /// Part of a block that a lane gave back is active still, as a block of its own.
+    pub(super) fn count_kept(&mut self, lane: LaneId, place: &Place, size: u64) {
+        let (class, guest) = (place.class(size), self.guest_bytes(place, size));
+        self.stats.move_reserved(guest, 1, 0);
+        self.lanes.shard_mut(lane).tally.took(class, size, 0);
+        let ClassStats { active_blocks, active, .. } = &mut self.stats.classes[class];
+        for (gauge, more) in [
+            (active_blocks, 1),
+            (active, size),
+            (&mut self.stats.active_blocks, 1),
+            (&mut self.stats.active, size),
+        ] {
+            gauge.current += more;
+            // In all it was as much before; but part of a large block may be a small one.
+            gauge.peak = gauge.peak.max(gauge.current);
+        }
     }
 
     /// A page came into a heap. Heaps come in pairs: small, large.

@@ -2,7 +2,7 @@
 //! [`ladder`](super::ladder) begins.
 
 use super::pieces::{Reach, Source};
-use super::{AllocationId, Place, Pool, SMALL, TRIES};
+use super::{Place, Pool, SMALL, TRIES};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 use crate::ids::{Fence, HeapId, LaneId};
@@ -16,9 +16,6 @@ const LANE_SLACK: u64 = 2 * GRANULE;
 /// Small requests from this size on go into holes between large blocks before they get a new page: a page has room for
 /// few of them.
 const IN_HOLES: u64 = 128 << 10;
-
-/// Frees of lent memory that are looked through for what a lane takes back.
-const TAKEN_BACK: usize = 64;
 
 /// Whose free memory is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,19 +210,6 @@ impl<D: Device> Pool<D> {
         let block = self.heap_mut(heap).take_at(addr, size)?;
         self.stats.lent += 1;
         Some(Place::Home { heap, block })
-    }
-
-    /// What the lane itself gave back last and is not its owner's again: in the order of its own stream it can have
-    /// it at once.
-    fn take_back(&mut self, lane: LaneId, size: u64) -> Option<Place> {
-        let is_it = |&id: &AllocationId| {
-            let allocation = self.allocation(id);
-            allocation.size == size && allocation.is_lent_only
-        };
-        let id = self.fences.waiting_of(lane).take(TAKEN_BACK).find(is_it)?;
-        self.fences.forget(lane, id);
-        self.allocation_mut(id).waits -= 1;
-        Some(self.end(id))
     }
 
     /// What a window of a lane may take of its own heap, and of those of other lanes: after [`Pool::take_stock`].

@@ -50,6 +50,7 @@ mod holes;
 mod ladder;
 mod lanes;
 mod leaving;
+mod loans;
 mod log;
 mod mapping;
 mod missing;
