@@ -5,6 +5,7 @@ use crate::budget::Budget;
 use crate::device::StreamHandle;
 use crate::ids::{HeapId, LaneId, WindowId};
 use crate::pool::SMALL;
+use crate::visits;
 
 /// Where an allocation lies.
 #[derive(Clone, Debug)]
@@ -107,7 +108,7 @@ impl Allocations {
     }
 
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        self.by_addr.numbers()
+        self.by_addr.numbers().inspect(|_| visits::add(1))
     }
 }
 

@@ -20,6 +20,19 @@ pub enum State {
     Closed,
 }
 
+/// How a block is shown among those of its heap (`heap/picture.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// In one segment with its neighbours: free, or in a caller's hands.
+    Joined,
+    /// So, and given back by a lane that it was lent to: shown as free.
+    Returning,
+    /// As a segment of its own: a small block between large ones.
+    Alone,
+    /// Not at all: nothing is behind it, it sleeps, or a window shows it.
+    Away,
+}
+
 /// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free neighbours never stay
 /// side by side.
 ///
@@ -33,6 +46,9 @@ pub struct Block {
     pub next: u32,
     pub size: u64,
     pub state: State,
+    pub(crate) seen: Seen,
+    /// Whether its heap's stock must look at it again.
+    pub(crate) is_stale: bool,
 }
 
 /// Blocks by number.
@@ -46,8 +62,10 @@ impl Blocks {
     /// A block of its own, in nobody's hands and in no set.
     #[inline]
     pub fn add(&mut self, addr: u64, size: u64) -> u32 {
-        let block = Block { addr, size, prev: NONE, next: NONE, state: State::Free };
+        let (state, seen) = (State::Free, Seen::Joined);
+        let mut block = Block { addr, size, prev: NONE, next: NONE, state, seen, is_stale: false };
         if let Some(id) = self.unused.pop() {
+            block.is_stale = self[id].is_stale;
             self.list[id as usize] = block;
             return id;
         }
@@ -58,6 +76,7 @@ impl Blocks {
     /// Forgets a block that nothing points at any more.
     #[inline]
     pub fn discard(&mut self, id: u32) {
+        self[id].state = State::Hole;
         self.unused.push(id);
     }
 

@@ -4,6 +4,8 @@
 //! are sorted. So the smallest block that is large enough is one or two words of bitmap away, where a balanced tree
 //! walks its height through cold memory. Order is exact: this is the set that PyTorch's allocator iterates.
 
+use crate::visits;
+
 /// A free block: its size, what breaks ties between equal sizes, and its number in the caller's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
@@ -146,6 +148,7 @@ impl FreeSet {
         let mut next = self.at_least(size);
         std::iter::from_fn(move || {
             let entry = next?;
+            visits::add(1);
             next = self.after(entry);
             Some(entry)
         })
@@ -163,6 +166,7 @@ impl FreeSet {
                 })
             })
             .flat_map(move |bin| self.bins[self.table[bin] as usize].iter().copied())
+            .inspect(|_| visits::add(1))
         })
     }
 

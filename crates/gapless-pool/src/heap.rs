@@ -5,12 +5,23 @@
 //! path; what happens when nothing fits is the pool's business. A page also knows the block at its first byte, so that
 //! what lies at an address is found by a short walk.
 
+mod check;
+mod cuts;
+mod pages;
+mod picture;
 mod sleeping;
+mod stock;
 
-use crate::blocks::{Block, Blocks, NONE, State};
+use crate::blocks::{Block, Blocks, NONE, Seen, State};
 use crate::device::PageHandle;
 use crate::free_set::{Entry, FreeSet};
 use crate::ids::{Fence, PageId};
+use crate::pool::SMALL;
+use crate::stretches::Stretches;
+use crate::visits;
+pub(crate) use picture::Picture;
+pub(crate) use stock::{FRAGMENT, Shelf};
+use stock::{Listed, Stock};
 
 /// The unit of pages and of reserved addresses.
 pub const GRANULE: u64 = 2 << 20;
@@ -35,9 +46,27 @@ pub struct Page {
     pub is_asleep: bool,
     /// The block that its first byte is in.
     first: u32,
+    /// What windows can take of it in part, as the heap's stock has it.
+    listed: Listed,
 }
 
 impl Page {
+    /// A page with nothing behind it.
+    fn empty(addr: u64, size: u64, first: u32) -> Page {
+        Page {
+            addr,
+            size,
+            handle: None,
+            busy: 0,
+            windows: 0,
+            freed: Fence::PAST,
+            is_leaving: false,
+            is_asleep: false,
+            first,
+            listed: Listed::default(),
+        }
+    }
+
     /// Whether a page can be put behind its addresses.
     #[must_use]
     pub fn is_hole(&self) -> bool {
@@ -52,13 +81,16 @@ impl Page {
 }
 
 /// Invariants: blocks tile `[start, end)`; so do pages; `page_at[g]` is the page behind granule `g`; `page.first`
-/// contains `page.addr`.
+/// contains `page.addr`; `free_bytes`, `held` and `whole` are the sums over free blocks, over pages with a handle, and
+/// over pages that are wholly free; `holes` has the pages that are holes. [`picture`] and [`stock`] state theirs.
 #[derive(Clone, Debug)]
 pub struct Heap {
     start: u64,
     end: u64,
     /// Where the reserved addresses end.
     limit: u64,
+    /// Whether it is of large requests: then a small block in it is a guest, and windows take its free pages.
+    is_large: bool,
     blocks: Blocks,
     free: FreeSet,
     /// The block that ends at `end`.
@@ -69,16 +101,23 @@ pub struct Heap {
     fence: Fence,
     /// Whether something was, since there is this fence.
     has_freed: bool,
+    free_bytes: u64,
+    held: u64,
+    whole: u64,
+    picture: Picture,
+    stock: Stock,
+    holes: Stretches,
 }
 
 impl Heap {
-    /// A heap over reserved addresses, with nothing behind them yet.
+    /// A heap over reserved addresses, with nothing behind them yet: of large requests, or of small ones.
     #[must_use]
-    pub fn new(start: u64, size: u64) -> Heap {
+    pub fn new(start: u64, size: u64, is_large: bool) -> Heap {
         Heap {
             start,
             end: start,
             limit: start + size,
+            is_large,
             blocks: Blocks::default(),
             free: FreeSet::default(),
             last: NONE,
@@ -86,6 +125,12 @@ impl Heap {
             page_at: Vec::new(),
             fence: Fence::PAST,
             has_freed: false,
+            free_bytes: 0,
+            held: 0,
+            whole: 0,
+            picture: Picture::default(),
+            stock: Stock::default(),
+            holes: Stretches::default(),
         }
     }
 
@@ -95,8 +140,10 @@ impl Heap {
         self.has_freed = false;
     }
 
+    /// Every page. Who looks for one does better with [`Heap::page_of`] or [`Heap::pages_between`].
     #[must_use]
     pub fn pages(&self) -> &[Page] {
+        visits::add(self.pages.len());
         &self.pages
     }
 
@@ -106,8 +153,22 @@ impl Heap {
         &self.pages[page.index()]
     }
 
-    pub fn page_mut(&mut self, page: PageId) -> &mut Page {
-        &mut self.pages[page.index()]
+    /// Bytes in free blocks, in pages that are held, and in pages that are wholly free.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.free_bytes
+    }
+
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    pub(crate) fn whole(&self) -> u64 {
+        self.whole
+    }
+
+    /// Whether it has no page, held or not.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.pages.is_empty()
     }
 
     #[must_use]
@@ -160,27 +221,51 @@ impl Heap {
     #[inline]
     pub fn take(&mut self, size: u64) -> Option<u32> {
         let Entry { block, size: whole, tie } = self.free.at_least(size)?;
+        self.hide(block);
         let (front, rest) = self.split(block, size);
-        self.requeue((whole, tie), NONE, rest);
-        Some(self.hand_out(front))
+        self.requeue(block, (whole, tie), NONE, rest);
+        self.hand_out(front);
+        self.seat(front);
+        Some(front)
     }
 
     /// `[addr, addr + size)`, where all of it is free.
     #[inline]
     pub fn take_at(&mut self, addr: u64, size: u64) -> Option<u32> {
+        let block = self.cut_out(addr, size)?;
+        self.seat(block);
+        Some(block)
+    }
+
+    /// The free block that `[addr, addr + size)` lies in.
+    #[inline]
+    fn free_around(&self, addr: u64, size: u64) -> Option<u32> {
         let granule = (addr.checked_sub(self.start)? >> GRANULE_BITS) as usize;
         let mut block = self.pages[self.page_at.get(granule)?.index()].first;
-        let mut found = self.blocks[block];
+        let mut found = &self.blocks[block];
         while found.addr + found.size <= addr {
             block = found.next;
             if block == NONE {
                 return None;
             }
-            found = self.blocks[block];
+            found = &self.blocks[block];
         }
-        if found.state != State::Free || addr + size > found.addr + found.size {
-            return None;
-        }
+        (found.state == State::Free && addr + size <= found.addr + found.size).then_some(block)
+    }
+
+    /// Whether `[addr, addr + size)` lies in one free block.
+    #[must_use]
+    pub fn is_free(&self, addr: u64, size: u64) -> bool {
+        self.free_around(addr, size).is_some()
+    }
+
+    /// Makes `[addr, addr + size)` live, where all of it is free.
+    #[inline]
+    fn cut_out(&mut self, addr: u64, size: u64) -> Option<u32> {
+        let mut block = self.free_around(addr, size)?;
+        let old = block;
+        let found = self.blocks[block];
+        self.hide(block);
         let before = addr - found.addr;
         let mut front = NONE;
         if before > 0 {
@@ -199,8 +284,9 @@ impl Heap {
             }
         }
         let (block, rest) = self.split(block, size);
-        self.requeue((found.size, found.addr), front, rest);
-        Some(self.hand_out(block))
+        self.requeue(old, (found.size, found.addr), front, rest);
+        self.hand_out(block);
+        Some(block)
     }
 
     /// The size of the block that [`Heap::take`] would cut.
@@ -220,9 +306,20 @@ impl Heap {
         (front, block)
     }
 
-    /// Of a free block that the set knows by `old`, at most a front and a rest are still free.
+    /// Of a free block with this number that the set knows by `old`, and that no figure counts any more, at most a
+    /// front and a rest are still free.
     #[inline]
-    fn requeue(&mut self, old: (u64, u64), front: u32, rest: u32) {
+    fn requeue(&mut self, number: u32, old: (u64, u64), front: u32, rest: u32) {
+        self.free_bytes -= old.0;
+        if self.is_large && old.0 >= GRANULE {
+            self.spoil(number);
+        }
+        for block in [front, rest] {
+            if block != NONE {
+                self.free_bytes += self.blocks[block].size;
+                self.reveal(block);
+            }
+        }
         match (front != NONE, rest != NONE) {
             (false, false) => self.free.remove(old.0, old.1),
             (true, false) => self.free.replace(old.0, old.1, self.entry(front)),
@@ -238,10 +335,17 @@ impl Heap {
 
     /// Makes a block that is in no set live.
     #[inline]
-    fn hand_out(&mut self, block: u32) -> u32 {
+    fn hand_out(&mut self, block: u32) {
         self.blocks[block].state = State::Live;
         self.count_live(block);
-        block
+    }
+
+    /// A block that was handed out lies here for its caller: a small one between large ones is shown apart.
+    #[inline]
+    fn seat(&mut self, block: u32) {
+        if self.is_large && self.blocks[block].size <= SMALL {
+            self.show(block, Seen::Alone);
+        }
     }
 
     /// Takes a live block back and joins it with its free neighbours.
@@ -255,30 +359,47 @@ impl Heap {
     #[inline]
     pub(crate) fn release_behind(&mut self, block: u32, fence: Fence) {
         debug_assert_eq!(self.blocks[block].state, State::Live);
+        if self.blocks[block].seen != Seen::Joined {
+            self.show(block, Seen::Joined);
+        }
         self.count_free(block, fence);
-        self.blocks[block].state = State::Free;
         let Block { addr, size, prev, next, .. } = self.blocks[block];
         let free_size = |id: u32| {
             let neighbour = (id != NONE).then(|| &self.blocks[id])?;
             (neighbour.state == State::Free).then_some(neighbour.size)
         };
         let before = free_size(prev).map(|before| (before, addr - before));
-        match (before, free_size(next).map(|after| (after, addr + size))) {
+        let after = free_size(next).map(|after| (after, addr + size));
+        for (neighbour, old) in [(prev, before), (next, after)] {
+            let Some((bytes, _)) = old else { continue };
+            self.hide(neighbour);
+            if self.is_large && bytes < FRAGMENT {
+                self.spoil_pages(neighbour);
+            }
+        }
+        self.blocks[block].state = State::Free;
+        match (before, after) {
             (None, None) => self.put(block),
             (Some(old), None) => {
                 let joined = self.join(prev, block);
-                self.requeue(old, NONE, joined);
+                self.requeue(prev, old, NONE, joined);
             }
             (None, Some(old)) => {
                 let joined = self.join(block, next);
-                self.requeue(old, NONE, joined);
+                self.requeue(next, old, NONE, joined);
             }
             (Some(before), Some(after)) => {
-                let (larger, smaller) = if before > after { (before, after) } else { (after, before) };
+                let is_before_larger = before > after;
+                let (larger, smaller) = if is_before_larger { (before, after) } else { (after, before) };
                 self.free.remove(smaller.0, smaller.1);
+                self.free_bytes -= smaller.0;
+                let (kept, other) = if is_before_larger { (prev, next) } else { (next, prev) };
+                if self.is_large && smaller.0 >= GRANULE {
+                    self.spoil(other);
+                }
                 let first = self.join(prev, block);
                 let joined = self.join(first, next);
-                self.requeue(larger, NONE, joined);
+                self.requeue(kept, larger, NONE, joined);
             }
         }
     }
@@ -328,6 +449,8 @@ impl Heap {
     fn put(&mut self, block: u32) {
         self.blocks[block].state = State::Free;
         self.free.insert(self.entry(block));
+        self.free_bytes += self.blocks[block].size;
+        self.reveal(block);
     }
 
     /// What the set knows of a free block.
@@ -340,16 +463,24 @@ impl Heap {
     /// One live block more touches the pages of a block.
     #[inline]
     fn count_live(&mut self, block: u32) {
-        self.for_pages_of(block, |page| page.busy += 1);
+        let mut taken = 0;
+        self.for_pages_of(block, |page| {
+            taken += if page.busy == 0 { page.size } else { 0 };
+            page.busy += 1;
+        });
+        self.whole -= taken;
     }
 
     /// One live block less touches them; no work uses it after fence `fence`.
     #[inline]
     fn count_free(&mut self, block: u32, fence: Fence) {
+        let mut left = 0;
         self.for_pages_of(block, |page| {
             page.busy -= 1;
             page.freed = page.freed.max(fence);
+            left += if page.busy == 0 { page.size } else { 0 };
         });
+        self.whole += left;
     }
 
     #[inline]
@@ -360,6 +491,10 @@ impl Heap {
         loop {
             let p = &mut self.pages[page];
             work(p);
+            if self.is_large && !p.listed.is_stale {
+                p.listed.is_stale = true;
+                self.stock.stale_pages.push(PageId::new(page));
+            }
             if last < p.addr + p.size {
                 return;
             }
@@ -388,205 +523,14 @@ impl Heap {
         Some((found.size, found.tie))
     }
 
-    /// Puts a page that is mapped at `end` behind the range: free memory.
-    pub fn grow(&mut self, handle: PageHandle, size: u64) {
-        self.grow_behind(handle, size, Fence::PAST);
-    }
-
     /// Whether something was freed that the present fence covers, and no earlier one.
     pub(crate) fn has_freed(&self) -> bool {
         self.has_freed
     }
 
-    /// Work that nobody told of may use all pages: none is settled before this fence.
-    pub(crate) fn used_until(&mut self, fence: Fence) {
-        for page in &mut self.pages {
-            page.freed = page.freed.max(fence);
-        }
-    }
-
-    /// [`Heap::grow`] with a page that was used before: no work uses it after fence `freed`.
-    pub(crate) fn grow_behind(&mut self, handle: PageHandle, size: u64, freed: Fence) {
-        let page = Page {
-            addr: self.end,
-            size,
-            handle: Some(handle),
-            busy: 0,
-            windows: 0,
-            freed,
-            is_leaving: false,
-            is_asleep: false,
-            first: NONE,
-        };
-        let id = PageId::new(self.pages.len());
-        self.pages.push(page);
-        self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
-        self.end += size;
-        if self.tail() > 0 {
-            let Entry { size: old, tie, .. } = self.entry(self.last);
-            self.blocks[self.last].size += size;
-            self.requeue((old, tie), NONE, self.last);
-        } else {
-            let block = self.blocks.add(page.addr, size);
-            self.blocks.link(self.last, block, NONE);
-            self.last = block;
-            self.put(block);
-        }
-        self.pages[id.index()].first = self.last;
-    }
-
-    /// Free blocks of at least `size` bytes, by address: to find the ones around pages.
-    #[must_use]
-    pub fn free_blocks(&self, size: u64) -> Vec<u32> {
-        let mut list: Vec<u32> = self.free.iter_from(size).map(|entry| entry.block).collect();
-        list.sort_unstable_by_key(|&id| self.blocks[id].addr);
-        list
-    }
-
-    /// Whether `[addr, addr + size)` lies in one free block. `around` are the free blocks by address.
-    #[must_use]
-    pub fn is_free(&self, around: &[u32], addr: u64, size: u64) -> bool {
-        let at = around.partition_point(|&id| self.blocks[id].addr <= addr);
-        let Some(&block) = at.checked_sub(1).and_then(|at| around.get(at)) else { return false };
-        let Block { addr: from, size: whole, state, .. } = self.blocks[block];
-        state == State::Free && addr + size <= from + whole
-    }
-
-    /// Makes `[addr, addr + size)` live. `around` are the free blocks by address; calls come with rising addresses.
-    pub fn carve(&mut self, around: &[u32], addr: u64, size: u64) -> Option<u32> {
-        let at = around.partition_point(|&id| self.blocks[id].addr <= addr);
-        let block = *around.get(at.checked_sub(1)?)?;
-        let Block { addr: from, size: whole, state, .. } = self.blocks[block];
-        if state != State::Free || addr + size > from + whole {
-            return None;
-        }
-        let mut front = NONE;
-        if addr > from {
-            front = self.blocks.cut_front(block, addr - from);
-            self.tell_pages(front);
-        }
-        // The rest keeps its number, so that `around` still finds it.
-        let (block, rest) = self.split(block, size);
-        self.requeue((whole, from), front, rest);
-        Some(self.hand_out(block))
-    }
-
-    /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.
-    pub fn give_up(&mut self, page: PageId) -> Option<PageHandle> {
-        let Page { addr, size, handle, freed, .. } = self.pages[page.index()];
-        let block = self.take_at(addr, size)?;
-        self.count_free(block, freed);
-        self.blocks[block].state = State::Hole;
-        self.pages[page.index()].handle = None;
-        handle
-    }
-
-    /// Addresses at the end that nothing may be put behind any more: something is mapped there that the device does
-    /// not take away.
-    pub(crate) fn lose(&mut self, size: u64) {
-        let block = self.blocks.add(self.end, size);
-        self.blocks[block].state = State::Hole;
-        self.blocks.link(self.last, block, NONE);
-        self.last = block;
-        let id = PageId::new(self.pages.len());
-        let page = Page {
-            addr: self.end,
-            size,
-            handle: None,
-            busy: 0,
-            windows: 0,
-            freed: Fence::PAST,
-            is_leaving: true,
-            is_asleep: false,
-            first: block,
-        };
-        self.pages.push(page);
-        self.page_at.extend(std::iter::repeat_n(id, (size >> GRANULE_BITS) as usize));
-        self.end += size;
-    }
-
-    /// Gives up the addresses of holes at the end: growth uses them again.
-    pub fn draw_in(&mut self) {
-        while self.last != NONE
-            && self.blocks[self.last].state == State::Hole
-            && self.pages.last().is_some_and(|page| !page.is_leaving)
-        {
-            let Block { addr, prev, .. } = self.blocks[self.last];
-            self.blocks.discard(self.last);
-            self.last = prev;
-            if prev != NONE {
-                self.blocks[prev].next = NONE;
-            }
-            // A hole is one page.
-            self.pages.pop();
-            self.page_at.truncate(((addr - self.start) >> GRANULE_BITS) as usize);
-            self.end = addr;
-        }
-    }
-
-    /// The page that begins at `addr`.
-    pub(crate) fn page_of(&self, addr: u64) -> Option<PageId> {
-        let granule = (addr.checked_sub(self.start)? >> GRANULE_BITS) as usize;
-        let page = *self.page_at.get(granule)?;
-        (self.pages[page.index()].addr == addr).then_some(page)
-    }
-
-    /// Puts a page that is mapped at a hole's addresses behind it again; no work uses it after fence `freed`.
-    pub fn refill(&mut self, page: PageId, handle: PageHandle, freed: Fence) {
-        let Page { addr, size, first: block, .. } = self.pages[page.index()];
-        if self.blocks[block].state == State::Hole
-            && (self.blocks[block].addr, self.blocks[block].size) == (addr, size)
-        {
-            let filled = &mut self.pages[page.index()];
-            (filled.handle, filled.freed) = (Some(handle), Fence::PAST);
-            self.blocks[block].state = State::Live;
-            self.count_live(block);
-            self.release_behind(block, freed);
-        }
-    }
-
-    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The numbers
-    /// of all pages behind them change by the difference: the caller tells whoever knows them.
-    pub(crate) fn reshape_holes(&mut self, first: PageId, count: usize, sizes: &[u64]) {
-        let from = first.index();
-        let old = &self.pages[from..from + count];
-        debug_assert!(old.iter().all(|page| page.is_hole() && page.windows == 0));
-        debug_assert_eq!(old.iter().map(|page| page.size).sum::<u64>(), sizes.iter().sum::<u64>());
-        let freed = old.iter().map(|page| page.freed).max().unwrap_or_default();
-        let blocks: Vec<u32> = old.iter().map(|page| page.first).collect();
-        let (prev, next) = (self.blocks[blocks[0]].prev, self.blocks[blocks[count - 1]].next);
-        let mut addr = old[0].addr;
-        for block in blocks {
-            self.blocks.discard(block);
-        }
-        let mut last = prev;
-        let mut new = Vec::with_capacity(sizes.len());
-        for &size in sizes {
-            let block = self.blocks.add(addr, size);
-            self.blocks[block].state = State::Hole;
-            self.blocks.link(last, block, next);
-            last = block;
-            new.push(Page {
-                addr,
-                size,
-                handle: None,
-                busy: 0,
-                windows: 0,
-                freed,
-                is_leaving: false,
-                is_asleep: false,
-                first: block,
-            });
-            addr += size;
-        }
-        if next == NONE {
-            self.last = last;
-        }
-        self.pages.splice(from..from + count, new);
-        self.page_at.truncate(((self.pages[from].addr - self.start) >> GRANULE_BITS) as usize);
-        for (id, page) in self.pages.iter().enumerate().skip(from) {
-            self.page_at.extend(std::iter::repeat_n(PageId::new(id), (page.size >> GRANULE_BITS) as usize));
-        }
+    /// The size of the block that a page begins in.
+    pub(crate) fn block_at(&self, page: &Page) -> u64 {
+        self.blocks[page.first].size
     }
 
     /// The largest free block.
@@ -604,80 +548,11 @@ impl Heap {
         let mut next = first;
         std::iter::from_fn(move || {
             (next != NONE).then(|| {
+                visits::add(1);
                 let block = &self.blocks[next];
                 next = block.next;
                 block
             })
         })
-    }
-
-    /// Checks the invariants; what is wrong, in words.
-    ///
-    /// # Errors
-    /// When one does not hold.
-    pub fn check(&self) -> Result<(), String> {
-        let mut at = self.start;
-        let mut free = 0;
-        let mut was_free = false;
-        let mut busy = vec![0u32; self.pages.len()];
-        for block in self.blocks() {
-            if block.addr != at || block.size == 0 {
-                return Err(format!("a block of {} at {:#x}, where {at:#x} was due", block.size, block.addr));
-            }
-            at += block.size;
-            match block.state {
-                State::Free => {
-                    if was_free {
-                        return Err(format!("two free blocks side by side at {:#x}", block.addr));
-                    }
-                    free += 1;
-                }
-                State::Live | State::Asleep => {
-                    for (i, page) in self.pages.iter().enumerate() {
-                        if page.addr < at && block.addr < page.addr + page.size {
-                            busy[i] += 1;
-                            if page.handle.is_none() && !page.is_asleep {
-                                return Err(format!("a live block at {:#x} over a hole", block.addr));
-                            }
-                            if page.is_asleep != (block.state == State::Asleep) {
-                                return Err(format!(
-                                    "the block at {:#x} and its page do not both sleep",
-                                    block.addr
-                                ));
-                            }
-                        }
-                    }
-                }
-                State::Hole | State::Closed => {}
-            }
-            was_free = block.state == State::Free;
-        }
-        if at != self.end {
-            return Err(format!("the blocks end at {at:#x}, the range at {:#x}", self.end));
-        }
-        if free != self.free.len() {
-            return Err(format!("{free} free blocks, {} in the set", self.free.len()));
-        }
-        for entry in self.free.iter() {
-            let block = &self.blocks[entry.block];
-            if block.state != State::Free || (block.size, block.addr) != (entry.size, entry.tie) {
-                return Err(format!("the set's block at {:#x} is not what the set says", entry.tie));
-            }
-        }
-        let mut at = self.start;
-        for (i, page) in self.pages.iter().enumerate() {
-            if page.addr != at {
-                return Err(format!("a page at {:#x}, where {at:#x} was due", page.addr));
-            }
-            at += page.size;
-            let first = self.blocks[page.first];
-            if !(first.addr..first.addr + first.size).contains(&page.addr) {
-                return Err(format!("page {i} begins at {:#x}, its block at {:#x}", page.addr, first.addr));
-            }
-            if page.busy != busy[i] {
-                return Err(format!("page {i} counts {} live blocks, {} touch it", page.busy, busy[i]));
-            }
-        }
-        if at == self.end { Ok(()) } else { Err("the pages do not end where the range does".into()) }
     }
 }

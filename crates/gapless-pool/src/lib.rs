@@ -26,10 +26,12 @@ pub mod shared;
 pub mod sim;
 pub mod stats;
 pub mod steps;
+mod stretches;
 pub mod supplied;
 mod sync;
 mod tally;
 pub mod timed;
+mod visits;
 
 pub use budget::Budget;
 pub use device::{Device, DeviceError, EventHandle, PageHandle, Refusal, StreamHandle};
@@ -37,8 +39,8 @@ pub use fronts::Fronts;
 pub use options::Options;
 pub use pool::{
     AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, Freed,
-    HeapWaste, Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentView,
-    SleepError, Waste,
+    HeapWaste, Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentCounts,
+    SegmentView, SleepError, Waste,
 };
 pub use shared::{Keeper, Shared, SharedPool, Whole};
 pub use sim::SimDevice;

@@ -58,12 +58,14 @@ pub enum Mutant {
     SaveWithoutWindows,
     /// A state that is brought back leaves the pages of its windows free at home.
     RestoreLeavesHomesFree,
+    /// A lane borrows although what it gave back, of another size, is enough.
+    BorrowAgain,
     /// A state is brought back though its windows have pages that its other allocations lie in.
     RestoreUnchecked,
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 25] = [
+    pub const ALL: [Mutant; 26] = [
         Mutant::LendUnsettled,
         Mutant::ReturnUnsettled,
         Mutant::MoveUnderWork,
@@ -88,6 +90,7 @@ impl Mutant {
         Mutant::WindowsLeaveHomesFree,
         Mutant::SaveWithoutWindows,
         Mutant::RestoreLeavesHomesFree,
+        Mutant::BorrowAgain,
         Mutant::RestoreUnchecked,
     ];
 }

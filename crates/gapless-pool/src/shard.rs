@@ -21,6 +21,27 @@ pub(crate) struct Ranges {
     pub(crate) large: u64,
 }
 
+/// Blocks, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Amount {
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.blocks += 1;
+        self.bytes += bytes;
+    }
+
+    #[inline]
+    pub(crate) fn sub(&mut self, bytes: u64) {
+        self.blocks -= 1;
+        self.bytes -= bytes;
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shard {
     /// Which lane it is.
@@ -32,6 +53,10 @@ pub(crate) struct Shard {
     /// What begins in the heaps' addresses, whichever lane asked for it.
     pub(crate) allocations: Allocations,
     pub(crate) tally: Tally,
+    /// What callers have of this lane, wherever it lies.
+    pub(crate) live: Amount,
+    /// What of this lane lies in windows, by size class.
+    pub(crate) in_windows: [Amount; 2],
     /// Of large requests, where steps are planned.
     pub(crate) steps: Option<Box<Steps>>,
     /// Whether frees are pending somewhere, after how many requests this lane looks, and after how many more then.
@@ -56,9 +81,11 @@ impl Shard {
             lane,
             stream,
             pool,
-            heaps: [Heap::new(start, of.small), Heap::new(start + of.small, of.large)],
+            heaps: [Heap::new(start, of.small, false), Heap::new(start + of.small, of.large, true)],
             allocations: Allocations::default(),
             tally: Tally::default(),
+            live: Amount::default(),
+            in_windows: [Amount::default(); 2],
             steps: None,
             is_pending: false,
             until_poll: 0,
@@ -163,6 +190,7 @@ impl Shard {
             budget,
         });
         self.tally.out(class, size, requested);
+        self.live.add(size);
         if self.is_pending {
             self.is_poll_due();
         }
@@ -233,6 +261,7 @@ impl Shard {
         self.heaps[of].release(block);
         self.ended(size, born);
         self.tally.back(class, size, requested);
+        self.live.sub(size);
         if of != class {
             self.tally.guest_left(size);
         }

@@ -58,6 +58,14 @@ pub(crate) struct Segment {
     pub(crate) owner: Owner,
 }
 
+/// Segments of one size class, the free blocks in those that are used in part, and the bytes of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) segments: u64,
+    pub(crate) split: u64,
+    pub(crate) split_bytes: u64,
+}
+
 /// A segment that goes back to its supplier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Returned {
@@ -75,6 +83,9 @@ pub(crate) struct Supplied {
     blocks: BTreeMap<u64, Block>,
     free: BTreeSet<(Owner, u64, u64)>,
     held: u64,
+    /// The same by pool and stream, small and large.
+    held_by: BTreeMap<(PoolKey, StreamHandle), [u64; 2]>,
+    counts: [Counts; 2],
     /// What the supplier is to have back, and has not been told yet.
     pub(crate) returned: Vec<Returned>,
 }
@@ -91,7 +102,62 @@ impl Supplied {
 
     /// Whether anything of a pool is there.
     pub(crate) fn holds_of(&self, pool: PoolKey) -> bool {
-        self.has(pool) && self.segments.values().any(|segment| segment.owner.pool == pool)
+        self.held_by(pool, None) != [0, 0]
+    }
+
+    /// Bytes of the segments of a pool, or of one stream in it: small and large.
+    pub(crate) fn held_by(&self, pool: PoolKey, stream: Option<StreamHandle>) -> [u64; 2] {
+        let mut sum = [0, 0];
+        if self.has(pool) {
+            let of_pool = self.held_by.range((pool, StreamHandle(0))..=(pool, StreamHandle(u64::MAX)));
+            for (_, held) in of_pool.filter(|((_, of), _)| stream.is_none_or(|stream| stream == *of)) {
+                sum = [sum[0] + held[0], sum[1] + held[1]];
+            }
+        }
+        sum
+    }
+
+    /// What there is of small requests, and of large ones.
+    pub(crate) fn counts(&self) -> &[Counts; 2] {
+        &self.counts
+    }
+
+    /// A free block of a segment of `whole` bytes comes, or goes.
+    fn mark_free(&mut self, free: (Owner, u64, u64), whole: u64, is_free: bool) {
+        let (owner, size, _) = free;
+        if is_free {
+            self.free.insert(free);
+        } else {
+            self.free.remove(&free);
+        }
+        if size < whole {
+            let counts = &mut self.counts[usize::from(owner.is_large)];
+            if is_free {
+                counts.split += 1;
+                counts.split_bytes += size;
+            } else {
+                counts.split -= 1;
+                counts.split_bytes -= size;
+            }
+        }
+    }
+
+    /// A segment comes, or goes.
+    fn mark_held(&mut self, owner: Owner, size: u64, is_held: bool) {
+        let class = usize::from(owner.is_large);
+        let held = self.held_by.entry((owner.pool, owner.stream)).or_default();
+        if is_held {
+            self.held += size;
+            held[class] += size;
+            self.counts[class].segments += 1;
+        } else {
+            self.held -= size;
+            held[class] -= size;
+            self.counts[class].segments -= 1;
+        }
+        if *held == [0, 0] {
+            self.held_by.remove(&(owner.pool, owner.stream));
+        }
     }
 
     /// Bytes of all segments.
@@ -127,8 +193,9 @@ impl Supplied {
     /// Takes a free block for `size` bytes: its address, and its size, which is more where it was not worth splitting.
     pub(crate) fn take(&mut self, owner: Owner, size: u64) -> Option<(u64, u64)> {
         let found = self.fit(owner, size)?;
-        self.free.remove(&found);
         let (_, whole, addr) = found;
+        let of_segment = self.segments[&self.blocks.get(&addr)?.segment].size;
+        self.mark_free(found, of_segment, false);
         let rest = whole - size;
         let is_whole = self.pools.get(&owner.pool).copied().unwrap_or_default();
         let is_split = !is_whole && if owner.is_large { rest > SMALL } else { rest >= UNIT };
@@ -138,7 +205,7 @@ impl Supplied {
         let segment = block.segment;
         if is_split {
             self.blocks.insert(addr + size, Block { size: rest, segment, is_free: true });
-            self.free.insert((owner, rest, addr + size));
+            self.mark_free((owner, rest, addr + size), of_segment, true);
         }
         Some((addr, taken))
     }
@@ -146,14 +213,14 @@ impl Supplied {
     /// A block can be used again: it joins the free ones beside it.
     pub(crate) fn release(&mut self, addr: u64) {
         let Some(&Block { mut size, segment, .. }) = self.blocks.get(&addr) else { return };
-        let owner = self.segments[&segment].owner;
+        let Segment { size: whole, owner } = self.segments[&segment];
         let is_joined = |block: &Block| block.is_free && block.segment == segment;
         let mut start = addr;
         if let Some((&next, &block)) = self.blocks.range(addr + size..).next()
             && next == addr + size
             && is_joined(&block)
         {
-            self.free.remove(&(owner, block.size, next));
+            self.mark_free((owner, block.size, next), whole, false);
             self.blocks.remove(&next);
             size += block.size;
         }
@@ -161,13 +228,13 @@ impl Supplied {
             && before + block.size == addr
             && is_joined(&block)
         {
-            self.free.remove(&(owner, block.size, before));
+            self.mark_free((owner, block.size, before), whole, false);
             self.blocks.remove(&addr);
             start = before;
             size += block.size;
         }
         self.blocks.insert(start, Block { size, segment, is_free: true });
-        self.free.insert((owner, size, start));
+        self.mark_free((owner, size, start), whole, true);
     }
 
     /// A supplier gave a segment. Whether it is taken: not where it overlaps one that is there.
@@ -179,8 +246,8 @@ impl Supplied {
         }
         self.segments.insert(addr, Segment { size, owner });
         self.blocks.insert(addr, Block { size, segment: addr, is_free: true });
-        self.free.insert((owner, size, addr));
-        self.held += size;
+        self.mark_free((owner, size, addr), size, true);
+        self.mark_held(owner, size, true);
         true
     }
 
@@ -204,8 +271,8 @@ impl Supplied {
         for (addr, Segment { size, owner }) in found {
             self.segments.remove(&addr);
             self.blocks.remove(&addr);
-            self.free.remove(&(owner, size, addr));
-            self.held -= size;
+            self.mark_free((owner, size, addr), size, false);
+            self.mark_held(owner, size, false);
             let returned = Returned { pool: owner.pool, addr, size };
             self.returned.push(returned);
             given.push((owner, returned));
@@ -240,6 +307,18 @@ impl Supplied {
             if at != start + segment.size {
                 return Err(format!("the segment at {start:#x} is not filled by its blocks"));
             }
+        }
+        let mut counts = [Counts::default(); 2];
+        for (&start, segment) in &self.segments {
+            let of = &mut counts[usize::from(segment.owner.is_large)];
+            of.segments += 1;
+            for (_, size, _) in self.blocks_of(start).filter(|b| b.2 && b.1 < segment.size) {
+                (of.split, of.split_bytes) = (of.split + 1, of.split_bytes + size);
+            }
+        }
+        let by_owner: u64 = self.held_by.values().flatten().sum();
+        if counts != self.counts || by_owner != self.held {
+            return Err(format!("{counts:?} are supplied, {:?} counted; {by_owner} bytes", self.counts));
         }
         let held: u64 = self.segments.values().map(|segment| segment.size).sum();
         if held != self.held || free != self.free.len() {

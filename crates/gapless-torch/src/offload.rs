@@ -114,13 +114,13 @@ pub unsafe extern "C" fn gapless_usage(device: i32, is_new: i32, out: *mut u64) 
     }
     let found = guarded(None, || {
         let mut card = state::existing(device)?;
-        let (crest, [small, large]) =
-            if is_new == 0 { (0, [(0, 0); 2]) } else { (card.pool.take_crest(), card.pool.stranded()) };
+        let (crest, stranded) =
+            if is_new == 0 { (0, 0) } else { (card.pool.take_crest(), card.pool.stranded()) };
         let stats = card.pool.stats();
         // An open scope allows what is left of its budget, beside what is in use now.
         let scope = budgets::left_on(device).map(|left| stats.active.current + left);
         let limit = card.most().into_iter().chain(scope).min().unwrap_or(0);
-        Some([stats.active.current, stats.reserved.current, limit, crest, small.1 + large.1])
+        Some([stats.active.current, stats.reserved.current, limit, crest, stranded])
     });
     let Some(values) = found else { return -1 };
     for (at, value) in values.into_iter().enumerate() {

@@ -222,7 +222,7 @@ struct Walked {
 fn walk(device: i32, card: &Card) -> Walked {
     Walked {
         regions: regions::on_card(device, card),
-        stranded: card.pool.stranded().iter().map(|(_, bytes)| bytes).sum(),
+        stranded: card.pool.stranded(),
         lanes: card.pool.lanes(),
         live: card.pool.live().collect(),
     }

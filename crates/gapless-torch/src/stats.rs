@@ -2,7 +2,8 @@
 //! JSON for Python.
 //!
 //! Segments, and free blocks beside others in one (inactive and split), are those that the snapshot shows, so that the
-//! two agree. They are looked up when asked for: peaks and totals are of what was seen then. Nothing is oversize.
+//! two agree. The pool counts them as they change, so that no question walks over blocks. They are looked up when asked
+//! for: peaks and totals are of what was seen then. Nothing is oversize.
 
 use crate::budgets;
 use crate::checked;
@@ -12,7 +13,7 @@ use crate::overlay::{self, This, answer};
 use crate::regions;
 use crate::sharing;
 use crate::state::{self, Card, Since};
-use gapless_pool::{BlockState, BlockView, ClassStats, Gauge, PoolKey, Rung, SegmentView, Stats};
+use gapless_pool::{ClassStats, Gauge, PoolKey, Rung, SegmentCounts, Stats};
 use std::fmt::Write;
 
 /// A quantity, with its totals counted from `since`.
@@ -46,25 +47,10 @@ pub struct Shown {
 
 impl Shown {
     /// Looks at a card's segments.
-    fn look(&mut self, segments: &[SegmentView]) {
-        let mut seen = [[0; 2]; 3];
-        for segment in segments {
-            let class = usize::from(segment.is_large);
-            seen[0][class] += 1;
-            if segment.blocks.len() > 1 {
-                let is_free =
-                    |block: &&BlockView| matches!(block.state, BlockState::Free | BlockState::Returning);
-                for block in segment.blocks.iter().filter(is_free) {
-                    seen[1][class] += 1;
-                    seen[2][class] += block.size;
-                }
-            }
-        }
-        for (gauges, seen) in
-            [&mut self.segments, &mut self.split, &mut self.split_bytes].into_iter().zip(seen)
-        {
-            settle(gauges, seen);
-        }
+    fn look(&mut self, counts: SegmentCounts) {
+        settle(&mut self.segments, counts.segments);
+        settle(&mut self.split, counts.split);
+        settle(&mut self.split_bytes, counts.split_bytes);
     }
 
     fn restart_peaks(&mut self) {
@@ -104,20 +90,16 @@ struct OnePool {
 }
 
 impl ByPool {
-    fn look(&mut self, segments: &[SegmentView]) {
-        let is_new = |pools: &[OnePool], key| pools.iter().all(|pool| pool.key != key);
-        for segment in segments {
-            if segment.pool.is_private() && is_new(&self.pools, segment.pool) {
+    fn look(&mut self, reserved: &[(PoolKey, [u64; 2])]) {
+        for &(key, bytes) in reserved {
+            if bytes != [0, 0] && self.pools.iter().all(|pool| pool.key != key) {
                 let none = [Gauge::default(); 3];
-                self.pools.push(OnePool { key: segment.pool, reserved: none, since: none });
+                self.pools.push(OnePool { key, reserved: none, since: none });
             }
         }
         for pool in &mut self.pools {
-            let mut seen = [0; 2];
-            for segment in segments.iter().filter(|segment| segment.pool == pool.key) {
-                seen[usize::from(segment.is_large)] += segment.size;
-            }
-            settle(&mut pool.reserved, seen);
+            let seen = reserved.iter().find(|(key, _)| *key == pool.key);
+            settle(&mut pool.reserved, seen.map_or([0, 0], |(_, bytes)| *bytes));
         }
     }
 
@@ -143,7 +125,7 @@ impl ByPool {
 #[must_use]
 pub fn of(card: &mut Card) -> DeviceStats {
     card.pool.catch_up();
-    card.shown.look(&card.pool.segments());
+    card.shown.look(card.pool.segment_counts());
     let looked_up = |of: fn(&Shown) -> &[Gauge; 3]| {
         let (now, since) = (of(&card.shown), of(&card.since.shown));
         [0, 1, 2].map(|at| stat(now[at], since[at]))
@@ -174,9 +156,9 @@ pub fn of(card: &mut Card) -> DeviceStats {
 
 /// Totals start again from 0.
 fn restart_totals(card: &mut Card) {
-    card.shown.look(&card.pool.segments());
+    card.shown.look(card.pool.segment_counts());
     card.since = Since { stats: card.pool.stats_shown(), shown: card.shown, failed: card.failed };
-    card.by_pool.look(&card.pool.segments());
+    card.by_pool.look(&card.pool.reserved_by_pool());
     card.by_pool.restart_totals();
 }
 
@@ -190,9 +172,9 @@ fn peaks_of_the_run(card: &Card) -> (u64, u64) {
 pub fn restart_peaks(card: &mut Card) {
     card.peaks_before = peaks_of_the_run(card);
     card.pool.reset_peaks();
-    card.shown.look(&card.pool.segments());
+    card.shown.look(card.pool.segment_counts());
     card.shown.restart_peaks();
-    card.by_pool.look(&card.pool.segments());
+    card.by_pool.look(&card.pool.reserved_by_pool());
     card.by_pool.restart_peaks();
     budgets::restart_peaks(card.device);
 }
@@ -220,7 +202,7 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
     let mut pools = Vec::new();
     on_existing(i32::from(device), |card| {
         stats = of(card);
-        card.by_pool.look(&card.pool.segments());
+        card.by_pool.look(&card.pool.reserved_by_pool());
         pools = card.by_pool.stats();
     });
     // SAFETY: C++ called; `out` is the place for the result.
@@ -277,7 +259,7 @@ pub fn json(card: &mut Card) -> String {
     }
     let plans = card.pool.plan_stats();
     let (peak_allocated, peak_reserved) = peaks_of_the_run(card);
-    let stranded: u64 = card.pool.stranded().iter().map(|(_, bytes)| bytes).sum();
+    let stranded = card.pool.stranded();
     let (pool, device) = (*card.pool.stats(), card.pool.device());
     for (name, value) in [
         ("num_alloc_retries", stats.num_alloc_retries as u64),
@@ -319,37 +301,28 @@ pub fn json(card: &mut Card) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_pool::StreamHandle;
 
-    fn segment(is_large: bool, free: &[bool]) -> SegmentView {
-        let block = |(at, &is_free): (usize, &bool)| BlockView {
-            addr: 512 * at as u64,
-            size: 512,
-            requested: if is_free { 0 } else { 500 },
-            state: if is_free { BlockState::Free } else { BlockState::Allocated },
-        };
-        let blocks: Vec<BlockView> = free.iter().enumerate().map(block).collect();
-        let size = 512 * blocks.len() as u64;
-        SegmentView { addr: 0, size, stream: StreamHandle(0), pool: PoolKey(0, 0), is_large, blocks }
+    fn counts(segments: [u64; 2], split: [u64; 2]) -> SegmentCounts {
+        SegmentCounts { segments, split, split_bytes: split.map(|blocks| 512 * blocks) }
     }
 
     #[test]
     fn what_is_looked_up_has_totals_and_peaks_that_fit_what_is_there() {
         let mut shown = Shown::default();
         let pictures = [
-            vec![segment(false, &[false]), segment(true, &[true, false, true]), segment(true, &[true])],
-            vec![segment(false, &[false, true]), segment(false, &[false])],
-            vec![],
-            vec![segment(true, &[false])],
+            counts([1, 2], [0, 2]),
+            counts([2, 0], [1, 0]),
+            SegmentCounts::default(),
+            counts([0, 1], [0, 0]),
         ];
         for (at, picture) in pictures.iter().enumerate() {
-            shown.look(picture);
+            shown.look(*picture);
             for [all, small, large] in [shown.segments, shown.split, shown.split_bytes] {
                 assert_eq!(all.current, small.current + large.current, "{at}");
                 assert_eq!(all.total, small.total + large.total, "{at}");
                 assert!([all, small, large].iter().all(|gauge| gauge.peak >= gauge.current), "{at}");
             }
-            assert_eq!(shown.segments[0].current, picture.len() as u64);
+            assert_eq!(shown.segments[0].current, picture.segments.iter().sum::<u64>());
         }
         assert_eq!((shown.segments[0].peak, shown.segments[0].total), (3, 5));
         assert_eq!((shown.split[2].peak, shown.split_bytes[2].peak, shown.split[1].peak), (2, 1024, 1));

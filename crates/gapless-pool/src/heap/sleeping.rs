@@ -4,10 +4,12 @@
 //! end, and are awake.
 
 use super::{GRANULE_BITS, Heap, Page};
-use crate::blocks::{Block, NONE, State};
+use crate::blocks::{Block, NONE, Seen, State};
 use crate::device::PageHandle;
 use crate::free_set::FreeSet;
 use crate::ids::{Fence, PageId};
+use crate::pool::SMALL;
+use crate::stretches::Stretches;
 
 impl Heap {
     /// The numbers of all blocks, by address.
@@ -28,14 +30,29 @@ impl Heap {
             page.is_asleep = true;
         }
         for id in self.block_ids() {
-            let state = &mut self.blocks[id].state;
-            *state = match *state {
+            let block = &mut self.blocks[id];
+            block.state = match block.state {
                 State::Live => State::Asleep,
                 State::Free => State::Closed,
                 other => other,
             };
+            block.seen = Seen::Away;
         }
         self.free = FreeSet::default();
+        self.count_anew();
+    }
+
+    /// Counts everything, by looking at all of it: so much changed.
+    fn count_anew(&mut self) {
+        self.picture = self.drawn();
+        self.free_bytes = self.free.iter().map(|entry| entry.size).sum();
+        self.held = self.pages.iter().filter(|page| page.handle.is_some()).map(|page| page.size).sum();
+        self.whole = self.pages.iter().filter(|page| page.is_free()).map(|page| page.size).sum();
+        self.holes = Stretches::default();
+        for page in self.pages.iter().filter(|page| page.is_hole()) {
+            self.holes.add(page.addr, page.size);
+        }
+        self.list_anew();
     }
 
     /// What sleeps in allocations, as address and size, neighbours as one.
@@ -60,13 +77,18 @@ impl Heap {
     /// The memory of the pages in a range of sleeping ones is gone: their handles, with their sizes.
     pub(crate) fn take_handles(&mut self, addr: u64, size: u64) -> Vec<(PageHandle, u64)> {
         let within = self.pages.iter_mut().filter(|page| page.addr >= addr && page.addr < addr + size);
-        within.filter_map(|page| Some((page.handle.take()?, page.size))).collect()
+        let taken: Vec<(PageHandle, u64)> =
+            within.filter_map(|page| Some((page.handle.take()?, page.size))).collect();
+        self.held -= taken.iter().map(|(_, size)| size).sum::<u64>();
+        taken
     }
 
     /// There is memory behind the sleeping page at `addr` again.
     pub(crate) fn put_handle(&mut self, addr: u64, handle: PageHandle) {
         if let Some(page) = self.page_of(addr) {
-            self.pages[page.index()].handle = Some(handle);
+            let page = &mut self.pages[page.index()];
+            page.handle = Some(handle);
+            self.held += page.size;
         }
     }
 
@@ -77,7 +99,9 @@ impl Heap {
         for &at in &dead {
             let hole = self.lone_block(at);
             self.blocks[hole].state = State::Hole;
+            let was = self.pages[at].is_hole();
             self.pages[at].is_asleep = false;
+            self.note_hole(at, was);
         }
         dead.len()
     }
@@ -87,7 +111,7 @@ impl Heap {
         let Page { addr, size, first: mut block, .. } = self.pages[at];
         if self.blocks[block].addr < addr {
             let rest = self.blocks.cut_back(block, addr);
-            self.blocks[rest].state = State::Closed;
+            (self.blocks[rest].state, self.blocks[rest].seen) = (State::Closed, Seen::Away);
             if self.last == block {
                 self.last = rest;
             }
@@ -105,7 +129,7 @@ impl Heap {
         }
         if self.blocks[block].size > size {
             let front = self.blocks.cut_front(block, size);
-            self.blocks[front].state = State::Closed;
+            (self.blocks[front].state, self.blocks[front].seen) = (State::Closed, Seen::Away);
             self.tell_pages(front);
             return front;
         }
@@ -133,17 +157,7 @@ impl Heap {
                 busy += u32::from(self.blocks[touching].state == State::Asleep);
                 touching = self.blocks[touching].next;
             }
-            new.push(Page {
-                addr: from,
-                size,
-                handle: None,
-                busy,
-                windows: 0,
-                freed,
-                is_leaving: false,
-                is_asleep: true,
-                first: block,
-            });
+            new.push(Page { busy, freed, is_asleep: true, ..Page::empty(from, size, block) });
             from += size;
         }
         let by = new.len() as i32 - count as i32;
@@ -152,6 +166,7 @@ impl Heap {
         for (id, page) in self.pages.iter().enumerate().skip(first) {
             self.page_at.extend(std::iter::repeat_n(PageId::new(id), (page.size >> GRANULE_BITS) as usize));
         }
+        self.list_anew();
         Some((PageId::new(first + count), by))
     }
 
@@ -162,14 +177,21 @@ impl Heap {
         }
         let mut closed = Vec::new();
         for id in self.block_ids() {
-            match self.blocks[id].state {
-                State::Asleep => self.blocks[id].state = State::Live,
-                State::Closed => closed.push(id),
-                _ => {}
+            let is_guest = self.is_large && self.blocks[id].size <= SMALL;
+            let block = &mut self.blocks[id];
+            match block.state {
+                State::Asleep if is_guest => block.seen = Seen::Alone,
+                State::Asleep => block.seen = Seen::Joined,
+                State::Closed => {
+                    block.seen = Seen::Joined;
+                    closed.push(id);
+                }
+                _ => continue,
             }
+            block.state = State::Live;
         }
+        self.count_anew();
         for block in closed {
-            self.blocks[block].state = State::Live;
             self.count_live(block);
             self.release_behind(block, Fence::PAST);
         }

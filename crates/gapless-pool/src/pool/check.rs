@@ -1,10 +1,11 @@
 //! Every invariant of the pool, checked by looking at everything: for tests, after every step.
 
-use super::view::BlockState;
-use super::{Place, Pool};
+use super::view::{BlockState, BlockView};
+use super::{Place, Pool, PoolKey, SegmentCounts};
 use crate::blocks::State;
 use crate::device::Device;
 use crate::ids::{HeapId, PageId};
+use crate::shard::Amount;
 use rustc_hash::FxHashMap;
 
 impl<D: Device> Pool<D> {
@@ -33,6 +34,8 @@ impl<D: Device> Pool<D> {
             return Err(format!("{held} bytes in pages, {leaving} leave, {counted} counted"));
         }
         let (mut sum, mut callers) = (0, 0);
+        let mut lanes = vec![(Amount::default(), [Amount::default(); 2]); self.lanes.len()];
+        let mut returning = [Amount::default(); 2];
         for id in self.ids() {
             let a = self.allocation(id);
             let addr = a.addr;
@@ -43,6 +46,16 @@ impl<D: Device> Pool<D> {
                 sum += a.size;
             }
             callers += u64::from(a.is_live());
+            let (live, in_windows) = &mut lanes[a.lane.index()];
+            if a.is_live() {
+                live.add(a.size);
+            }
+            if let Place::Window { .. } = a.place {
+                in_windows[a.place.class(a.size)].add(a.size);
+            }
+            if a.is_lent_only {
+                returning[a.place.class(a.size)].add(a.size);
+            }
             let blocks: u64 = match &a.place {
                 Place::Home { heap, block } | Place::Asleep { heap, block } => {
                     let block = self.heap(*heap).block(*block);
@@ -63,6 +76,10 @@ impl<D: Device> Pool<D> {
                 "{sum} active in allocations, {live} in blocks, {} counted",
                 self.stats.active.current
             ));
+        }
+        let counted: Vec<_> = self.lanes.shards().map(|shard| (shard.live, shard.in_windows)).collect();
+        if lanes != counted || returning != self.returning {
+            return Err(format!("lanes have {lanes:?}, {counted:?} counted; {returning:?} return"));
         }
         if callers != self.stats.allocations.current {
             return Err(format!("{callers} allocations, {} counted", self.stats.allocations.current));
@@ -100,7 +117,22 @@ impl<D: Device> Pool<D> {
     /// leave.
     fn check_classes(&self) -> Result<(), String> {
         let mut shown = [[0; 4]; 2];
+        let mut counts = SegmentCounts::default();
+        let mut by_pool: FxHashMap<PoolKey, [u64; 2]> = FxHashMap::default();
         for segment in self.segments() {
+            let class = usize::from(segment.is_large);
+            counts.segments[class] += 1;
+            if segment.blocks.len() > 1 {
+                let is_free =
+                    |block: &&BlockView| matches!(block.state, BlockState::Free | BlockState::Returning);
+                for block in segment.blocks.iter().filter(is_free) {
+                    counts.split[class] += 1;
+                    counts.split_bytes[class] += block.size;
+                }
+            }
+            if segment.pool.is_private() {
+                by_pool.entry(segment.pool).or_default()[class] += segment.size;
+            }
             let [allocated, requested, active, reserved] = &mut shown[usize::from(segment.is_large)];
             *reserved += segment.size;
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Free) {
@@ -108,6 +140,14 @@ impl<D: Device> Pool<D> {
                 *requested += block.requested;
                 *active += block.size;
             }
+        }
+        if counts != self.segment_counts() {
+            return Err(format!("{:?} are counted, segments show {counts:?}", self.segment_counts()));
+        }
+        let mut counted = self.reserved_by_pool();
+        counted.retain(|(_, bytes)| *bytes != [0, 0]);
+        if counted.len() != by_pool.len() || counted.iter().any(|(pool, b)| by_pool.get(pool) != Some(b)) {
+            return Err(format!("{counted:?} are counted in pools, segments show {by_pool:?}"));
         }
         let counted = self
             .stats

@@ -136,16 +136,16 @@ impl<D: Device> Pool<D> {
             self.complete(id);
         }
         let mut blocks: Vec<Vec<(HeapId, u32)>> = vec![Vec::new(); saved.len()];
-        let mut around: Option<(HeapId, Vec<u32>)> = None;
         for Taken { heap, addr, size, by } in wanted {
             if windows[by].is_some() && mutants::is(Mutant::RestoreLeavesHomesFree) {
                 continue;
             }
-            if around.as_ref().is_none_or(|(of, _)| *of != heap) {
-                around = Some((heap, self.heap(heap).free_blocks(0)));
-            }
-            let free = around.as_ref().map_or(&[][..], |(_, blocks)| blocks);
-            let Some(block) = self.heap_mut(heap).carve(free, addr, size) else {
+            let home = self.heap_mut(heap);
+            let block = match windows[by] {
+                Some(_) => home.take_part(addr, size),
+                None => home.take_at(addr, size),
+            };
+            let Some(block) = block else {
                 return Err(RestoreError::Gone { addr: saved[by].addr });
             };
             blocks[by].push((heap, block));
@@ -166,9 +166,11 @@ impl<D: Device> Pool<D> {
 
     /// Whether pages lie behind all of it.
     fn is_backed(&self, &Taken { heap, addr, size, .. }: &Taken) -> bool {
-        let pages = self.heap(heap).pages();
-        let first = pages.partition_point(|p| p.addr + p.size <= addr);
-        let under = pages[first..].iter().take_while(|p| p.addr < addr + size && p.handle.is_some());
+        let heap = self.heap(heap);
+        if addr < heap.start() || addr >= heap.end() {
+            return false;
+        }
+        let under = heap.pages_between(addr, addr + size).iter().take_while(|p| p.handle.is_some());
         under.last().is_some_and(|page| page.addr + page.size >= addr + size)
     }
 }

@@ -39,7 +39,12 @@ impl<D: Device> Pool<D> {
     pub(super) fn count_out(&mut self, lane: LaneId, place: &Place, requested: u64, size: u64) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
         self.stats.move_reserved(guest, 1, 0);
-        self.lanes.shard_mut(lane).tally.took(class, size, requested);
+        let shard = self.lanes.shard_mut(lane);
+        shard.tally.took(class, size, requested);
+        shard.live.add(size);
+        if let Place::Window { .. } = place {
+            shard.in_windows[class].add(size);
+        }
         let s = &mut self.stats;
         s.allocations.add(1);
         s.allocated.add(size);
@@ -58,8 +63,9 @@ impl<D: Device> Pool<D> {
     /// The caller gave a block back; other streams may still use it.
     #[inline]
     pub(super) fn count_free(&mut self, id: AllocationId) {
-        let Allocation { size, ref place, .. } = *self.allocation(id);
+        let Allocation { size, lane, ref place, .. } = *self.allocation(id);
         let class = place.class(size);
+        self.lanes.shard_mut(lane).live.sub(size);
         let s = &mut self.stats;
         s.allocations.sub(1);
         s.allocated.sub(size);
@@ -70,14 +76,22 @@ impl<D: Device> Pool<D> {
 
     /// What the program asked for is not its own any more, although the block waits for a fence: PyTorch's own
     /// allocator has no such wait.
-    pub(super) fn count_unrequested(&mut self, id: AllocationId) {
-        let Allocation { size, requested, ref place, .. } = *self.allocation(id);
+    pub(super) fn count_returning(&mut self, id: AllocationId) {
+        let Allocation { addr, size, requested, lane, ref place, .. } = *self.allocation(id);
         let class = place.class(size);
+        match *place {
+            Place::Home { heap, block } => {
+                self.heap_mut(heap).show_returning(block, true);
+                self.fences.loans_mut(lane).home.add(addr, size);
+            }
+            _ => drop(self.fences.loans_mut(lane).windows.insert((size, addr))),
+        }
+        self.returning[class].add(size);
         self.stats.requested.sub(requested);
         self.stats.classes[class].requested.sub(requested);
     }
 
-    /// A block is free; `is_unrequested`: what was asked for was counted before.
+    /// A block is free; `is_returning`: see [`Pool::count_returning`].
     #[inline]
     pub(super) fn count_completed(
         &mut self,
@@ -85,12 +99,31 @@ impl<D: Device> Pool<D> {
         place: &Place,
         requested: u64,
         size: u64,
-        is_unrequested: bool,
+        is_returning: bool,
     ) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
         self.stats.move_reserved(guest, 0, 1);
-        self.lanes.shard_mut(lane).tally.gave(class, size, requested);
-        let requested = if is_unrequested { 0 } else { requested };
+        let shard = self.lanes.shard_mut(lane);
+        shard.tally.gave(class, size, requested);
+        if let Place::Window { .. } = place {
+            shard.in_windows[class].sub(size);
+        }
+        if is_returning {
+            self.returning[class].sub(size);
+            match *place {
+                Place::Home { heap, block } => {
+                    self.heap_mut(heap).show_returning(block, false);
+                    let addr = self.heap(heap).block(block).addr;
+                    self.fences.loans_mut(lane).home.remove(addr, size);
+                }
+                Place::Window { window, .. } => {
+                    let addr = self.windows.get(window).addr();
+                    self.fences.loans_mut(lane).windows.remove(&(size, addr));
+                }
+                Place::Supplied { .. } | Place::Asleep { .. } => {}
+            }
+        }
+        let requested = if is_returning { 0 } else { requested };
         let s = &mut self.stats;
         s.requested.sub(requested);
         s.active_blocks.sub(1);
@@ -99,6 +132,24 @@ impl<D: Device> Pool<D> {
         c.requested.sub(requested);
         c.active_blocks.sub(1);
         c.active.sub(size);
+    }
+
+    /// Part of a block that a lane gave back is active still, as a block of its own.
+    pub(super) fn count_kept(&mut self, lane: LaneId, place: &Place, size: u64) {
+        let (class, guest) = (place.class(size), self.guest_bytes(place, size));
+        self.stats.move_reserved(guest, 1, 0);
+        self.lanes.shard_mut(lane).tally.took(class, size, 0);
+        let ClassStats { active_blocks, active, .. } = &mut self.stats.classes[class];
+        for (gauge, more) in [
+            (active_blocks, 1),
+            (active, size),
+            (&mut self.stats.active_blocks, 1),
+            (&mut self.stats.active, size),
+        ] {
+            gauge.current += more;
+            // In all it was as much before; but part of a large block may be a small one.
+            gauge.peak = gauge.peak.max(gauge.current);
+        }
     }
 
     /// A page came into a heap. Heaps come in pairs: small, large.

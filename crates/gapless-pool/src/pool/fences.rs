@@ -18,6 +18,7 @@
 //! Each lane numbers its fences. What is freed now is settled once its fence `open` is done, the one that its next turn
 //! records. No stream waits for another one on behalf of the pool.
 
+use super::loans::Loans;
 use super::{AllocationId, Pool};
 use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
 use crate::ids::{Fence, LaneId};
@@ -36,6 +37,8 @@ struct OfLane {
     under_way: VecDeque<(Fence, EventHandle)>,
     /// Given back by this lane, and free behind a fence of it: lent memory.
     waiting: VecDeque<(Fence, AllocationId)>,
+    /// Of those, what waits for that fence alone.
+    loans: Loans,
     /// Replays of graphs use its memory, on any stream: only a wait for the card settles it.
     is_walled: bool,
 }
@@ -47,6 +50,7 @@ impl Default for OfLane {
             done: Fence::PAST,
             under_way: VecDeque::new(),
             waiting: VecDeque::new(),
+            loans: Loans::default(),
             is_walled: false,
         }
     }
@@ -99,9 +103,21 @@ impl Fences {
         self.lanes[lane.index()].waiting.iter().rev().map(|&(_, id)| id)
     }
 
-    /// A lane's own allocation does not wait any more.
+    /// A lane's own allocation does not wait any more, one of those that it gave back last.
     pub(super) fn forget(&mut self, lane: LaneId, id: AllocationId) {
-        self.lanes[lane.index()].waiting.retain(|&(_, other)| other != id);
+        let waiting = &mut self.lanes[lane.index()].waiting;
+        if let Some(at) = waiting.iter().rposition(|&(_, other)| other == id) {
+            waiting.remove(at);
+        }
+    }
+
+    /// What a lane was lent, gave back, and can have again at once.
+    pub(super) fn loans(&self, lane: LaneId) -> &Loans {
+        &self.lanes[lane.index()].loans
+    }
+
+    pub(super) fn loans_mut(&mut self, lane: LaneId) -> &mut Loans {
+        &mut self.lanes[lane.index()].loans
     }
 
     /// Graphs were replayed with memory of this lane, on streams that nobody named.

@@ -34,7 +34,7 @@ impl<D: Device> Pool<D> {
         let heaps: Vec<HeapId> = self.lanes.heap_ids().filter(|&heap| is_trimmed(self, heap)).collect();
         let is_empty = |&heap: &HeapId| {
             let pool = self.lanes[heap.lane()].pool;
-            self.heap(heap).pages().is_empty() && !self.supplied.holds_of(pool)
+            self.heap(heap).is_bare() && !self.supplied.holds_of(pool)
         };
         if heaps.iter().all(is_empty) || self.settle_now().is_err() {
             return before - self.stats.reserved.current;
@@ -91,7 +91,7 @@ impl<D: Device> Pool<D> {
     /// Whether pages are free that could be given back, were it not for work or for a capture.
     pub fn keeps_free_pages(&self) -> bool {
         let mut heaps = self.lanes.heap_ids().filter(|&heap| self.is_trimmed(heap));
-        self.is_waiting_for_work() || heaps.any(|heap| self.heap(heap).pages().iter().any(Page::is_free))
+        self.is_waiting_for_work() || heaps.any(|heap| self.heap(heap).whole() > 0)
     }
 
     /// Gives back what work used when a soft limit was passed. False: that work is not done yet.
@@ -116,7 +116,7 @@ impl<D: Device> Pool<D> {
         for lane in self.lanes.ids() {
             let due = self.fences.open(lane);
             let shard = self.lanes.shard_mut(lane);
-            let has_free = shard.heaps.iter().any(|heap| heap.pages().iter().any(Page::is_free));
+            let has_free = shard.heaps.iter().any(|heap| heap.whole() > 0);
             if has_free && !self.owed.iter().any(|(owing, _)| *owing == lane) {
                 shard.turn_is_wanted = true;
                 self.owed.push((lane, due));

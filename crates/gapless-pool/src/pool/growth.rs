@@ -11,6 +11,7 @@ use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
 use crate::heap::{GRANULE, Page};
 use crate::ids::{Fence, HeapId, PageId};
 use crate::mutants::{self, Mutant};
+use std::ops::Range;
 
 /// Memory that was needed before is taken in parts of this size of it.
 const CHUNK_PART: u64 = 64;
@@ -105,7 +106,7 @@ impl<D: Device> Pool<D> {
     /// `plain` bytes.
     pub(super) fn grow_for(&mut self, heap: HeapId, size: u64, plain: u64) -> Result<(), DeviceError> {
         let size = size.div_ceil(GRANULE) * GRANULE;
-        if self.refill(heap, size, size) {
+        if self.refill(heap, size, size).is_some() {
             return Ok(());
         }
         let more = self.ahead(heap, plain);
@@ -117,25 +118,25 @@ impl<D: Device> Pool<D> {
     }
 
     /// New pages of `bytes` in all, wherever the heap has addresses for them: a window will put them side by side.
-    pub(super) fn grow_anywhere(&mut self, heap: HeapId, bytes: u64) -> Result<(), DeviceError> {
-        if self.refill(heap, bytes, bytes) {
-            return Ok(());
+    /// Where they are.
+    pub(super) fn grow_anywhere(&mut self, heap: HeapId, bytes: u64) -> Result<Vec<Range<u64>>, DeviceError> {
+        if let Some(made) = self.refill(heap, bytes, bytes) {
+            return Ok(vec![made]);
         }
+        let end = self.heap(heap).end();
         if self.heap(heap).room() >= bytes {
-            return self.grow(heap, bytes);
+            return self.grow(heap, bytes).map(|()| vec![end..end + bytes]);
         }
         if !self.may_grow(bytes) {
             return Err(DeviceError::Refused(Refusal::Limit));
         }
-        let mut left = bytes;
+        let (mut made, mut left) = (Vec::new(), bytes);
         while left > 0 {
-            let before = self.stats.reserved.current;
-            if !self.refill(heap, GRANULE, left) {
-                return Err(DeviceError::OutOfMemory);
-            }
-            left = left.saturating_sub(self.stats.reserved.current - before);
+            let more = self.refill(heap, GRANULE, left).ok_or(DeviceError::OutOfMemory)?;
+            left = left.saturating_sub(more.end - more.start);
+            made.push(more);
         }
-        Ok(())
+        Ok(made)
     }
 
     fn may_grow(&self, bytes: u64) -> bool {
@@ -178,24 +179,14 @@ impl<D: Device> Pool<D> {
     }
 
     /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least`
-    /// bytes: `most` bytes of the smallest that has as many, or all of the largest. Whether it did.
-    fn refill(&mut self, heap: HeapId, least: u64, most: u64) -> bool {
+    /// bytes: `most` bytes of the smallest that has as many, or all of the largest. Where, if it did.
+    fn refill(&mut self, heap: HeapId, least: u64, most: u64) -> Option<Range<u64>> {
         let creeps = mutants::is(Mutant::AddressesCreep) && !self.may_grow(2 * most);
         if self.stats.device_frees == 0 || !self.may_grow(least) || creeps {
-            return false;
+            return None;
         }
-        let pages = self.heap(heap).pages();
-        let stretches =
-            pages.chunk_by(|a, b| a.is_hole() && b.is_hole()).filter(|stretch| stretch[0].is_hole());
-        let sized = stretches.map(|stretch| (stretch.iter().map(|page| page.size).sum::<u64>(), stretch));
-        let long = sized.filter(|(size, _)| *size >= least);
-        let Some((whole, stretch)) = long.min_by_key(|(size, stretch)| {
-            (*size < most, if *size < most { u64::MAX - size } else { *size }, stretch[0].addr)
-        }) else {
-            return false;
-        };
-        let (addr, count, bytes) = (stretch[0].addr, stretch.len(), whole.min(most));
-        let Some(first) = self.heap(heap).page_of(addr) else { return false };
+        let (first, whole, count) = self.heap(heap).stretch(least, most)?;
+        let (addr, bytes) = (self.heap(heap).page(first).addr, whole.min(most));
         let mut sizes = Vec::new();
         let mut left = bytes;
         while left > 0 {
@@ -208,7 +199,9 @@ impl<D: Device> Pool<D> {
         self.windows.renumber(heap, first.moved(count as i32), sizes.len() as i32 - count as i32);
         self.heap_mut(heap).reshape_holes(first, count, &sizes);
         self.stats.device_allocs += 1;
-        (first.index()..first.index() + made).all(|page| self.fill_hole(heap, PageId::new(page)).is_ok())
+        let mut pages = first.index()..first.index() + made;
+        let is_filled = pages.all(|page| self.fill_hole(heap, PageId::new(page)).is_ok());
+        is_filled.then_some(addr..addr + bytes)
     }
 
     /// Puts a new page behind a hole.
@@ -221,7 +214,7 @@ impl<D: Device> Pool<D> {
             if mapped.is_err() || self.device.unmap(addr, size).is_ok() {
                 self.device.release(handle, size);
             } else {
-                self.heap_mut(heap).page_mut(page).is_leaving = true;
+                self.heap_mut(heap).set_leaving(page, true);
             }
             return Err(error);
         }

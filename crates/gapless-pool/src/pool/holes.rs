@@ -1,7 +1,6 @@
 //! What is free and where, for those who must say why a request failed.
 
 use super::{Lane, Pool, PoolKey, SMALL};
-use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
 use crate::shard::rounded;
 
@@ -55,16 +54,11 @@ impl<D: Device> Pool<D> {
         let mut found = Holes::default();
         for heap in self.lanes.heap_ids() {
             let lane = self.lanes[heap.lane()];
-            let free: u64 = self
-                .heap(heap)
-                .blocks()
-                .filter(|block| block.state == State::Free)
-                .map(|block| block.size)
-                .sum();
+            let free = self.heap(heap).free_bytes();
             if free == 0 {
                 continue;
             }
-            let pages = self.free_pages(heap);
+            let pages = self.heap(heap).whole();
             let largest = self.heap(heap).largest_free();
             if largest > found.largest.map_or(0, |hole| hole.size) {
                 let Lane { stream, pool, .. } = lane;

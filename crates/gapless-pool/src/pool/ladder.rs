@@ -7,10 +7,10 @@
 //! vain. During a capture nothing is waited for, so only what is held is looked at. Asking the program itself comes
 //! after this, and is not the pool's business.
 
-use super::missing::{FRAGMENT, Whose};
+use super::missing::Whose;
 use super::{AllocationId, LARGEST, Place, Pool, PoolKey, SMALL};
 use crate::device::{Device, DeviceError, StreamHandle};
-use crate::heap::GRANULE;
+use crate::heap::{FRAGMENT, GRANULE};
 use crate::ids::{HeapId, LaneId};
 use crate::shard::rounded;
 
@@ -121,9 +121,9 @@ impl<D: Device> Pool<D> {
         if let Some(place) = self.lend_block(lane, size, LaneId::large, u64::MAX) {
             return Some(place);
         }
-        let mut pieces = self.free_pieces(lane, Whose::Own);
-        pieces.add(self.free_pieces(lane, Whose::Lent));
-        pieces.choose(size).and_then(|chosen| self.make_window(lane, &chosen, size).ok())
+        self.look_for_lent(lane);
+        let chosen = self.within_reach(lane, Some(Whose::Lent)).choose(size, &[]);
+        chosen.and_then(|chosen| self.make_window(lane, &chosen, size).ok())
     }
 
     /// From free pages, with new memory for what is missing. The device is asked only where it has that much.
@@ -162,10 +162,9 @@ impl<D: Device> Pool<D> {
     }
 
     /// The most bytes that a window of a lane could hold now; or, with [`Whose::LentLater`], once all work is done.
-    fn in_reach(&self, lane: LaneId, lent: Whose) -> u64 {
-        let mut pieces = self.pieces(lane, Whose::Own);
-        pieces.add(self.pieces(lane, lent));
-        pieces.most()
+    fn in_reach(&mut self, lane: LaneId, lent: Whose) -> u64 {
+        self.take_stock(lane, true);
+        self.within_reach(lane, Some(lent)).most()
     }
 
     /// How much is missing for a request, were all that is free used for it; at least one page, since something is.
@@ -286,7 +285,7 @@ impl<D: Device> Pool<D> {
         let Asked { lane, heap, size, is_at_home, .. } = asked;
         let heaps: Vec<HeapId> =
             self.lanes.heap_ids().filter(|&other| self.may_give(other, asked, shrink)).collect();
-        let there: u64 = heaps.iter().map(|&other| self.free_pages(other)).sum();
+        let there: u64 = heaps.iter().map(|&other| self.heap(other).whole()).sum();
         let reached = if is_at_home { 0 } else { self.in_reach(lane, Whose::Lent) };
         let wanted = if is_at_home { self.missing_at_home(heap, size) } else { size };
         let missing = wanted.saturating_sub(reached + self.room());
@@ -317,7 +316,7 @@ impl<D: Device> Pool<D> {
         let missing = self.missing_at_home(heap, size);
         let heaps = self.lanes.heap_ids();
         let there: u64 =
-            heaps.filter(|&other| self.is_trimmed(other)).map(|other| self.free_pages(other)).sum();
+            heaps.filter(|&other| self.is_trimmed(other)).map(|other| self.heap(other).whole()).sum();
         if there == 0 || there + self.room() < missing {
             return None;
         }
@@ -338,10 +337,5 @@ impl<D: Device> Pool<D> {
         }
         // What is free in the default pool is in its own reach, but for pages of small requests.
         asked.is_private || (asked.size > SMALL && other.is_small())
-    }
-
-    /// Bytes of a heap in wholly free pages.
-    pub(super) fn free_pages(&self, heap: HeapId) -> u64 {
-        self.heap(heap).pages().iter().filter(|page| page.is_free()).map(|page| page.size).sum()
     }
 }

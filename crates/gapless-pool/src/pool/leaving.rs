@@ -102,9 +102,8 @@ impl<D: Device> Pool<D> {
     /// The home of a page leaves: its heap has given it up. With `page`, that goes back to the device; without, it was
     /// mapped elsewhere, and the log has both.
     pub(super) fn home_leaves(&mut self, heap: HeapId, at: PageId, page: Option<PageHandle>) {
-        let home = self.heap_mut(heap).page_mut(at);
-        home.is_leaving = true;
-        let Page { addr, size, freed, .. } = *home;
+        self.heap_mut(heap).set_leaving(at, true);
+        let Page { addr, size, freed, .. } = *self.heap(heap).page(at);
         if page.is_some() {
             self.leaving.bytes += size;
             self.log_pages(heap, addr, size, false);
@@ -145,7 +144,7 @@ impl<D: Device> Pool<D> {
                 }
                 What::Home { heap, page } => {
                     if let Some(at) = self.heap(heap).page_of(addr) {
-                        self.heap_mut(heap).page_mut(at).is_leaving = false;
+                        self.heap_mut(heap).set_leaving(at, false);
                     }
                     if let Some(page) = page {
                         self.leaving.bytes -= size;

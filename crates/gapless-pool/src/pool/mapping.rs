@@ -21,7 +21,6 @@ use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
 use crate::ids::{Fence, HeapId, LaneId, PageId, WindowId};
 use crate::mutants::{self, Mutant};
-use rustc_hash::FxHashMap;
 
 /// What is mapped in the windows of a lane of a private pool, at most, in multiples of what its heap holds.
 const MOST_MAPPED: u64 = 8;
@@ -66,8 +65,7 @@ impl<D: Device> Pool<D> {
         if !pool.is_private() {
             return true;
         }
-        let pages = self.heap(lane.large()).pages().iter().filter(|page| page.handle.is_some());
-        let held: u64 = pages.map(|page| page.size).sum();
+        let held = self.heap(lane.large()).held();
         self.has_windows(pool) && self.windows.mapped_of(lane) + size <= MOST_MAPPED * held
     }
 
@@ -76,8 +74,7 @@ impl<D: Device> Pool<D> {
         if !self.has_windows(self.lanes[lane].pool) {
             return None;
         }
-        let mut around: FxHashMap<HeapId, Vec<u32>> = FxHashMap::default();
-        let mut fits = |window: &WindowId| {
+        let fits = |window: &WindowId| {
             self.parts(self.windows.get(*window), size).into_iter().all(|Part { heap, page, addr, bytes }| {
                 let home = self.heap(heap);
                 let page = home.page(page);
@@ -85,14 +82,10 @@ impl<D: Device> Pool<D> {
                     return false;
                 }
                 // Part of a page that others hold some of: look closer.
-                page.is_free()
-                    || (bytes < page.size && page.handle.is_some() && {
-                        let blocks = around.entry(heap).or_insert_with(|| home.free_blocks(0));
-                        home.is_free(blocks, addr, bytes)
-                    })
+                page.is_free() || (bytes < page.size && page.handle.is_some() && home.is_free(addr, bytes))
             })
         };
-        let found = self.windows.idle_from(lane, size).take(TRIES).find(&mut fits)?;
+        let found = self.windows.idle_from(lane, size).take(TRIES).find(fits)?;
         let place = self.occupy(found, size).ok()?;
         self.stats.window_hits += 1;
         Some(place)
@@ -136,7 +129,7 @@ impl<D: Device> Pool<D> {
         let is_kept = self.lanes[lane].pool.is_private();
         let id = self.windows.add(Window::new(lane, is_kept, base, mapped, start, pages));
         for piece in pieces {
-            self.heap_mut(piece.heap).page_mut(piece.page).windows += 1;
+            self.heap_mut(piece.heap).map_again(piece.page);
         }
         self.stats.windows_made += 1;
         self.stats.private_windows += u64::from(is_kept);
@@ -155,14 +148,9 @@ impl<D: Device> Pool<D> {
         }
         wanted.sort_unstable_by_key(|part| (part.heap, part.addr));
         let mut parts = Vec::with_capacity(wanted.len());
-        let mut around: Option<(HeapId, Vec<u32>)> = None;
         let mut failed = None;
         for Part { heap, addr, bytes, .. } in wanted {
-            if around.as_ref().is_none_or(|(of, _)| *of != heap) {
-                around = Some((heap, self.heap(heap).free_blocks(0)));
-            }
-            let blocks = around.as_ref().map_or(&[][..], |(_, blocks)| blocks);
-            match self.heap_mut(heap).carve(blocks, addr, bytes) {
+            match self.heap_mut(heap).take_part(addr, bytes) {
                 Some(block) => parts.push((heap, block)),
                 None => {
                     failed = Some(DeviceError::OutOfMemory);
@@ -208,8 +196,7 @@ impl<D: Device> Pool<D> {
         let (lane, mut freed, mut pages) =
             (window.lane(), Fence::PAST, Vec::with_capacity(window.pages().len()));
         for (heap, page) in window.pages() {
-            let page = self.heap_mut(*heap).page_mut(*page);
-            page.windows -= 1;
+            let page = self.heap_mut(*heap).unmap_again(*page);
             pages.extend(page.handle);
             // What lay in pages of other lanes too was waited for before it was free.
             if heap.lane() == lane {
@@ -222,7 +209,7 @@ impl<D: Device> Pool<D> {
     /// Pages that the device has mapped somewhere and does not take away again: they are never given back.
     pub(super) fn keep_for_good(&mut self, pages: impl Iterator<Item = (HeapId, PageId)>) {
         for (heap, page) in pages {
-            self.heap_mut(heap).page_mut(page).windows += 1;
+            self.heap_mut(heap).map_again(page);
         }
     }
 

@@ -1,11 +1,11 @@
 //! What happens when no free block fits: as little new memory as possible. Where that fails too, the
 //! [`ladder`](super::ladder) begins.
 
-use super::pieces::{Piece, Pieces};
-use super::{AllocationId, Place, Pool, SMALL, TRIES};
+use super::pieces::{Reach, Source};
+use super::{Place, Pool, SMALL, TRIES};
 use crate::device::{Device, DeviceError};
 use crate::heap::GRANULE;
-use crate::ids::{Fence, HeapId, LaneId, PageId};
+use crate::ids::{Fence, HeapId, LaneId};
 use crate::shard::Shard;
 
 /// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that
@@ -13,17 +13,14 @@ use crate::shard::Shard;
 /// the whole pool for each request, and takes memory that its lender then has to borrow elsewhere.
 const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
-/// Smaller pieces of free memory are left alone.
-pub(super) const FRAGMENT: u64 = 64 << 10;
 /// Small requests from this size on go into holes between large blocks before they get a new page: a page has room for
 /// few of them.
 const IN_HOLES: u64 = 128 << 10;
-/// Frees of lent memory that are looked through for what a lane takes back.
-const TAKEN_BACK: usize = 64;
 
 /// Whose free memory is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
+    #[cfg(test)]
     Own,
     /// Of other lanes, where no work uses it any more.
     Lent,
@@ -119,36 +116,37 @@ impl<D: Device> Pool<D> {
         size: u64,
         plain: u64,
     ) -> Result<Place, DeviceError> {
-        let mut pieces = self.free_pieces(lane, Whose::Own);
-        if pieces.most() < size {
-            pieces.add(self.free_pieces(lane, Whose::Lent));
+        self.take_stock(lane, false);
+        let mut reach = self.within_reach(lane, None);
+        let is_lent = reach.most() < size;
+        if is_lent {
+            self.look_for_lent(lane);
+            reach = self.within_reach(lane, Some(Whose::Lent));
         }
-        let missing = size.saturating_sub(pieces.most()).div_ceil(GRANULE) * GRANULE;
+        let has_lent = reach.has_lent();
+        let missing = size.saturating_sub(reach.most()).div_ceil(GRANULE) * GRANULE;
         // A window over hundreds of pages to spare next to nothing is a bad bargain, unless memory is scarce.
         let little = if self.is_scarce() { 0 } else { self.stats.reserved.current / 1000 };
         if plain.saturating_sub(missing) <= little || !self.may_map_again(lane, size) {
             self.grow_for(heap, size, plain.min(self.missing_at_home(heap, size)))?;
             return self.at_home(heap, size);
         }
-        if missing > 0 {
-            let before: Vec<u64> = self.free_page_addrs(heap);
-            self.grow_anywhere(heap, missing)?;
+        let chosen = if missing > 0 {
+            let fresh = self.grow_anywhere(heap, missing)?;
             if let Ok(place) = self.at_home(heap, size) {
                 return Ok(place);
             }
-            // Numbers of pages may have changed.
-            let lent = pieces.pages.iter().any(|piece| piece.heap != heap);
-            pieces = self.free_pieces(lane, Whose::Own);
-            if lent || pieces.most() < size {
-                pieces.add(self.free_pieces(lane, Whose::Lent));
+            self.take_stock(lane, false);
+            reach = self.within_reach(lane, None);
+            if has_lent || reach.most() < size {
+                self.look_for_lent(lane);
+                reach = self.within_reach(lane, Some(Whose::Lent));
             }
-            let pages = self.heap(heap).pages();
-            let is_new = |piece: &Piece| {
-                piece.heap == heap && before.binary_search(&pages[piece.page.index()].addr).is_err()
-            };
-            pieces.pages.sort_by_key(|piece| !is_new(piece));
-        }
-        if let Some(chosen) = pieces.choose(size) {
+            reach.choose(size, &fresh)
+        } else {
+            reach.choose(size, &[])
+        };
+        if let Some(chosen) = chosen {
             return self.make_window(lane, &chosen, size);
         }
         // Fragments that exclude each other were counted together.
@@ -214,78 +212,46 @@ impl<D: Device> Pool<D> {
         Some(Place::Home { heap, block })
     }
 
-    /// What the lane itself gave back last and is not its owner's again: in the order of its own stream it can have
-    /// it at once.
-    fn take_back(&mut self, lane: LaneId, size: u64) -> Option<Place> {
-        let is_it = |&id: &AllocationId| {
-            let allocation = self.allocation(id);
-            allocation.size == size && allocation.is_lent_only
+    /// What a window of a lane may take of its own heap, and of those of other lanes: after [`Pool::take_stock`].
+    pub(super) fn within_reach(&self, lane: LaneId, lent: Option<Whose>) -> Reach<'_> {
+        // What is the lane's own is settled for it.
+        let source = |id: HeapId, is_settled: bool| {
+            let heap = self.heap(id);
+            let done = if is_settled { self.fences.done(id.lane()) } else { Fence::LAST };
+            Source { id, heap, shelf: heap.shelf(is_settled), done }
         };
-        let id = self.fences.waiting_of(lane).take(TAKEN_BACK).find(is_it)?;
-        self.fences.forget(lane, id);
-        self.allocation_mut(id).waits -= 1;
-        Some(self.end(id))
+        let own = vec![source(lane.large(), false)];
+        let Some(whose) = lent else { return Reach { own, lent: Vec::new() } };
+        let others = self.lenders(lane).map(|other| source(other.large(), whose == Whose::Lent));
+        Reach { own, lent: others.collect() }
     }
 
-    /// Where wholly free pages of a heap are.
-    fn free_page_addrs(&self, heap: HeapId) -> Vec<u64> {
-        self.heap(heap).pages().iter().filter(|page| page.is_free()).map(|page| page.addr).collect()
+    /// Lanes whose memory a lane may be lent.
+    fn lenders(&self, lane: LaneId) -> impl Iterator<Item = LaneId> + '_ {
+        let may = self.options.lending && !self.lanes[lane].pool.is_private();
+        let others = self.lanes.iter().filter(move |&(other, _)| may && other != lane);
+        others.filter(|(_, owner)| !owner.pool.is_private()).map(|(other, _)| other)
     }
 
-    /// What is free in the lane's own heap, or in those of other lanes that may lend.
-    pub(super) fn free_pieces(&mut self, lane: LaneId, whose: Whose) -> Pieces {
-        if whose == Whose::Lent && self.lanes.len() > 1 && self.options.lending {
+    /// Lists what is free in a lane's own heap, and `with_lenders` in those of lanes that may lend, as things are known
+    /// now.
+    pub(super) fn take_stock(&mut self, lane: LaneId, with_lenders: bool) {
+        let done = self.fences.done(lane);
+        self.heap_mut(lane.large()).take_stock(done);
+        if with_lenders {
+            for other in self.lenders(lane).collect::<Vec<_>>() {
+                let done = self.fences.done(other);
+                self.heap_mut(other.large()).take_stock(done);
+            }
+        }
+    }
+
+    /// [`Pool::take_stock`] with lenders, after a look which work is done. They say soon what else is settled.
+    pub(super) fn look_for_lent(&mut self, lane: LaneId) {
+        if self.lanes.len() > 1 && self.options.lending {
             self.look_at_fences();
             self.want_turns(lane);
         }
-        self.pieces(lane, whose)
-    }
-
-    /// [`Pool::free_pieces`], as things are known now.
-    pub(super) fn pieces(&self, lane: LaneId, whose: Whose) -> Pieces {
-        let own = self.lanes[lane];
-        let mut found = Pieces::default();
-        for (at, other) in self.lanes.iter() {
-            let is_own = at == lane;
-            let apart = own.pool.is_private() || other.pool.is_private() || !self.options.lending;
-            if is_own != (whose == Whose::Own) || (!is_own && apart) {
-                continue;
-            }
-            // What is the lane's own is settled for it.
-            let done = if whose == Whose::Lent { self.fences.done(at) } else { Fence::LAST };
-            let heap = at.large();
-            let large = self.heap(heap);
-            for id in large.free_blocks(FRAGMENT) {
-                let block = large.block(id);
-                let end = block.addr + block.size;
-                let first = large.pages().partition_point(|p| p.addr + p.size <= block.addr);
-                for (i, page) in large.pages().iter().enumerate().skip(first) {
-                    if page.addr >= end {
-                        break;
-                    }
-                    if page.freed > done {
-                        continue;
-                    }
-                    let (page_end, page_id) = (page.addr + page.size, PageId::new(i));
-                    let piece = Piece::page(heap, page_id, page.size, block.size);
-                    match (page.addr >= block.addr, page_end <= end) {
-                        (true, true) => found.pages.push(piece),
-                        (true, false) => found.fronts.push(Piece { size: end - page.addr, ..piece }),
-                        (false, true) => {
-                            let from = block.addr - page.addr;
-                            found.backs.push(Piece { from, size: page_end - block.addr, ..piece });
-                        }
-                        // Free on neither side: of no use to a window.
-                        (false, false) => {}
-                    }
-                }
-            }
-        }
-        // Large pages first, for few mappings; among equals those of the smallest free blocks, which serve fewest
-        // requests.
-        found.pages.sort_by_key(|p| (std::cmp::Reverse(p.size), p.block, p.heap, p.page));
-        found.fronts.sort_by_key(|p| (p.size, p.heap, p.page));
-        found.backs.sort_by_key(|p| (p.size, p.heap, p.page));
-        found
+        self.take_stock(lane, true);
     }
 }

@@ -39,6 +39,8 @@
 mod behind;
 mod check;
 mod checkpoint;
+#[cfg(test)]
+mod costs;
 mod counting;
 mod exact;
 mod fences;
@@ -48,6 +50,7 @@ mod holes;
 mod ladder;
 mod lanes;
 mod leaving;
+mod loans;
 mod log;
 mod mapping;
 mod missing;
@@ -70,7 +73,7 @@ pub use holes::{Hole, Holes, PrivateFree};
 pub use ladder::Rung;
 pub use log::Change;
 pub use sleeping::SleepError;
-pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentView};
+pub use view::{AllocationView, BlockState, BlockView, LaneView, SegmentCounts, SegmentView};
 pub use waste::{HeapWaste, Waste};
 
 use crate::allocations::{Allocation, Allocations, Place};
@@ -80,7 +83,7 @@ use crate::heap::Heap;
 use crate::ids::{Fence, HeapId, LaneId};
 use crate::mutants::{self, Mutant};
 use crate::options::Options;
-use crate::shard::rounded;
+use crate::shard::{Amount, rounded};
 use crate::stats::Stats;
 use crate::steps::Planner;
 use crate::supplied::Supplied;
@@ -168,6 +171,8 @@ pub struct Pool<D> {
     quiet: bool,
     clock: u64,
     stats: Stats,
+    /// What was lent and given back, and is not its owner's again, by size class.
+    returning: [Amount; 2],
     /// The most that was active since it was last asked for; see [`Pool::take_crest`].
     crest: u64,
     /// What happened since it was last asked for; `None`: nobody asks.
@@ -197,6 +202,7 @@ impl<D: Device> Pool<D> {
             quiet: false,
             clock: 0,
             stats: Stats::default(),
+            returning: [Amount::default(); 2],
             crest: 0,
             log: None,
             planner: None,
@@ -250,6 +256,7 @@ impl<D: Device> Pool<D> {
         Some(AllocationId { shard: home, slot })
     }
 
+    /// Every allocation.
     fn ids(&self) -> impl Iterator<Item = AllocationId> + '_ {
         let shards = self.lanes.ids().chain(std::iter::once(LaneId::NONE));
         shards.flat_map(|shard| {

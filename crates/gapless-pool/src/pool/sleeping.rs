@@ -513,7 +513,7 @@ impl<D: Device> Pool<D> {
     /// What to take at once where a region's heap of large requests misses `bytes`: a part of what it holds, so that
     /// its pages are large. What is left of it goes with the first sleep.
     pub(super) fn region_growth(&self, heap: HeapId, bytes: u64) -> Option<u64> {
-        let held: u64 = self.heap(heap).pages().iter().map(|page| page.size).sum();
+        let held = self.heap(heap).end() - self.heap(heap).start();
         let ahead = (held / AHEAD).min(LARGEST_PAGE) / GRANULE * GRANULE;
         (heap.is_large() && self.is_region_heap(heap)).then_some(bytes.max(ahead))
     }

@@ -126,16 +126,4 @@ impl<D: Device> Pool<D> {
             });
         }
     }
-
-    /// Adds free blocks of segments that are used in part.
-    pub(super) fn stranded_supplied(&self, found: &mut [(u64, u64); 2]) {
-        for (addr, segment) in self.supplied.segments() {
-            for (_, size, is_free) in self.supplied.blocks_of(addr) {
-                if is_free && size < segment.size {
-                    let of = &mut found[usize::from(segment.owner.is_large)];
-                    *of = (of.0 + 1, of.1 + size);
-                }
-            }
-        }
-    }
 }

@@ -8,8 +8,9 @@
 use super::{Allocation, Lane, Place, Pool, PoolKey, SMALL};
 use crate::blocks::State;
 use crate::device::{Device, StreamHandle};
-use crate::heap::GRANULE;
-use crate::ids::{HeapId, LaneId};
+use crate::heap::{GRANULE, Heap};
+use crate::ids::HeapId;
+use crate::shard::{Amount, Shard};
 use crate::stats::Stats;
 
 /// Whose hands a block is in.
@@ -58,6 +59,15 @@ pub struct AllocationView {
     pub is_live: bool,
 }
 
+/// All segments in figures: of small requests, of large ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentCounts {
+    pub segments: [u64; 2],
+    /// Free blocks in segments of several blocks, and their bytes.
+    pub split: [u64; 2],
+    pub split_bytes: [u64; 2],
+}
+
 /// What one stream has of one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneView {
@@ -73,30 +83,18 @@ pub struct LaneView {
 impl<D: Device> Pool<D> {
     /// Every stream's part of every pool, in the order in which they came.
     pub fn lanes(&self) -> Vec<LaneView> {
-        let reserved = |heap: HeapId| -> u64 {
-            self.heap(heap).pages().iter().filter(|page| page.handle.is_some()).map(|page| page.size).sum()
-        };
-        let view = |(lane, &Lane { stream, pool }): (LaneId, &Lane)| LaneView {
-            stream,
-            pool,
-            blocks: 0,
-            allocated: 0,
-            reserved: reserved(lane.small()) + reserved(lane.large()),
-        };
-        let mut lanes: Vec<LaneView> = self.lanes.iter().map(view).collect();
-        for (_, segment) in self.supplied.segments() {
-            let of = segment.owner;
-            if let Some(lane) = lanes.iter_mut().find(|lane| (lane.stream, lane.pool) == (of.stream, of.pool))
-            {
-                lane.reserved += segment.size;
+        let view = |shard: &Shard| {
+            let &Shard { stream, pool, live, ref heaps, .. } = shard;
+            let supplied = self.supplied.held_by(pool, Some(stream)).iter().sum::<u64>();
+            LaneView {
+                stream,
+                pool,
+                blocks: live.blocks,
+                allocated: live.bytes,
+                reserved: heaps.iter().map(Heap::held).sum::<u64>() + supplied,
             }
-        }
-        for a in self.ids().map(|id| self.allocation(id)).filter(|a| a.is_live()) {
-            let lane = &mut lanes[a.lane.index()];
-            lane.blocks += 1;
-            lane.allocated += a.size;
-        }
-        lanes
+        };
+        self.lanes.shards().map(view).collect()
     }
 
     /// Everything that callers have, in no order.
@@ -166,14 +164,53 @@ impl<D: Device> Pool<D> {
     /// They agree with the segments. Peaks are those of [`Pool::stats`].
     pub fn stats_shown(&self) -> Stats {
         let mut stats = self.stats;
-        for a in self.returning() {
-            let class = &mut stats.classes[a.place.class(a.size)];
-            class.active_blocks.sub(1);
-            class.active.sub(a.size);
-            stats.active_blocks.sub(1);
-            stats.active.sub(a.size);
+        for (class, Amount { blocks, bytes }) in stats.classes.iter_mut().zip(self.returning) {
+            class.active_blocks.sub(blocks);
+            class.active.sub(bytes);
+            stats.active_blocks.sub(blocks);
+            stats.active.sub(bytes);
         }
         stats
+    }
+
+    /// [`Pool::segments`] in figures, in a time that does not depend on how many blocks there are.
+    pub fn segment_counts(&self) -> SegmentCounts {
+        let mut counts = SegmentCounts::default();
+        for shard in self.lanes.shards() {
+            for (class, (heap, in_windows)) in shard.heaps.iter().zip(shard.in_windows).enumerate() {
+                let picture = heap.picture();
+                counts.segments[class] += picture.runs + in_windows.blocks;
+                counts.segments[0] += picture.guests;
+                counts.split[class] += picture.split;
+                counts.split_bytes[class] += picture.split_bytes;
+            }
+        }
+        for (class, supplied) in self.supplied.counts().iter().enumerate() {
+            counts.segments[class] += supplied.segments;
+            counts.split[class] += supplied.split;
+            counts.split_bytes[class] += supplied.split_bytes;
+        }
+        counts
+    }
+
+    /// The bytes of each private pool's segments, small and large.
+    pub fn reserved_by_pool(&self) -> Vec<(PoolKey, [u64; 2])> {
+        let mut found: Vec<(PoolKey, [u64; 2])> = Vec::new();
+        for shard in self.lanes.shards().filter(|shard| shard.pool.is_private()) {
+            let [small, large] = shard.heaps.each_ref().map(Heap::picture);
+            let mut bytes = [small.bytes + large.guest_bytes, large.bytes];
+            for (class, in_windows) in shard.in_windows.iter().enumerate() {
+                bytes[class] += in_windows.bytes;
+            }
+            let at = found.iter().position(|(pool, _)| *pool == shard.pool).unwrap_or_else(|| {
+                found.push((shard.pool, self.supplied.held_by(shard.pool, None)));
+                found.len() - 1
+            });
+            for (sum, more) in found[at].1.iter_mut().zip(bytes) {
+                *sum += more;
+            }
+        }
+        found
     }
 
     /// Every segment, in order of address.
@@ -253,28 +290,10 @@ impl<D: Device> Pool<D> {
         found.extend(open);
     }
 
-    /// Free blocks that cannot be given back to the device, since others use their pages, and their bytes there: for
-    /// small and for large.
-    pub fn stranded(&self) -> [(u64, u64); 2] {
-        let mut found = [(0, 0); 2];
-        for (at, heap) in self.heaps().enumerate() {
-            let pages = heap.pages();
-            for block in heap.blocks().filter(|block| block.state == State::Free) {
-                let end = block.addr + block.size;
-                let first = pages.partition_point(|p| p.addr + p.size <= block.addr);
-                let pages = pages[first..].iter().take_while(|p| p.addr < end);
-                let stranded: u64 = pages
-                    .filter(|p| !p.is_free())
-                    .map(|p| end.min(p.addr + p.size) - block.addr.max(p.addr))
-                    .sum();
-                if stranded > 0 {
-                    found[at % 2].0 += 1;
-                    found[at % 2].1 += stranded;
-                }
-            }
-        }
-        self.stranded_supplied(&mut found);
-        found
+    /// Free bytes that cannot be given back to the device, since others use their pages.
+    pub fn stranded(&self) -> u64 {
+        let of_heaps = self.heaps().map(|heap| heap.free_bytes() - heap.whole()).sum::<u64>();
+        of_heaps + self.supplied.counts().iter().map(|counts| counts.split_bytes).sum::<u64>()
     }
 
     /// The most that one request could get: what is free in whole pages, which can be put side by side, with what the
@@ -288,7 +307,7 @@ impl<D: Device> Pool<D> {
         let heaps = lanes.map(|(lane, _)| self.heap(lane.large()));
         let (mut pages, mut largest) = (0, 0);
         for heap in heaps {
-            pages += heap.pages().iter().filter(|page| page.is_free()).map(|page| page.size).sum::<u64>();
+            pages += heap.whole();
             largest = largest.max(heap.largest_free());
         }
         largest.max(pages + more)

@@ -72,7 +72,7 @@ impl<D: Device> Pool<D> {
         let allocation = self.allocation_mut(id);
         if allocation.waits == 1 && allocation.waits_for_turn {
             allocation.is_lent_only = true;
-            self.count_unrequested(id);
+            self.count_returning(id);
             if self.log.is_some() {
                 self.log_completed(id);
             }

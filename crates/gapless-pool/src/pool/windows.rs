@@ -8,6 +8,7 @@ use crate::free_set::{Entry, FreeSet};
 use crate::ids::{HeapId, LaneId, PageId, WindowId};
 use crate::ranges::Ranges;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// A second range of addresses for pages, side by side: `[base, base + mapped)`.
 ///
@@ -82,7 +83,7 @@ impl Window {
 ///
 /// Invariants:
 /// * `unused == {id: all[id] == None}`;
-/// * `count` is the number of idle windows that are not kept;
+/// * `by_use` has the idle windows that are not kept;
 /// * `mapped[lane]` is the sum of `all[id].mapped` over the lane's windows;
 /// * an entry `(size, id)` of `idle[lane]` has `all[id].size == size` and `all[id].lane == lane`.
 #[derive(Debug, Default)]
@@ -91,7 +92,8 @@ pub(super) struct Windows {
     unused: Vec<WindowId>,
     /// Windows that no allocation uses, by size, for each lane.
     idle: FxHashMap<LaneId, FreeSet>,
-    count: usize,
+    /// Those that are not kept, by when an allocation last used them.
+    by_use: BTreeSet<(u64, WindowId)>,
     mapped: FxHashMap<LaneId, u64>,
     /// Addresses that windows can have.
     pub(super) ranges: Ranges,
@@ -104,7 +106,7 @@ impl Windows {
 
     /// How many no allocation uses, of those that are not kept.
     pub(super) fn idle_count(&self) -> usize {
-        self.count
+        self.by_use.len()
     }
 
     /// What is mapped in a lane's windows.
@@ -136,16 +138,18 @@ impl Windows {
 
     /// No allocation uses a window any more.
     pub(super) fn rest(&mut self, id: WindowId) {
-        let &Window { size, lane, is_kept, .. } = self.get(id);
+        let &Window { size, lane, is_kept, used, .. } = self.get(id);
         self.idle.entry(lane).or_default().insert(Entry { size, tie: u64::from(id.0), block: id.0 });
-        self.count += usize::from(!is_kept);
+        if !is_kept {
+            self.by_use.insert((used, id));
+        }
     }
 
     /// A window is not idle any more.
     pub(super) fn wake(&mut self, id: WindowId) {
-        let &Window { size, lane, is_kept, .. } = self.get(id);
+        let &Window { size, lane, used, .. } = self.get(id);
         self.idle.entry(lane).or_default().remove(size, u64::from(id.0));
-        self.count -= usize::from(!is_kept);
+        self.by_use.remove(&(used, id));
     }
 
     /// [`Windows::wake`] for an allocation, at time `now`.
@@ -158,8 +162,7 @@ impl Windows {
 
     /// The idle window that was not used for longest, of those that are not kept.
     pub(super) fn oldest(&self) -> Option<WindowId> {
-        let idle = self.idle.values().flat_map(FreeSet::iter).map(|entry| WindowId(entry.block));
-        idle.filter(|&id| !self.get(id).is_kept).min_by_key(|&id| (self.get(id).used, id))
+        self.by_use.first().map(|&(_, id)| id)
     }
 
     /// A lane's idle windows.
@@ -212,13 +215,14 @@ impl Windows {
         let mut count = 0;
         for (&lane, entry) in self.idle.iter().flat_map(|(lane, set)| set.iter().map(move |e| (lane, e))) {
             let window = self.all.get(entry.block as usize).and_then(Option::as_ref);
-            count += usize::from(window.is_some_and(|window| !window.is_kept));
+            let is_by_use = |w: &&Window| self.by_use.contains(&(w.used, WindowId(entry.block)));
+            count += usize::from(window.filter(|window| !window.is_kept).is_some_and(|w| is_by_use(&w)));
             if window.is_none_or(|window| (window.lane, window.size) != (lane, entry.size)) {
                 return Err(format!("window {} is idle in {lane:?} and is not its own", entry.block));
             }
         }
-        if count != self.count {
-            return Err(format!("{count} windows are idle, {} counted", self.count));
+        if count != self.by_use.len() {
+            return Err(format!("{count} windows are idle, {} by use", self.by_use.len()));
         }
         let mut mapped: FxHashMap<LaneId, u64> = FxHashMap::default();
         for window in self.iter() {

@@ -6,6 +6,7 @@ use super::ops::{
 };
 use super::random::Random;
 use crate::options::Options;
+use crate::pool::UNIT;
 
 const MIB: u64 = 1 << 20;
 
@@ -53,6 +54,7 @@ pub fn generate(seed: u64) -> Program {
         options,
         is_shared: random.one_in(3),
         planner: match random.below(4) {
+            _ if has_loans(seed) => Plans::Nobody,
             0 => Plans::Later,
             1 => Plans::AtOnce,
             _ if flavour == Flavour::Steps => Plans::AtOnce,
@@ -87,11 +89,17 @@ pub fn generate(seed: u64) -> Program {
         has_sleep: seed % 4 == 3,
         has_elastic: seed % 4 == 1,
         has_windows: seed % 4 == 2,
+        has_loans: has_loans(seed),
         has_meddlers: seed.is_multiple_of(8) || seed % 8 == 6,
         shared: Vec::new(),
     };
     generator.program();
     Program { seed, config, ops: generator.ops }
+}
+
+/// Whether a program begins with [`Generator::loans`]. Nothing is planned in it: a plan holds memory of its own.
+fn has_loans(seed: u64) -> bool {
+    seed % 8 == 4
 }
 
 struct Generator {
@@ -121,6 +129,8 @@ struct Generator {
     has_elastic: bool,
     /// Private pools have memory free in pieces, and their states are kept and brought back.
     has_windows: bool,
+    /// Streams borrow, give back and ask again, while the owner wants back what it had.
+    has_loans: bool,
     /// Other threads capture streams at any moment.
     has_meddlers: bool,
     /// What another process should map.
@@ -141,6 +151,12 @@ impl Generator {
             Flavour::Long => 4000,
             _ => 200 + self.random.below(1800) as usize,
         };
+        if self.has_loans {
+            // At once, while nothing else is held.
+            for _ in 0..4 {
+                self.loans();
+            }
+        }
         while self.ops.len() < length {
             if self.has_meddlers && self.random.one_in(6) {
                 let stream = self.random.pick(&MEDDLED);
@@ -678,6 +694,43 @@ impl Generator {
             }
         }
         pins.into_iter().for_each(|id| self.free_named(id));
+    }
+
+    /// A stream frees most of what it may have. Another one, which stands still, borrows of it, gives back and asks for
+    /// other sizes, as often as it likes: natively it has what it gave back. Then the first one wants all of its own.
+    fn loans(&mut self) {
+        if self.is_capturing.is_some() || self.stepping.is_some() {
+            return;
+        }
+        self.free_all();
+        let part = self.capacity / 32;
+        let (owner, borrower) = (OWN_SLOTS[0], DEFAULT_SLOT);
+        self.ops.extend([Op::Limit { eighths: 0 }, Op::SyncDevice, Op::Trim, Op::ResetPeaks]);
+        let first = self.alloc_sized(borrower, 512, 0, None);
+        let size = part * (15 + self.random.below(3));
+        let all = self.alloc_sized(owner, size, 0, None);
+        self.free_named(all);
+        // Its next request shows when what it freed is settled.
+        let second = self.alloc_sized(owner, 512, 0, None);
+        self.ops.push(Op::SyncDevice);
+        let lent = part * (4 + self.random.below(3));
+        for turn in 0..2 + self.random.below(4) {
+            let size = lent - turn * self.random.below(part / 4).max(UNIT);
+            let id = self.alloc_sized(borrower, size, 0, None);
+            // Parts of what it gave back, side by side.
+            if self.random.one_in(3) {
+                self.free_named(id);
+                let halves = [0, 1].map(|_| self.alloc_sized(borrower, size / 2 - UNIT, 0, None));
+                halves.into_iter().for_each(|half| self.free_named(half));
+            } else {
+                self.free_named(id);
+            }
+        }
+        let last = self.alloc_sized(borrower, lent / 2, 0, None);
+        let again = self.alloc_sized(owner, size, 0, None);
+        for id in [again, last, first, second] {
+            self.free_named(id);
+        }
     }
 
     /// Free memory in pieces, and large requests of many sizes over it.

@@ -23,6 +23,7 @@ mod generate;
 mod graphs;
 mod growing;
 mod memory;
+mod native;
 mod ops;
 mod planner;
 mod random;

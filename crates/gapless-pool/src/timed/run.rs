@@ -13,6 +13,7 @@ use super::driver::Driver;
 use super::graphs::Graph;
 use super::growing::Growing;
 use super::memory::OwnerId;
+use super::native::Native;
 use super::ops::{
     DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Plans, Program, SLOTS, UNHEARD_SLOT,
 };
@@ -113,6 +114,9 @@ struct Runner {
     /// What another process maps, and the thread that gave it back since: the owner holds it for the other.
     shared: FxHashMap<u32, Option<u8>>,
     growing: Growing,
+    /// What native PyTorch would hold, since nothing was held: until the program does what it does not know.
+    native: Option<Native>,
+    has_native: bool,
     private: FxHashMap<u8, Private>,
     graph_pools: FxHashMap<u8, Private>,
     graphs: FxHashMap<u32, (u8, Graph)>,
@@ -168,6 +172,9 @@ impl Runner {
             asleep: FxHashMap::default(),
             shared: FxHashMap::default(),
             growing,
+            native: None,
+            // Plans hold memory where their steps will want it.
+            has_native: config.planner == Plans::Nobody,
             private: FxHashMap::default(),
             graph_pools: FxHashMap::default(),
             graphs: FxHashMap::default(),
@@ -297,6 +304,7 @@ impl Runner {
             }
             Op::Hold { stream, eighths } => {
                 let (bytes, slot) = (self.capacity / 8 * u64::from(eighths), self.slots[stream as usize]);
+                self.native = None;
                 if slot.is_alive && stream != FOREIGN_SLOT && stream != UNHEARD_SLOT {
                     let handle = StreamHandle(slot.handle);
                     let call = Call { name: "hold", ..Call::default() };
@@ -362,6 +370,8 @@ impl Runner {
         let is_own = OWN_SLOTS.contains(&slot) || slot == UNHEARD_SLOT;
         let Some(line) = self.usable(slot).filter(|_| is_own) else { return };
         self.pay(line);
+        // What a stream had that is gone is of no use to anybody.
+        self.native = None;
         let mut world = self.world.borrow_mut();
         self.totals.destroyed_busy += u64::from(world.streams.queued(line) > 0);
         world.destroy_stream(self.slots[slot as usize].handle);

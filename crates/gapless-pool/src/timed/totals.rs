@@ -87,4 +87,5 @@ totals! {
     woken: "private pools that woke up",
     freed_asleep: "frees of memory that slept",
     fronts: "requests served by fronts alone",
+    native: "requests that wait for nobody natively",
 }

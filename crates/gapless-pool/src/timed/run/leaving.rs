@@ -1,5 +1,6 @@
 //! Memory that leaves for a while or for good: trims, states that are saved and brought back, and sleep.
 
+use super::super::native::Native;
 use super::super::violation::Rule;
 use super::super::world::{Call, Handing};
 use super::{Held, Kind, Named, Private, Runner};
@@ -8,10 +9,19 @@ use crate::pool::{Pool, PoolKey, SleepError};
 impl Runner {
     pub(super) fn trim(&mut self) {
         self.totals.trims += 1;
+        if let Some(native) = self.native.as_mut().filter(|_| self.capture.is_none()) {
+            native.empty();
+        }
         let given = self.call(Call { name: "trim", may_wait: true, ..Call::default() }, Pool::trim);
         if given > 0 && self.capture.is_some() {
             let text = format!("trim gave {given} bytes back during a capture");
             self.world.borrow_mut().broken((Rule::TrimInCapture, text));
+        }
+        let is_ours = |pool: &mut Pool<_>| -> u64 {
+            pool.lanes().iter().filter(|lane| !lane.pool.is_private()).map(|lane| lane.reserved).sum()
+        };
+        if self.has_native && self.driver.with(is_ours) == 0 {
+            self.native = Some(Native::beside(self.world.borrow().memory.used));
         }
     }
 
@@ -90,6 +100,7 @@ impl Runner {
         let call = Call { name: "restore", may_wait: true, ..Call::default() };
         match self.call(call, |pool| pool.restore(key, &saved)) {
             Ok(mut freed) => {
+                self.native = None;
                 self.totals.restores += 1;
                 self.totals.restored_graphs += u64::from(kind == Kind::Graphs);
                 self.totals.restored_windows +=
@@ -151,6 +162,7 @@ impl Runner {
             self.world.borrow_mut().broken((Rule::TrimInCapture, text));
         }
         self.call(Call { name: "finish_sleep", ..Call::default() }, |pool| pool.finish_sleep(&[key]));
+        self.native = None;
         self.totals.slept += 1;
         for (id, held) in live {
             self.held.remove(&id);

@@ -1,6 +1,7 @@
 //! Memory that a program asks for, uses on its streams, shares and gives back.
 
 use super::super::clock::{Clock, Line};
+use super::super::native::Native;
 use super::super::ops::{FOREIGN_SLOT, PER_THREAD_SLOT, UNHEARD_SLOT};
 use super::super::violation::Rule;
 use super::super::world::{Call, Handing, PER_THREAD, THREADS};
@@ -30,7 +31,19 @@ impl Runner {
             if handle == PER_THREAD {
                 world.thread = ASKING_THREAD;
             }
-            let is_plentiful = world.room(self.limit) >= size + self.capacity / 4;
+            let most = self.limit.map_or(self.capacity, |limit| limit.min(self.capacity));
+            // A capture forbids waits itself, and takes fences in; a budget has rules of its own.
+            let is_alone = world.capture.is_none() && world.raw.is_empty() && world.meddles.is_empty();
+            let is_whole = world.counts.failures + world.counts.unreserved == 0;
+            let rounded = size.div_ceil(UNIT).max(1) * UNIT;
+            let alloc = |native: &mut Native| native.alloc(id, rounded, handle, key, most);
+            let is_native = self.native.as_mut().is_some_and(alloc)
+                && is_alone
+                && is_whole
+                && budget.is_none()
+                && key == DEFAULT_POOL;
+            self.totals.native += u64::from(is_native);
+            let is_plentiful = is_native || world.room(self.limit) >= size + self.capacity / 4;
             // At a soft limit memory is given back, and nobody waits.
             world.call = Call { name: "alloc", may_wait: !is_plentiful, ..Call::default() };
             is_plentiful
@@ -44,11 +57,14 @@ impl Runner {
         let addr = match result {
             Ok(addr) => addr,
             Err(error) => {
+                if let Some(native) = &mut self.native {
+                    native.free(id, false);
+                }
                 self.totals.out_of_memory += u64::from(budget.is_none());
                 self.totals.refused += u64::from(budget.is_some());
                 if is_plentiful && budget.is_none() && !call.had_failure {
                     let text = format!(
-                        "{size} bytes were refused with that and a quarter of the card left: {error:?}"
+                        "{size} bytes were refused with that and a quarter of the card left, or cached: {error:?}"
                     );
                     self.world.borrow_mut().broken((Rule::RefusedWithRoom, text));
                 }
@@ -224,6 +240,9 @@ impl Runner {
             return;
         };
         self.totals.frees += 1;
+        if let Some(native) = &mut self.native {
+            native.free(id, !announced.is_empty());
+        }
         {
             let mut world = self.world.borrow_mut();
             let captured = world.capture.as_ref().map(|capture| capture.pool);
@@ -274,6 +293,7 @@ impl Runner {
     pub(super) fn resize(&mut self, range: u8, slots: u8, slot: u8) -> Option<()> {
         let line = self.usable(slot).filter(|_| slot != FOREIGN_SLOT && slot != UNHEARD_SLOT)?;
         self.pay(line);
+        self.native = None;
         match self.growing.resize(range as usize % 2, slots as usize, line)? {
             true => self.totals.resized += 1,
             false => self.totals.not_grown += 1,

@@ -1,0 +1,67 @@
+//! What PyTorch's own allocator would hold, beside the one that is checked: so that a request that natively finds what
+//! its stream has cached, or new memory, is not refused here, and waits for nobody.
+//!
+//! It has less of the card than the allocator has: pages are coarser than blocks, and lie where they were first mapped.
+
+use crate::device::StreamHandle;
+use crate::pool::PoolKey;
+use crate::supplied::{Owner, Supplied};
+use rustc_hash::FxHashMap;
+
+/// Of the card.
+const PART: u64 = 4;
+const OF_PARTS: u64 = 3;
+
+#[derive(Debug, Default)]
+pub(crate) struct Native {
+    memory: Supplied,
+    next: u64,
+    live: FxHashMap<u32, u64>,
+    /// What private pools held when it began.
+    beside: u64,
+    /// It had to give back what streams had cached, which the allocator perhaps need not: they cannot be compared.
+    is_over: bool,
+    /// Given back while other streams may use them: free after the next wait for all work.
+    late: Vec<u64>,
+}
+
+impl Native {
+    /// With nothing, beside `beside` bytes that private pools hold.
+    pub(crate) fn beside(beside: u64) -> Native {
+        Native { beside, ..Native::default() }
+    }
+
+    /// A request of `size` bytes, with `most` for all. Whether it is served without a wait for any stream.
+    pub(crate) fn alloc(&mut self, id: u32, size: u64, stream: u64, pool: PoolKey, most: u64) -> bool {
+        self.memory.set_pool(pool, false);
+        let owner = Owner::of(pool, StreamHandle(stream), size);
+        let most = (most / PART * OF_PARTS).saturating_sub(self.beside);
+        self.is_over |= self.memory.held() > most;
+        if let Some(bytes) = self.memory.missing(owner, size) {
+            self.is_over |= self.memory.held() + bytes > most;
+            let addr = self.next.max(1 << 40);
+            self.next = addr + bytes;
+            self.memory.add(owner, addr, bytes);
+        }
+        self.live.extend(self.memory.take(owner, size).map(|(addr, _)| (id, addr)));
+        !self.is_over
+    }
+
+    /// Given back; `is_used`: other streams may still use it.
+    pub(crate) fn free(&mut self, id: u32, is_used: bool) {
+        match self.live.remove(&id) {
+            Some(addr) if is_used => self.late.push(addr),
+            Some(addr) => self.memory.release(addr),
+            None => {}
+        }
+    }
+
+    /// All that is free goes back, after a wait for all work, as the program wants it. Private pools keep theirs.
+    pub(crate) fn empty(&mut self) {
+        for addr in std::mem::take(&mut self.late) {
+            self.memory.release(addr);
+        }
+        self.memory.give_back(|pool| !pool.is_private());
+        self.memory.returned.clear();
+    }
+}
