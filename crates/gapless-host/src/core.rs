@@ -72,6 +72,7 @@ pub fn begin() {
 unsafe extern "C" fn leave(cache: *mut c_void) {
     // SAFETY: the value of the key that `begin` made.
     unsafe { OWN.leave(cache) };
+    BUDGET.thread_ends();
 }
 
 /// Bytes that small objects hold from the kernel, in use or not.
@@ -83,8 +84,8 @@ pub fn small_held() -> u64 {
 /// When the environment can be read. Ends the process where the options cannot be kept.
 pub fn configure(options: &Options) {
     if let Some(limit) = options.limit
-        && !BUDGET.limit_to(limit, options.limit_file)
-        && !(sys::errno() == libc::EACCES && limit_as_another_user(limit))
+        && let Err(wrong) = BUDGET.limit_to(limit, options.limit_file)
+        && !(wrong == libc::EACCES && limit_as_another_user(limit))
     {
         say(format_args!(
             "gapless: the budget's page cannot be used\n  GAPLESS_HOST_LIMIT_FILE must name a file that `gapless run` \
@@ -99,7 +100,7 @@ pub fn configure(options: &Options) {
 
 /// A program that was started as another user (`su`) may not open the page of those who started it.
 fn limit_as_another_user(limit: u64) -> bool {
-    let is_limited = BUDGET.limit_to(limit, None);
+    let is_limited = BUDGET.limit_to(limit, None).is_ok();
     if is_limited {
         say(format_args!(
             "gapless: process {} runs as another user, so it has a budget of {} of its own\n",
