@@ -72,6 +72,7 @@ pub fn begin() {
 unsafe extern "C" fn leave(cache: *mut c_void) {
     // SAFETY: the value of the key that `begin` made.
     unsafe { OWN.leave(cache) };
+    BUDGET.thread_ends();
 }
 
 /// Bytes that small objects hold from the kernel, in use or not.
@@ -83,8 +84,8 @@ pub fn small_held() -> u64 {
 /// When the environment can be read. Ends the process where the options cannot be kept.
 pub fn configure(options: &Options) {
     if let Some(limit) = options.limit
-        && !BUDGET.limit_to(limit, options.limit_file)
-        && !(sys::errno() == libc::EACCES && limit_as_another_user(limit))
+        && let Err(wrong) = BUDGET.limit_to(limit, options.limit_file)
+        && !(wrong == libc::EACCES && limit_as_another_user(limit))
     {
         say(format_args!(
             "gapless: the budget's page cannot be used\n  GAPLESS_HOST_LIMIT_FILE must name a file that `gapless run` \
@@ -99,7 +100,7 @@ pub fn configure(options: &Options) {
 
 /// A program that was started as another user (`su`) may not open the page of those who started it.
 fn limit_as_another_user(limit: u64) -> bool {
-    let is_limited = BUDGET.limit_to(limit, None);
+    let is_limited = BUDGET.limit_to(limit, None).is_ok();
     if is_limited {
         say(format_args!(
             "gapless: process {} runs as another user, so it has a budget of {} of its own\n",
@@ -424,8 +425,18 @@ pub fn set_around_fork(recorder: AroundFork) {
     let _ = RECORDER.set(recorder);
 }
 
+/// The process had one thread when it forked: nobody else has a lock, so none was taken. After a fork the first write to
+/// each page copies it, in the parent and in the child, and the locks lie in a dozen of them.
+static WAS_ALONE: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn before_fork() {
-    helper::before_fork();
+    let is_alone = sys::is_alone() && RECORDER.get().is_none();
+    if WAS_ALONE.load(Ordering::Relaxed) != is_alone {
+        WAS_ALONE.store(is_alone, Ordering::Relaxed);
+    }
+    if !is_alone {
+        helper::before_fork();
+    }
     // The next round is that of a later call, and an idle process makes none. Nobody loses much: after the fork, the
     // first write to each page that both have costs as much as a fresh one.
     if LARGE.pinned.is_empty() {
@@ -434,9 +445,16 @@ extern "C" fn before_fork() {
     if OWN.kept() > MUCH_SMALL {
         OWN.trim(true);
     }
+    if is_alone {
+        return;
+    }
     if let Some(recorder) = RECORDER.get() {
         (recorder.before)();
     }
+    take_locks();
+}
+
+fn take_locks() {
     PUBLISH.acquire();
     DECAY.acquire();
     TROUBLE.acquire();
@@ -447,6 +465,9 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn after_fork() {
+    if WAS_ALONE.load(Ordering::Relaxed) {
+        return;
+    }
     lock::take_back();
     // SAFETY: `before_fork` took all of them, in this thread.
     unsafe {
@@ -465,6 +486,14 @@ extern "C" fn after_fork() {
 
 extern "C" fn after_fork_in_child() {
     BUDGET.after_fork();
+    if WAS_ALONE.load(Ordering::Relaxed) {
+        if LARGE.is_absent() && PINNED.is_empty() {
+            return;
+        }
+        // What a child has to change there it changes as others do.
+        helper::before_fork();
+        take_locks();
+    }
     lock::take_back();
     // SAFETY: as in `after_fork`; the child's only thread is the one that forked.
     unsafe {

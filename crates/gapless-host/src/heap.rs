@@ -53,6 +53,7 @@ pub fn prepare() {
 pub fn configure() -> Options {
     settle();
     helper::know_loader();
+    sys::begin_files();
     let options = Options::read();
     core::configure(&options);
     if options.check {

@@ -4,11 +4,14 @@
 //! is half given back in a child, and a program that counts its threads around a fork (Python does) finds its own. What
 //! is kept goes back at the fork: a process that is idle afterwards makes no call that would start the helper.
 //!
+//! The helper has descriptors of its own, so that no file that it reads or writes is among the program's.
+//!
 //! The C library frees what ended threads leave behind while it holds the lock that the start of a thread needs
 //! (`pthread_join` of one of thousands). Those calls of `free` come from the loader's code, and start no helper.
 
 use crate::bell;
 use crate::check::stack::{Stack, object_around};
+use crate::local;
 use crate::lock::Lock;
 use crate::sys;
 use std::ffi::c_void;
@@ -157,6 +160,7 @@ extern "C" fn main(argument: *mut c_void) -> *mut c_void {
     KERNELS.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     // SAFETY: a name of at most 15 bytes for this very thread.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"gapless-host".as_ptr()) };
+    local::set_own_files(gapless_aside::own_table());
     let may_run = || NUMBER.load(Ordering::SeqCst) == argument.addr();
     while may_run() {
         let pause = (work.pause)();
@@ -245,6 +249,7 @@ pub fn end() {
     ENDED.store(true, Ordering::Relaxed);
     // SAFETY: `before_fork` was called above.
     unsafe { after_fork() };
+    gapless_aside::confine();
 }
 
 /// After a fork, in the parent and in the child.

@@ -16,6 +16,8 @@ pub struct Local {
     pub is_ending: u64,
     /// Not 0: this thread is inside of the recorder. What it allocates there is not recorded.
     is_inside: u64,
+    /// Not 0: this thread has descriptors of its own.
+    has_own_files: u64,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -28,13 +30,13 @@ mod place {
         ".globl gapless_host_local",
         ".hidden gapless_host_local",
         ".type gapless_host_local,@object",
-        ".size gapless_host_local,32",
+        ".size gapless_host_local,40",
         ".balign 16",
         "gapless_host_local:",
-        ".zero 32",
+        ".zero 40",
         ".popsection",
     );
-    const _: () = assert!(size_of::<Local>() == 32 && std::mem::offset_of!(Local, quick) == 0);
+    const _: () = assert!(size_of::<Local>() == 40 && std::mem::offset_of!(Local, quick) == 0);
 
     #[inline(always)]
     pub fn get() -> *mut Local {
@@ -77,7 +79,7 @@ mod place {
 
     thread_local! {
         static LOCAL: UnsafeCell<Local> =
-            const { UnsafeCell::new(Local { quick: null_mut(), own: null_mut(), is_ending: 0, is_inside: 0 }) };
+            const { UnsafeCell::new(Local { quick: null_mut(), own: null_mut(), is_ending: 0, is_inside: 0, has_own_files: 0 }) };
     }
 
     #[inline]
@@ -93,6 +95,19 @@ mod place {
 }
 
 pub use place::{get, quick};
+
+/// Whether this thread has descriptors of its own: the program does not meet what it opens, and the program's own do not
+/// work here.
+#[must_use]
+pub fn has_own_files() -> bool {
+    // SAFETY: this thread's own variable.
+    unsafe { (*get()).has_own_files != 0 }
+}
+
+pub fn set_own_files(has: bool) {
+    // SAFETY: as above.
+    unsafe { (*get()).has_own_files = u64::from(has) };
+}
 
 /// This thread is inside of the recorder while this lives. `None`: it already was.
 #[derive(Debug)]

@@ -27,13 +27,14 @@ pub struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
+    /// The program took it back, and the driver does not know.
+    Kept,
     Active,
     /// The buffer at this address was freed meanwhile.
     Held(usize),
-    /// The program took it back, and the driver does not know.
-    Kept,
 }
 
+/// All of it zeros, so that the table takes no room in the library's file.
 const NONE: Entry = Entry { start: 0, length: 0, flags: 0, device: 0, state: State::Kept };
 
 #[derive(Debug)]

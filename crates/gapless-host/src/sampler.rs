@@ -137,7 +137,25 @@ fn gap(random: &mut u64, mean: u64) -> i64 {
     *random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
     // In (0, 1].
     let uniform = ((mix(*random) >> 11) + 1) as f64 / (1u64 << 53) as f64;
-    (-uniform.ln() * mean as f64) as i64
+    (-logarithm(uniform) * mean as f64) as i64
+}
+
+/// The natural logarithm of a number in (0, 1], to 1e-10. The standard library's takes a function of `libm`, which every
+/// process would load at its start.
+fn logarithm(number: f64) -> f64 {
+    // number = part * 2^exponent, with the part in [0.7, 1.42).
+    let bits = number.to_bits();
+    let mut exponent = (bits >> 52) as i32 - 1023;
+    let mut part = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
+    if part > std::f64::consts::SQRT_2 {
+        part /= 2.0;
+        exponent += 1;
+    }
+    // ln(part) = 2 atanh(s), where |s| is less than 0.172.
+    let s = (part - 1.0) / (part + 1.0);
+    let square = s * s;
+    let series = (0..6).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
+    2.0 * s * series + f64::from(exponent) * std::f64::consts::LN_2
 }
 
 fn mix(mut value: u64) -> u64 {
@@ -149,6 +167,16 @@ fn mix(mut value: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logarithms_are_those_of_the_c_library() {
+        for at in 1..=100_000u32 {
+            let number = f64::from(at) / 100_000.0;
+            assert!((logarithm(number) - number.ln()).abs() < 1e-9, "{number}");
+        }
+        let least = 1.0 / (1u64 << 53) as f64;
+        assert!((logarithm(least) - least.ln()).abs() < 1e-9 && logarithm(1.0) == 0.0);
+    }
 
     fn new(seed: u64) -> Sampler {
         let none = || Countdown { left: 0, interval: 0 };

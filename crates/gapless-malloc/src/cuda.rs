@@ -5,6 +5,7 @@
 //! runtime allocates itself counts as pinned, and in the budget. Calls that a program makes to the driver directly
 //! (`cuMemHostRegister`, found by `dlsym`) are not seen.
 
+use crate::driver;
 use gapless_host::core::{BUDGET, LARGE, PINNED};
 use gapless_host::pinned::{Entry, Request, Return, State};
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -101,8 +102,14 @@ fn device() -> i32 {
     number
 }
 
-/// Ends a registration that was kept. The helper calls it too: a thread without a device would start one on the first.
+/// Ends a registration that was kept. The helper calls it too: a driver works in threads of the program only.
 fn release(entry: &Entry) {
+    let entry = *entry;
+    driver::run(move || release_here(&entry));
+}
+
+/// A thread without a device would start one on the first card.
+fn release_here(entry: &Entry) {
     let (Some(set), Some(unregister)) = (SET_DEVICE.get(), UNREGISTER.get()) else { return };
     let before = device();
     // SAFETY: CUDA's functions of these names; the driver knows the range.
@@ -130,6 +137,7 @@ pub unsafe extern "C" fn cudaHostRegister(start: *mut c_void, length: usize, fla
     // SAFETY: CUDA's function of this name, as the caller says.
     let result = unsafe { std::mem::transmute::<*mut c_void, Register>(real)(start, length, flags) };
     if result == SUCCESS {
+        driver::begin();
         let (start, device, state) = (start as usize, device(), State::Active);
         LARGE.pinned.registered(Entry { start, length, flags, device, state });
     }

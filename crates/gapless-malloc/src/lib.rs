@@ -7,6 +7,7 @@
 mod account;
 mod cuda;
 mod cxx;
+mod driver;
 mod elf;
 mod fork;
 mod glibc;

@@ -78,10 +78,25 @@ fn a_block_that_is_freed_twice_ends_the_program_without_checked_mode_too() {
 }
 
 fn got(kind: &str, limit: &str) -> Vec<u32> {
-    let output = run(&build("limit.c"), &[kind], &[("GAPLESS_HOST_LIMIT", limit)]);
+    got_with(kind, &[("GAPLESS_HOST_LIMIT", limit)])
+}
+
+fn got_with(kind: &str, variables: &[(&str, &str)]) -> Vec<u32> {
+    let output = run(&build("limit.c"), &[kind], variables);
     let (out, error) = words(&output);
     assert!(output.status.success(), "{kind}: {out}{error}");
     out.lines().map(|line| line.parse().unwrap_or_else(|_| panic!("{kind}: {out}{error}"))).collect()
+}
+
+/// With a page that programs share which are started anew.
+fn got_in_file(kind: &str, limit: &str) -> Vec<u32> {
+    let file = std::env::temp_dir().join(format!("gapless_limit_{kind}_{}", std::process::id()));
+    std::fs::write(&file, "").expect("a file");
+    let name = file.to_str().expect("a name");
+    let variables = [("GAPLESS_HOST_LIMIT", limit), ("GAPLESS_HOST_LIMIT_FILE", name)];
+    let got = got_with(kind, &variables);
+    std::fs::remove_file(&file).expect("removed");
+    got
 }
 
 #[test]
@@ -98,6 +113,17 @@ fn forked_workers_share_a_budget_and_a_killed_one_returns_its_part() {
     let forked = got("forked", "256MiB");
     assert!((100..=156).contains(&forked[0]), "the child holds 100: {forked:?}");
     assert!((200..=256).contains(&forked[1]), "the child is gone: {forked:?}");
+}
+
+#[test]
+fn a_budget_counts_processes_whatever_number_they_have_and_however_they_end() {
+    for kind in ["namespaced", "entered", "bare", "threads"] {
+        let got = got_in_file(kind, "256MiB");
+        assert!((100..=156).contains(&got[0]), "{kind}: another process holds 100: {got:?}");
+        assert!((200..=256).contains(&got[1]), "{kind}: it was killed: {got:?}");
+    }
+    let got = got_in_file("became", "256MiB");
+    assert!(got.iter().all(|mib| (200..=256).contains(mib)), "the other process is another program: {got:?}");
 }
 
 #[test]

@@ -39,7 +39,17 @@ fn nothing_of_ours_appears_under_descriptors_that_a_program_uses_by_number() {
     let program = build("files.c");
     let file = std::env::temp_dir().join(format!("files_{}.gtrace", std::process::id()));
     let variables = [("GAPLESS_HOST_STATS", "1"), ("GAPLESS_HOST_RECORD", file.to_str().expect("a name"))];
-    for case in ["dup2", "closed", "closed-one-by-one", "high", "forked", "daemon", "exec"] {
+    for case in [
+        "dup2",
+        "closed",
+        "closed-one-by-one",
+        "high",
+        "opened-beside",
+        "replaced-beside",
+        "forked",
+        "daemon",
+        "exec",
+    ] {
         same(&program, &[case], &variables);
     }
     // Each child has a recording of its own.
@@ -49,6 +59,12 @@ fn nothing_of_ours_appears_under_descriptors_that_a_program_uses_by_number() {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+#[test]
+fn a_registration_ends_where_the_drivers_descriptors_are() {
+    let library = build_library("runtime_lib.c");
+    same(&build_with("pinned.c", &library), &[], &[]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! is alive. A reader trusts nothing in a file: it reads a torn file again, and reports a damaged one as an error.
 //!
 //! The crate has no `unsafe` and maps nothing. It uses positioned reads and writes, so a writer that ends during a read
-//! does no harm.
+//! does no harm. What a writer opens is not among the program's descriptors ([`gapless_aside`]).
 
 pub mod error;
 pub mod folder;

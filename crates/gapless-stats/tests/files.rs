@@ -125,6 +125,26 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn the_file_is_under_no_descriptor_that_the_program_may_close_or_replace() {
+    let temp = Temp::new("descriptors");
+    let statistics = statistics();
+    let mut writer = Writer::create(&temp.own(), &statistics.process).expect("a statistics file");
+    for _ in 0..3 {
+        writer.write(&statistics).expect("written");
+        let own = fs::read_dir("/proc/self/fd").expect("a folder").filter_map(Result::ok);
+        let found = own.filter_map(|entry| fs::read_link(entry.path()).ok()).find(|to| to == writer.path());
+        assert_eq!(found, None);
+    }
+    // What it reads to know its folder and process is read there too.
+    let name = || {
+        let files = fs::read_dir("/proc/thread-self/fd").expect("a folder").count();
+        assert!(files <= 1, "{files} descriptors");
+        None
+    };
+    assert!(Writer::begin(name).is_err(), "there is no folder");
+}
+
+#[test]
 fn what_is_too_long_for_a_page_loses_its_end() {
     let mut statistics = statistics();
     statistics.process.command = "é".repeat(2000);

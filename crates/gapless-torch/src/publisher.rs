@@ -70,12 +70,16 @@ fn run() {
 }
 
 fn begin() -> Option<(Publisher, Writer)> {
-    let process = Process::current(concat!("gapless ", env!("CARGO_PKG_VERSION")))?;
-    let folder = Folder::make(&folder::candidates()).ok()?;
-    reader::sweep(&folder);
-    let writer = Writer::create(&folder, &process).ok()?;
+    let writer = Writer::begin(|| {
+        let process = Process::current(concat!("gapless ", env!("CARGO_PKG_VERSION")))?;
+        let folder = Folder::make(&folder::candidates()).ok()?;
+        reader::sweep(&folder);
+        Some((folder, process))
+    });
+    let writer = writer.ok()?;
     PAGE.set(writer.path().to_owned()).ok()?;
-    Some((Publisher { statistics: Statistics::new(process), cards: Vec::new(), updates: 0 }, writer))
+    let statistics = Statistics::new(writer.process().clone());
+    Some((Publisher { statistics, cards: Vec::new(), updates: 0 }, writer))
 }
 
 fn turn(from: u8, to: u8) -> bool {

@@ -97,13 +97,14 @@ impl Journal {
         // A file that another process still writes keeps its name only: it is not cut under a mapping.
         // SAFETY: `path` ends in a zero.
         unsafe { libc::unlink(path.as_ptr()) };
-        let file = OwnFile::create(path, 0o644)?;
         let mut name = [0; NAME];
         let bytes = path.to_bytes_with_nul();
         name.get_mut(..bytes.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(bytes);
-        let window = std::ptr::null_mut();
-        let mut journal = Journal { name, id: file.id, window, origin: 0, at: 0, failed: None };
-        journal.map(&file, 0)?;
+        let (id, window) = sys::privately(|| {
+            let file = OwnFile::create(path, 0o644)?;
+            Ok::<_, i32>((file.id, file.map(0, WINDOW)?))
+        })?;
+        let mut journal = Journal { name, id, window, origin: 0, at: 0, failed: None };
         journal.place(MAGIC.len()).copy_from_slice(MAGIC);
         journal.at = MAGIC.len() as u64;
         Ok(journal)
@@ -114,9 +115,9 @@ impl Journal {
     }
 
     /// Reserves and maps the window that begins at the page of `at`.
-    fn map(&mut self, file: &OwnFile, at: u64) -> Result<(), i32> {
+    fn map(&mut self, at: u64) -> Result<(), i32> {
         let origin = at / PAGE as u64 * PAGE as u64;
-        let window = file.map(origin, WINDOW)?;
+        let window = sys::privately(|| self.file()?.map(origin, WINDOW))?;
         self.unmap();
         self.window = window;
         self.origin = origin;
@@ -146,7 +147,7 @@ impl Journal {
             return false;
         }
         let is_outside = self.window.is_null() || (self.at - self.origin) as usize + room > WINDOW;
-        if is_outside && let Err(wrong) = self.file().and_then(|file| self.map(&file, self.at)) {
+        if is_outside && let Err(wrong) = self.map(self.at) {
             self.failed = Some(wrong);
             return false;
         }
@@ -175,9 +176,11 @@ impl Journal {
     /// The file gets its true length.
     pub fn end(&mut self) {
         self.unmap();
-        if let Ok(file) = self.file() {
-            file.cut(self.at);
-        }
+        sys::privately(|| {
+            if let Ok(file) = self.file() {
+                file.cut(self.at);
+            }
+        });
         self.failed = Some(libc::EBADF);
     }
 

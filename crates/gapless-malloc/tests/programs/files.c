@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,52 @@ static int takes_all(int from, int to) {
   return 0;
 }
 
+static int ends, spoiled;
+
+// Closes 3 and opens a file: it must be 3, because no other thread of the program opens one.
+static void *opens(void *none) {
+  while (!__atomic_load_n(&ends, __ATOMIC_RELAXED)) {
+    int file = dup(0);
+    if (file != 3) {
+      printf("a file got %d, so something else is 3\n", file);
+      __atomic_store_n(&spoiled, 1, __ATOMIC_RELAXED);
+      return NULL;
+    }
+    close(file);
+  }
+  return NULL;
+}
+
+// Puts a file of the program's under all numbers, and closes all of them.
+static void *replaces(void *none) {
+  int mine = open(name(4), O_RDWR | O_CREAT | O_TRUNC, 0600), high = fcntl(mine, F_DUPFD, 1023);
+  if (write(mine, "mine", 4) != 4) spoiled = 1;
+  while (!__atomic_load_n(&ends, __ATOMIC_RELAXED)) {
+    for (int number = 3; number < 1023; number++) dup2(high, number);
+    for (int number = 3; number < 1023; number++) close(number);
+  }
+  close(high);
+  if (holds(name(4), "mine")) spoiled = 1;
+  return NULL;
+}
+
+static int beside(void *(*hostile)(void *)) {
+  pthread_t thread;
+  ends = 0;
+  if (pthread_create(&thread, NULL, hostile, NULL)) return fails("a thread");
+  for (int round = 0; round < 12; round++) {
+    // Memory that is kept makes the helper look at the machine's and the control group's.
+    char *kept = malloc(64 * MiB);
+    memset(kept, 1, 64 * MiB);
+    free(kept);
+    work(1);
+    usleep(100 * 1000);
+  }
+  ends = 1;
+  pthread_join(thread, NULL);
+  return spoiled;
+}
+
 int main(int argc, char **argv) {
   const char *how = argc > 1 ? argv[1] : "";
   if (!mkdtemp(folder)) return fails("mkdtemp");
@@ -101,6 +148,15 @@ int main(int argc, char **argv) {
     failed = takes_all(3, 40);
   } else if (!strcmp(how, "high")) {
     failed = takes_all(500, 560);
+  } else if (!strcmp(how, "opened-beside")) {
+    failed = beside(opens);
+  } else if (!strcmp(how, "replaced-beside")) {
+    failed = beside(replaces);
+    // A child has statistics and a recording of its own.
+    pid_t pid = failed ? 0 : fork();
+    if (!failed && !pid) _exit(beside(replaces));
+    int status = 0;
+    if (!failed && (waitpid(pid, &status, 0) != pid || status)) failed = 1;
   } else if (!strcmp(how, "forked")) {
     pid_t pid = fork();
     if (!pid) {

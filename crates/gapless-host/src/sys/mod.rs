@@ -1,134 +1,16 @@
 //! Every system call of the crate, behind typed functions. None of them allocates from `malloc`.
 
 use std::ffi::{CStr, c_void};
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
+mod files;
+mod table;
+
+pub use files::{FileId, OwnFile, begin_files, is_alone, map_file, privately, read_file};
+pub use table::{Table, Zeroed};
+
 pub const PAGE: usize = 4096;
-
-/// A type that is valid when all its bytes are zero.
-///
-/// # Safety
-/// The implementer upholds exactly that.
-pub unsafe trait Zeroed: Copy {}
-
-// SAFETY: integers.
-unsafe impl Zeroed for u32 {}
-// SAFETY: integers.
-unsafe impl Zeroed for u64 {}
-
-/// A list of fixed length in memory of its own, zero until it is written. The kernel supplies only what is touched. A
-/// long list ([`Table::lazy`]) is reserved, and becomes writable from its start as it is used: pages that a process may
-/// write count for limits and for its commit charge, even untouched.
-#[derive(Debug)]
-pub struct Table<T: Zeroed> {
-    start: *mut T,
-    length: usize,
-    /// Entries from the start that are writable. Those behind are zero.
-    open: usize,
-    owns: PhantomData<T>,
-}
-
-// SAFETY: the table owns its memory, and hands out copies only.
-unsafe impl<T: Zeroed + Send> Send for Table<T> {}
-
-impl<T: Zeroed> Table<T> {
-    #[must_use]
-    pub fn new(length: usize) -> Option<Table<T>> {
-        let start = map(length.checked_mul(size_of::<T>())?)?;
-        Some(Table { start: start.cast(), length, open: length, owns: PhantomData })
-    }
-
-    /// A list that becomes writable as it is used: see [`Table::reach`].
-    #[must_use]
-    pub fn lazy(length: usize) -> Option<Table<T>> {
-        let start = map_with(length.checked_mul(size_of::<T>())?.next_multiple_of(PAGE), libc::PROT_NONE)?;
-        Some(Table { start: start.cast(), length, open: 0, owns: PhantomData })
-    }
-
-    /// Makes the first `count` entries writable, or as many as there are. False: there is no memory for them.
-    #[must_use]
-    pub fn reach(&mut self, count: usize) -> bool {
-        let count = count.min(self.length);
-        count <= self.open || self.open_to(count)
-    }
-
-    #[cold]
-    fn open_to(&mut self, count: usize) -> bool {
-        // Each time a quarter more: a table of gigabytes takes some dozen calls.
-        let bytes = (count * size_of::<T>()).next_multiple_of(PAGE);
-        let more = (bytes + (bytes / 4).clamp(OPENED, OPENED << 4)).next_multiple_of(PAGE);
-        let all = (self.length * size_of::<T>()).next_multiple_of(PAGE);
-        let made =
-            [more.min(all), bytes].into_iter().find(|bytes| keep_errno(|| commit(self.start.cast(), *bytes)));
-        self.open = made.map_or(self.open, |bytes| (bytes / size_of::<T>()).min(self.length));
-        made.is_some()
-    }
-
-    #[must_use]
-    pub fn get(&self, at: usize) -> T {
-        if at >= self.open {
-            return self.behind(at);
-        }
-        // SAFETY: inside of the table, which is mapped, aligned to a page, and valid when zero.
-        unsafe { self.start.add(at).read() }
-    }
-
-    #[cold]
-    fn behind(&self, at: usize) -> T {
-        if at >= self.length {
-            damaged();
-        }
-        // SAFETY: the type is valid when zero.
-        unsafe { std::mem::zeroed() }
-    }
-
-    /// Where a value lies. For tables that are not lazy.
-    #[must_use]
-    pub fn place(&self, at: usize) -> *const T {
-        if at >= self.open {
-            damaged();
-        }
-        // SAFETY: inside of the table.
-        unsafe { self.start.add(at) }
-    }
-
-    pub fn set(&mut self, at: usize, value: T) {
-        // Callers of lazy tables reached so far before, where they could still refuse.
-        if at >= self.open && (at >= self.length || !self.open_to(at + 1)) {
-            damaged();
-        }
-        // SAFETY: as in `get`, and `&mut self` keeps others out.
-        unsafe { self.start.add(at).write(value) }
-    }
-}
-
-/// Bytes of a lazy table that become writable at once, at least.
-const OPENED: usize = 64 << 10;
-
-impl<T: Zeroed> Table<T> {
-    /// Gives up the end of the table, from `length` on.
-    pub fn shorten(&mut self, length: usize) {
-        if length >= self.length {
-            return;
-        }
-        let pages = |length: usize| (length * size_of::<T>()).next_multiple_of(PAGE);
-        let (kept, all) = (pages(length.max(1)), pages(self.length));
-        if kept < all {
-            // SAFETY: inside of the table; nobody reads behind its length.
-            unmap(unsafe { self.start.cast::<u8>().add(kept) }, all - kept);
-        }
-        self.length = length;
-        self.open = self.open.min(length);
-    }
-}
-
-impl<T: Zeroed> Drop for Table<T> {
-    fn drop(&mut self) {
-        unmap(self.start.cast(), self.length * size_of::<T>());
-    }
-}
 
 /// The allocator's own tables are wrong, which a stray write can do: to go on would hand out memory twice.
 pub fn damaged() -> ! {
@@ -201,6 +83,18 @@ pub fn address_limit() -> Option<usize> {
     [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)].into_iter().flatten().min()
 }
 
+/// Zeroed memory that is zero again in a child, however the child is made. Where the kernel cannot do that (before 4.14),
+/// it is a copy there.
+#[must_use]
+pub fn map_for_one(bytes: usize) -> Option<*mut u8> {
+    let start = map(bytes.next_multiple_of(PAGE))?;
+    // SAFETY: advice on memory that was mapped here.
+    keep_errno(|| unsafe {
+        libc::madvise(start.cast(), bytes.next_multiple_of(PAGE), libc::MADV_WIPEONFORK)
+    });
+    Some(start)
+}
+
 /// Memory that forked children share.
 #[must_use]
 pub fn map_shared(bytes: usize) -> Option<*mut u8> {
@@ -211,159 +105,25 @@ pub fn map_shared(bytes: usize) -> Option<*mut u8> {
     (start != libc::MAP_FAILED).then_some(start.cast())
 }
 
-/// A file that other processes map too, `bytes` long.
-#[must_use]
-pub fn map_file(path: &CStr, bytes: usize) -> Option<*mut u8> {
-    // SAFETY: `path` ends in a zero; the descriptor is closed below.
-    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
-    if file < 0 {
-        return None;
-    }
-    // SAFETY: `file` is open; the size is set before it is mapped, so that no access lies behind its end.
-    let start = unsafe {
-        if libc::ftruncate(file, bytes as libc::off_t) == 0 {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file, 0)
-        } else {
-            libc::MAP_FAILED
-        }
-    };
-    // SAFETY: `file` is open, and a mapping does not need it.
-    unsafe { libc::close(file) };
-    (start != libc::MAP_FAILED).then_some(start.cast())
-}
-
-/// Which file a descriptor or a path means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    device: u64,
-    inode: u64,
-}
-
-impl FileId {
-    fn of(ask: impl FnOnce(*mut libc::stat) -> i32) -> Option<FileId> {
-        // SAFETY: valid when zero.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        (ask(&raw mut stat) == 0).then_some(FileId { device: stat.st_dev, inode: stat.st_ino })
-    }
-
-    #[must_use]
-    pub fn of_path(path: &CStr) -> Option<FileId> {
-        // SAFETY: `path` ends in a zero; the other is valid for writing.
-        FileId::of(|stat| unsafe { libc::lstat(path.as_ptr(), stat) })
-    }
-}
-
-/// Descriptors of ours lie from here on, where programs that close and open theirs by number meet none.
-const FIRST_FILE: i32 = 512;
-
-/// A file of ours while something is done with it. Descriptors are the program's: it may close any of them, or put
-/// another file in its place. So none is kept open, and each is moved up and compared before it is used.
-#[derive(Debug)]
-pub struct OwnFile {
-    descriptor: i32,
-    pub id: FileId,
-}
-
-impl OwnFile {
-    /// A new file; in place of none. An error is the kernel's number.
-    pub fn create(path: &CStr, mode: u32) -> Result<OwnFile, i32> {
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-        // SAFETY: `path` ends in a zero.
-        let file = unsafe { libc::open(path.as_ptr(), flags, mode) };
-        if file < 0 {
-            return Err(errno());
-        }
-        let id = FileId::of_path(path).ok_or_else(errno)?;
-        OwnFile::lift(file, id)
-    }
-
-    /// The file that was made before, if the path still means it.
-    pub fn open(path: &CStr, id: FileId) -> Result<OwnFile, i32> {
-        // SAFETY: `path` ends in a zero.
-        let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
-        if file < 0 { Err(errno()) } else { OwnFile::lift(file, id) }
-    }
-
-    fn lift(file: i32, id: FileId) -> Result<OwnFile, i32> {
-        // SAFETY: takes numbers only.
-        let lifted = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, FIRST_FILE) };
-        let own = OwnFile { descriptor: if lifted < 0 { file } else { lifted }, id };
-        if !own.is_same() {
-            // The number means the program's file by now: only what was made from it is ours.
-            let mut own = std::mem::ManuallyDrop::new(own);
-            if lifted >= 0 {
-                own.close();
-            }
-            return Err(libc::ESTALE);
-        }
-        if lifted >= 0 {
-            // SAFETY: opened above.
-            unsafe { libc::close(file) };
-        }
-        Ok(own)
-    }
-
-    fn is_same(&self) -> bool {
-        // SAFETY: the second is valid for writing.
-        FileId::of(|stat| unsafe { libc::fstat(self.descriptor, stat) }) == Some(self.id)
-    }
-
-    fn close(&mut self) {
-        // SAFETY: takes a number only, which is ours.
-        unsafe { libc::close(self.descriptor) };
-    }
-
-    /// Reserves blocks of the disk, and maps them: a full disk is an error here, and no signal later.
-    pub fn map(&self, origin: u64, bytes: usize) -> Result<*mut u8, i32> {
-        if !self.is_same() {
-            return Err(libc::ESTALE);
-        }
-        let at = origin as libc::off_t;
-        // SAFETY: takes numbers only.
-        let mut wrong = unsafe { libc::posix_fallocate(self.descriptor, at, bytes as libc::off_t) };
-        if wrong == libc::EOPNOTSUPP || wrong == libc::EINVAL {
-            let end = at + bytes as libc::off_t;
-            // SAFETY: as above.
-            wrong = if unsafe { libc::ftruncate(self.descriptor, end) } == 0 { 0 } else { errno() };
-        }
-        if wrong != 0 {
-            return Err(wrong);
-        }
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of a file that is long enough.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, libc::MAP_SHARED, self.descriptor, at) };
-        if start == libc::MAP_FAILED { Err(errno()) } else { Ok(start.cast()) }
-    }
-
-    /// Gives the file its length.
-    pub fn cut(&self, length: u64) {
-        if self.is_same() {
-            // SAFETY: takes numbers only.
-            unsafe { libc::ftruncate(self.descriptor, length as libc::off_t) };
-        }
-    }
-}
-
-impl Drop for OwnFile {
-    fn drop(&mut self) {
-        if self.is_same() {
-            self.close();
-        }
-    }
-}
-
 pub fn unmap(start: *mut u8, bytes: usize) {
     // SAFETY: the callers own what they mapped.
     unsafe { libc::munmap(start.cast(), bytes) };
 }
 
+/// The machine's memory and swap in bytes; `None` where the kernel does not say.
+fn machine() -> Option<(usize, usize)> {
+    // SAFETY: valid when zero.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is valid for writing.
+    let result = keep_errno(|| unsafe { libc::sysinfo(&raw mut info) });
+    let bytes = |units: libc::c_ulong| units.saturating_mul(info.mem_unit.max(1).into()) as usize;
+    (result == 0).then(|| (bytes(info.totalram), bytes(info.totalswap)))
+}
+
 /// The machine's memory in bytes; 16 GiB where the kernel does not say.
 #[must_use]
 pub fn memory() -> usize {
-    let mut buffer = [0; 4096];
-    kib_line(read_file(c"/proc/meminfo", &mut buffer), b"MemTotal:").unwrap_or(1 << 34) as usize
+    machine().map_or(1 << 34, |(memory, _)| memory)
 }
 
 /// Addresses without memory, at a multiple of `alignment`.
@@ -428,16 +188,12 @@ pub fn most_at_once() -> usize {
     if known != 0 {
         return known;
     }
-    // SAFETY: valid when zero.
-    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is valid for writing.
-    let result = keep_errno(|| unsafe { libc::sysinfo(&raw mut info) });
     let mut buffer = [0; 16];
     let mode = keep_errno(|| number(read_file(c"/proc/sys/vm/overcommit_memory", &mut buffer)));
-    let unit = u64::from(info.mem_unit.max(1));
-    let bytes = info.totalram.saturating_add(info.totalswap).saturating_mul(unit);
-    let grants_all = result != 0 || mode == Some(1);
-    let most = if grants_all { usize::MAX } else { bytes as usize };
+    let most = match machine() {
+        Some((memory, swap)) if mode != Some(1) => memory.saturating_add(swap),
+        _ => usize::MAX,
+    };
     MOST.store(most, Ordering::Relaxed);
     most
 }
@@ -546,30 +302,6 @@ fn clock(which: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// The beginning of a file, as much as fits; empty where it cannot be read. By plain system calls: the C library's
-/// functions end a thread that was asked to (`pthread_cancel`), and `malloc` must not.
-pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: `path` ends in a zero; the descriptor is closed below.
-    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
-    if file < 0 {
-        return &[];
-    }
-    let mut length = 0;
-    while length < buffer.len() {
-        let rest = &mut buffer[length..];
-        // SAFETY: `rest` is valid for writing.
-        let read = unsafe { libc::syscall(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) };
-        if read <= 0 {
-            break;
-        }
-        length += read as usize;
-    }
-    // SAFETY: `file` is open.
-    unsafe { libc::syscall(libc::SYS_close, file) };
-    &buffer[..length]
-}
-
 /// Runs this without an end of the thread by `pthread_cancel` in it.
 pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
     unsafe extern "C" {
@@ -592,24 +324,6 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     let value = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: `getenv` gives a text that ends in a zero.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes()).filter(|text| !text.is_empty())
-}
-
-/// When a process started, in the kernel's ticks; `None` where there is none, or where it has ended.
-#[must_use]
-pub fn process_start(pid: u32) -> Option<u64> {
-    use std::fmt::Write as _;
-    let mut name = crate::text::Text::<32>::default();
-    let _ = write!(name, "/proc/{pid}/stat\0");
-    let mut buffer = [0; 1024];
-    let text = keep_errno(|| read_file(CStr::from_bytes_until_nul(name.bytes()).unwrap_or(c""), &mut buffer));
-    // The name before it is in brackets, and may contain some.
-    let rest = &text[text.iter().rposition(|&b| b == b')')? + 1..];
-    let mut fields = rest.split(|&b| b == b' ').filter(|field| !field.is_empty());
-    let state = fields.next()?;
-    if matches!(state, b"Z" | b"X") {
-        return None;
-    }
-    number(fields.nth(18)?)
 }
 
 #[must_use]

@@ -1,0 +1,369 @@
+//! What this process and its relatives may hold together.
+//!
+//! The budget is a page of counters that processes share (`page`): forked children inherit it, and `gapless run` names a
+//! file for programs that are started anew. Every process has a slot with its part, so the part of a killed process can
+//! be returned. `total == sum of the slots`, except between the two additions of a charge.
+//!
+//! Held is what was handed out and what is kept for reuse, in granules. A child that was forked is charged for what it
+//! takes itself: the memory that it shares with its parent is the parent's.
+
+mod page;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+pub use page::BYTES;
+pub use text::{automatic, parse_limit};
+
+use crate::sys;
+use page::{Head, MARK, Shared, Slot};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How often and how long a request waits for what relatives keep: longer than a tick of their helpers.
+const WAITS: u32 = 15;
+const WAIT: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub struct Budget {
+    /// 0: none.
+    limit: AtomicU64,
+    shared: AtomicPtr<Shared>,
+    home: AtomicPtr<Home>,
+    own: AtomicU64,
+    refused: AtomicU64,
+    /// What gives back memory that is kept for reuse: a `fn()`, or null.
+    relief: AtomicPtr<()>,
+    /// Charged memory that another library keeps for reuse, such as a GPU's, and how often it has told.
+    kept_beside: AtomicU64,
+    told_beside: AtomicU64,
+}
+
+/// Where this process' part is counted. It lies in a page that the kernel empties in a child, however the child is made:
+/// by the bare system call too, which calls no handler.
+#[derive(Debug)]
+struct Home {
+    /// One of the words below, or the address of the slot.
+    at: AtomicUsize,
+    ticket: AtomicU64,
+    head: Head,
+}
+
+/// A new process.
+const NOWHERE: usize = 0;
+/// A thread is looking for a slot.
+const MOVING: usize = 1;
+/// All slots are taken.
+const CROWDED: usize = 2;
+/// The process ends.
+const LEFT: usize = 3;
+
+/// Where a charge goes besides the total.
+enum Part<'a> {
+    Of(&'a Slot),
+    /// There is no slot.
+    Nobody,
+    /// The process ends: not even the total.
+    Over,
+}
+
+impl Home {
+    /// Takes a slot for what this process holds already.
+    fn move_in<'a>(&self, shared: &'a Shared, held: u64) -> Part<'a> {
+        let taken = shared.take(&self.head);
+        shared.total.fetch_add(held, Ordering::AcqRel);
+        let Some((slot, ticket)) = taken else {
+            self.at.store(CROWDED, Ordering::Release);
+            return Part::Nobody;
+        };
+        slot.held.fetch_add(held, Ordering::Relaxed);
+        self.ticket.store(ticket, Ordering::Relaxed);
+        self.at.store(std::ptr::from_ref(slot) as usize, Ordering::Release);
+        Part::Of(slot)
+    }
+
+    /// The slot of this very process, if it has one.
+    fn slot(&self) -> Option<&Slot> {
+        let at = self.at.load(Ordering::Acquire);
+        // SAFETY: the address of a slot of the shared page, which is mapped for good.
+        let slot = (at > LEFT).then(|| unsafe { &*(at as *const Slot) })?;
+        slot.is_of(self.ticket.load(Ordering::Relaxed)).then_some(slot)
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget::new()
+    }
+}
+
+impl Budget {
+    #[must_use]
+    pub const fn new() -> Budget {
+        Budget {
+            limit: AtomicU64::new(0),
+            shared: AtomicPtr::new(std::ptr::null_mut()),
+            home: AtomicPtr::new(std::ptr::null_mut()),
+            own: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            relief: AtomicPtr::new(std::ptr::null_mut()),
+            kept_beside: AtomicU64::new(0),
+            told_beside: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the limit. What is held already is charged. `file`: the page that relatives share.
+    ///
+    /// # Errors
+    /// The kernel's number where the file is there but cannot be used.
+    pub fn limit_to(&self, limit: u64, file: Option<&CStr>) -> Result<(), i32> {
+        let page = match file {
+            Some(path) => sys::map_file(path, BYTES)?,
+            None => sys::map_shared(BYTES).ok_or(libc::ENOMEM)?,
+        };
+        let home = sys::map_for_one(size_of::<Home>()).ok_or(libc::ENOMEM)?;
+        let shared: *mut Shared = page.cast();
+        // SAFETY: mapped for good, `BYTES` long, and valid when zero. Others change it with atomic operations only.
+        let page = unsafe { &*shared };
+        let mark = page.mark.compare_exchange(0, MARK, Ordering::AcqRel, Ordering::Acquire);
+        if mark.is_err_and(|found| found != MARK) {
+            return Err(libc::EINVAL);
+        }
+        let home: *mut Home = home.cast();
+        // SAFETY: mapped for good, and valid when zero.
+        unsafe { &*home }.move_in(page, self.own.load(Ordering::Relaxed));
+        self.home.store(home, Ordering::Release);
+        self.shared.store(shared, Ordering::Release);
+        self.limit.store(limit.max(1), Ordering::Release);
+        Ok(())
+    }
+
+    /// 0: none.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// What this process holds.
+    #[must_use]
+    pub fn own(&self) -> u64 {
+        self.own.load(Ordering::Relaxed)
+    }
+
+    /// What all relatives hold; this process alone where there is no limit.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.shared().map_or_else(|| self.own(), |shared| shared.total.load(Ordering::Relaxed))
+    }
+
+    /// Requests that the limit refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// What to call before a request is refused.
+    pub fn relieve_by(&self, relief: fn()) {
+        self.relief.store(relief as *mut (), Ordering::Release);
+    }
+
+    fn shared(&self) -> Option<&Shared> {
+        let shared = self.shared.load(Ordering::Acquire);
+        // SAFETY: null, or mapped for good.
+        unsafe { shared.as_ref() }
+    }
+
+    fn home(&self) -> Option<&Home> {
+        let home = self.home.load(Ordering::Acquire);
+        // SAFETY: null, or mapped for good, and valid when the kernel has emptied it.
+        unsafe { home.as_ref() }
+    }
+
+    /// Where this process' part is counted. A process that has no slot yet gets one.
+    fn part(&self) -> Part<'_> {
+        let Some(home) = self.home() else { return Part::Over };
+        match home.slot() {
+            Some(slot) if !slot.is_orphan() => Part::Of(slot),
+            _ => self.settle(home),
+        }
+    }
+
+    #[cold]
+    fn settle<'a>(&'a self, home: &'a Home) -> Part<'a> {
+        let Some(shared) = self.shared() else { return Part::Over };
+        loop {
+            let at = home.at.load(Ordering::Acquire);
+            match at {
+                LEFT => return Part::Over,
+                CROWDED => return Part::Nobody,
+                MOVING => {
+                    // SAFETY: takes nothing.
+                    unsafe { libc::sched_yield() };
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some(slot) = home.slot() {
+                // The thread that told that this process lives has ended.
+                slot.adopt();
+                return Part::Of(slot);
+            }
+            if home.at.compare_exchange(at, MOVING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            // A child begins with nothing. A process whose slot was taken for that of a dead one takes its part along.
+            if at == NOWHERE {
+                self.forget();
+            }
+            return home.move_in(shared, self.own.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Charges this process. Where the limit is reached, kept memory goes back first, then the parts of processes that
+    /// are gone. False: the limit does not allow it, and nothing was charged.
+    #[must_use]
+    pub fn charge(&self, bytes: u64) -> bool {
+        if bytes == 0 || self.try_charge(bytes) {
+            return true;
+        }
+        let relief = self.relief.load(Ordering::Acquire);
+        if !relief.is_null() {
+            // SAFETY: `relieve_by` stored a `fn()`.
+            unsafe { std::mem::transmute::<*mut (), fn()>(relief)() };
+            if self.try_charge(bytes) {
+                return true;
+            }
+        }
+        let charged = (self.reap() && self.try_charge(bytes)) || self.wait_for_others(bytes);
+        if !charged {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        charged
+    }
+
+    /// Where relatives keep memory for reuse, or another library does in this process, asks for it, and waits until it
+    /// was given back.
+    fn wait_for_others(&self, bytes: u64) -> bool {
+        let Some(shared) = self.shared() else { return false };
+        let own = self.home().and_then(Home::slot).map_or(std::ptr::null(), std::ptr::from_ref);
+        let is_kept = |slot: &Slot| slot.keeps() && !std::ptr::eq(slot, own);
+        // Another library's word may be old: it is waited for until it has told twice more that it keeps nothing.
+        let told = self.told_beside.load(Ordering::Relaxed);
+        let may_keep = || {
+            let is_new = self.told_beside.load(Ordering::Relaxed) >= told + 2;
+            told > 0 && (!is_new || self.kept_beside.load(Ordering::Relaxed) > 0)
+        };
+        if !may_keep() && !shared.slots().iter().any(is_kept) {
+            return false;
+        }
+        shared.wanted.fetch_add(1, Ordering::AcqRel);
+        for _ in 0..WAITS {
+            sys::wait(&AtomicU32::new(0), 0, Some(WAIT));
+            if self.try_charge(bytes) {
+                return true;
+            }
+            if !may_keep() && !shared.slots().iter().any(is_kept) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// The helper's round: tells what is kept here, and whether a relative wants it.
+    pub fn exchange(&self, kept: u64, seen: &AtomicU64) -> bool {
+        let Some(shared) = self.shared() else { return false };
+        let kept = kept.saturating_add(self.kept_beside.load(Ordering::Relaxed));
+        if let Part::Of(slot) = self.part() {
+            slot.kept.store((kept >> 20).min(u64::from(u32::MAX)) as u32, Ordering::Relaxed);
+        }
+        shared.reap(false);
+        shared.is_wanted(seen)
+    }
+
+    /// Charges memory of another library, which will say by [`Budget::keep_beside`] what it keeps.
+    #[must_use]
+    pub fn charge_beside(&self, bytes: u64) -> bool {
+        let _ = self.told_beside.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        self.charge(bytes)
+    }
+
+    /// The round of another library whose memory is charged here: tells what it keeps, and whether a request of this
+    /// process or of a relative wants it.
+    pub fn keep_beside(&self, kept: u64, seen: &AtomicU64) -> bool {
+        self.kept_beside.store(kept, Ordering::Relaxed);
+        self.told_beside.fetch_add(1, Ordering::Relaxed);
+        self.shared().is_some_and(|shared| shared.is_wanted(seen))
+    }
+
+    fn try_charge(&self, bytes: u64) -> bool {
+        if let Some(shared) = self.shared() {
+            // Looked for first: a new process forgets what its parent holds.
+            let part = self.part();
+            if !matches!(part, Part::Over) {
+                let total = shared.total.fetch_add(bytes, Ordering::AcqRel).wrapping_add(bytes);
+                if total > self.limit() {
+                    shared.total.fetch_sub(bytes, Ordering::AcqRel);
+                    return false;
+                }
+            }
+            if let Part::Of(slot) = part {
+                slot.held.fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+        self.own.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes a charge back. A child that gives back what its parent was charged for changes nothing.
+    pub fn discharge(&self, bytes: u64) {
+        let part = self.part();
+        let less = |own: u64| Some(own - own.min(bytes));
+        let before = self.own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0);
+        let given = before.min(bytes);
+        let (Some(shared), Part::Of(_) | Part::Nobody) = (self.shared(), &part) else { return };
+        shared.total.fetch_sub(given, Ordering::AcqRel);
+        if let Part::Of(slot) = part {
+            slot.held.fetch_sub(given, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the parts of processes that are gone. True where there were any.
+    pub fn reap(&self) -> bool {
+        self.shared().is_some_and(|shared| shared.reap(true))
+    }
+
+    fn forget(&self) {
+        self.own.store(0, Ordering::Relaxed);
+        self.kept_beside.store(0, Ordering::Relaxed);
+        self.told_beside.store(0, Ordering::Relaxed);
+    }
+
+    /// In a forked child: a slot of its own, with nothing in it.
+    pub fn after_fork(&self) {
+        self.forget();
+        if let Some(home) = self.home() {
+            home.at.store(NOWHERE, Ordering::Release);
+            self.part();
+        }
+    }
+
+    /// This thread ends: if it tells that the process lives, another one does from the next charge on.
+    pub fn thread_ends(&self) {
+        if let Some(slot) = self.home().and_then(Home::slot) {
+            slot.orphan();
+        }
+    }
+
+    /// The process ends.
+    pub fn leave(&self) {
+        let (Some(shared), Some(home)) = (self.shared(), self.home()) else { return };
+        let slot = home.slot();
+        home.at.store(LEFT, Ordering::Release);
+        self.own.store(0, Ordering::Relaxed);
+        if let Some(slot) = slot {
+            shared.leave(slot);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Lists of fixed length in memory of their own, for tables of the allocator.
+
+use super::{PAGE, commit, damaged, keep_errno, map, map_with, unmap};
+use std::marker::PhantomData;
+
+/// A type that is valid when all its bytes are zero.
+///
+/// # Safety
+/// The implementer upholds exactly that.
+pub unsafe trait Zeroed: Copy {}
+
+// SAFETY: integers.
+unsafe impl Zeroed for u32 {}
+// SAFETY: integers.
+unsafe impl Zeroed for u64 {}
+
+/// A list of fixed length in memory of its own, zero until it is written. The kernel supplies only what is touched. A
+/// long list ([`Table::lazy`]) is reserved, and becomes writable from its start as it is used: pages that a process may
+/// write count for limits and for its commit charge, even untouched.
+#[derive(Debug)]
+pub struct Table<T: Zeroed> {
+    start: *mut T,
+    length: usize,
+    /// Entries from the start that are writable. Those behind are zero.
+    open: usize,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: the table owns its memory, and hands out copies only.
+unsafe impl<T: Zeroed + Send> Send for Table<T> {}
+
+impl<T: Zeroed> Table<T> {
+    #[must_use]
+    pub fn new(length: usize) -> Option<Table<T>> {
+        let start = map(length.checked_mul(size_of::<T>())?)?;
+        Some(Table { start: start.cast(), length, open: length, owns: PhantomData })
+    }
+
+    /// A list that becomes writable as it is used: see [`Table::reach`].
+    #[must_use]
+    pub fn lazy(length: usize) -> Option<Table<T>> {
+        let start = map_with(length.checked_mul(size_of::<T>())?.next_multiple_of(PAGE), libc::PROT_NONE)?;
+        Some(Table { start: start.cast(), length, open: 0, owns: PhantomData })
+    }
+
+    /// Makes the first `count` entries writable, or as many as there are. False: there is no memory for them.
+    #[must_use]
+    pub fn reach(&mut self, count: usize) -> bool {
+        let count = count.min(self.length);
+        count <= self.open || self.open_to(count)
+    }
+
+    #[cold]
+    fn open_to(&mut self, count: usize) -> bool {
+        // Each time a quarter more: a table of gigabytes takes some dozen calls.
+        let bytes = (count * size_of::<T>()).next_multiple_of(PAGE);
+        let more = (bytes + (bytes / 4).clamp(OPENED, OPENED << 4)).next_multiple_of(PAGE);
+        let all = (self.length * size_of::<T>()).next_multiple_of(PAGE);
+        let made =
+            [more.min(all), bytes].into_iter().find(|bytes| keep_errno(|| commit(self.start.cast(), *bytes)));
+        self.open = made.map_or(self.open, |bytes| (bytes / size_of::<T>()).min(self.length));
+        made.is_some()
+    }
+
+    #[must_use]
+    pub fn get(&self, at: usize) -> T {
+        if at >= self.open {
+            return self.behind(at);
+        }
+        // SAFETY: inside of the table, which is mapped, aligned to a page, and valid when zero.
+        unsafe { self.start.add(at).read() }
+    }
+
+    #[cold]
+    fn behind(&self, at: usize) -> T {
+        if at >= self.length {
+            damaged();
+        }
+        // SAFETY: the type is valid when zero.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// Where a value lies. For tables that are not lazy.
+    #[must_use]
+    pub fn place(&self, at: usize) -> *const T {
+        if at >= self.open {
+            damaged();
+        }
+        // SAFETY: inside of the table.
+        unsafe { self.start.add(at) }
+    }
+
+    pub fn set(&mut self, at: usize, value: T) {
+        // Callers of lazy tables reached so far before, where they could still refuse.
+        if at >= self.open && (at >= self.length || !self.open_to(at + 1)) {
+            damaged();
+        }
+        // SAFETY: as in `get`, and `&mut self` keeps others out.
+        unsafe { self.start.add(at).write(value) }
+    }
+}
+
+/// Bytes of a lazy table that become writable at once, at least.
+const OPENED: usize = 64 << 10;
+
+impl<T: Zeroed> Table<T> {
+    /// Gives up the end of the table, from `length` on.
+    pub fn shorten(&mut self, length: usize) {
+        if length >= self.length {
+            return;
+        }
+        let pages = |length: usize| (length * size_of::<T>()).next_multiple_of(PAGE);
+        let (kept, all) = (pages(length.max(1)), pages(self.length));
+        if kept < all {
+            // SAFETY: inside of the table; nobody reads behind its length.
+            unmap(unsafe { self.start.cast::<u8>().add(kept) }, all - kept);
+        }
+        self.length = length;
+        self.open = self.open.min(length);
+    }
+}
+
+impl<T: Zeroed> Drop for Table<T> {
+    fn drop(&mut self) {
+        unmap(self.start.cast(), self.length * size_of::<T>());
+    }
+}
