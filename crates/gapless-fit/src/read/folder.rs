@@ -6,6 +6,7 @@ use super::json::{Json, brief};
 use super::{config, safetensors, stem};
 use crate::model::{Architecture, Model, Weight};
 use crate::parameters;
+use crate::stored::Stored;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -85,7 +86,33 @@ fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path)
     if let (Some(architecture), Some(list)) = (&architecture, &list) {
         compare(architecture, list, &mut notes);
     }
-    Ok(Model { name, architecture, weights: list, notes })
+    let stored = match config {
+        Some(path) => stored(path, list.is_some(), &mut notes)?,
+        None => None,
+    };
+    Ok(Model { name, architecture, weights: list, stored, notes })
+}
+
+/// How the weights are quantised: by the configuration, or by a file that AutoGPTQ or modelopt wrote beside it. A method
+/// that is not known is an error, unless there are `headers` that say what each tensor takes.
+fn stored(config: &Path, headers: bool, notes: &mut Vec<String>) -> Result<Option<Stored>, ReadError> {
+    let read = |path: &Path| text(path, config::LARGEST);
+    let found = config::stored(&read(config)?).named(&config.display().to_string());
+    let mut stored = match found {
+        Ok(stored) => stored,
+        Err(error) if headers => {
+            notes.push(format!("{}: the files say what each tensor takes", error.problem));
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    for name in ["quantize_config.json", "quant_config.json", "hf_quant_config.json"] {
+        let beside = config.with_file_name(name);
+        if stored.is_none() && beside.is_file() {
+            stored = Some(config::stored_beside(&read(&beside)?).named(&beside.display().to_string())?);
+        }
+    }
+    Ok(stored)
 }
 
 /// A file that stores other numbers of elements than the architecture has is worth a word: a head stored twice, an

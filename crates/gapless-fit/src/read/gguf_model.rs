@@ -29,7 +29,7 @@ pub(crate) fn model(name: String, gguf: Gguf) -> Result<Model, Fault> {
         Some(Meta::Text(text)) if !text.is_empty() => brief(text),
         _ => name,
     };
-    Ok(Model { name, architecture, weights: Some(gguf.weights), notes })
+    Ok(Model { name, architecture, weights: Some(gguf.weights), stored: None, notes })
 }
 
 fn fault<T>(key: &str, what: impl Into<String>) -> Result<T, Fault> {
