@@ -7,10 +7,13 @@ use super::{config, safetensors, stem};
 use crate::model::{Architecture, Model, Weight};
 use crate::parameters;
 use crate::stored::Stored;
+use crate::weigh;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+/// What is said of a method that is not known, where headers are there.
+const HEADERS_TELL: &str = "the files say what their tensors take";
 const INDEX: &str = "model.safetensors.index.json";
 /// The index of the largest models is some megabytes.
 const LARGEST_INDEX: u64 = 256 << 20;
@@ -86,10 +89,25 @@ fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path)
     if let (Some(architecture), Some(list)) = (&architecture, &list) {
         compare(architecture, list, &mut notes);
     }
-    let stored = match config {
+    let mut stored = match config {
         Some(path) => stored(path, list.is_some(), &mut notes)?,
         None => None,
     };
+    if let (Some(list), Some(architecture)) = (&list, &architecture) {
+        let bytes: u64 = list.iter().map(|weight| weight.bytes).sum();
+        let count = parameters::count(architecture).unwrap_or(0);
+        match &mut stored {
+            Some(own) => {
+                // Files may hold a head twice, or layers that no model loads.
+                let counted = own.bytes(architecture, weigh::width(architecture));
+                own.total = (counted.abs_diff(bytes) * 50 < bytes).then_some(bytes);
+            }
+            None if notes.iter().any(|note| note.contains(HEADERS_TELL)) => {
+                stored = Some(Stored::listed("as its files are", bytes, count));
+            }
+            None => {}
+        }
+    }
     Ok(Model { name, architecture, weights: list, stored, notes })
 }
 
@@ -101,7 +119,7 @@ fn stored(config: &Path, headers: bool, notes: &mut Vec<String>) -> Result<Optio
     let mut stored = match found {
         Ok(stored) => stored,
         Err(error) if headers => {
-            notes.push(format!("{}: the files say what each tensor takes", error.problem));
+            notes.push(format!("{}: {HEADERS_TELL}", error.problem));
             None
         }
         Err(error) => return Err(error),

@@ -211,7 +211,13 @@ pub fn config(name: &str, text: &[u8]) -> Result<Model, ReadError> {
 /// The header is not one.
 pub fn safetensors(name: &str, bytes: &[u8]) -> Result<Model, ReadError> {
     let weights = safetensors::read(Cursor::new(bytes)).named(name)?;
-    Ok(Model { name: name.to_owned(), architecture: None, weights: Some(weights), stored: None, notes: Vec::new() })
+    Ok(Model {
+        name: name.to_owned(),
+        architecture: None,
+        weights: Some(weights),
+        stored: None,
+        notes: Vec::new(),
+    })
 }
 
 /// The bytes of a `.gguf` file.

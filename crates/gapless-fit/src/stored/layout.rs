@@ -20,9 +20,7 @@ impl Scales {
             Scales::Tensor => [1, 1],
             Scales::Channel => [outputs, 1],
             Scales::Group(size) => [outputs, inputs.div_ceil(size.max(1))],
-            Scales::Block(rows, columns) => {
-                [outputs.div_ceil(rows.max(1)), inputs.div_ceil(columns.max(1))]
-            }
+            Scales::Block(rows, columns) => [outputs.div_ceil(rows.max(1)), inputs.div_ceil(columns.max(1))],
         }
     }
 }
@@ -146,11 +144,15 @@ impl Layout {
                 let shape = scales.shape(o, i);
                 let mut list = vec![
                     piece("weight", &[o, i], 1),
-                    piece("weight_scale", &shape, match scale {
-                        ScaleType::Byte => 1,
-                        ScaleType::Model => half,
-                        ScaleType::Float32 => 4,
-                    }),
+                    piece(
+                        "weight_scale",
+                        &shape,
+                        match scale {
+                            ScaleType::Byte => 1,
+                            ScaleType::Model => half,
+                            ScaleType::Float32 => 4,
+                        },
+                    ),
                 ];
                 if zeros {
                     list.push(piece("weight_zero_point", &shape, 1));
@@ -233,9 +235,15 @@ impl Layout {
                 ]
             }
             Layout::Bits { thousandths } => {
-                vec![piece("weight", &[(u128::from(o * i) * u128::from(thousandths)).div_ceil(8000) as u64], 1)]
+                vec![piece(
+                    "weight",
+                    &[(u128::from(o * i) * u128::from(thousandths)).div_ceil(8000) as u64],
+                    1,
+                )]
             }
-            Layout::BitNet => vec![piece("weight", &[o.div_ceil(4), i], 1), piece("weight_scale", &[1], half)],
+            Layout::BitNet => {
+                vec![piece("weight", &[o.div_ceil(4), i], 1), piece("weight_scale", &[1], half)]
+            }
         }
     }
 

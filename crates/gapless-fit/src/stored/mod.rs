@@ -19,14 +19,14 @@ pub enum Origin {
 }
 
 /// Modules, and their layout; `None` where they keep the model's own type.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub modules: Pattern,
     pub layout: Option<Layout>,
 }
 
 /// A format of weights, module by module.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The method, as `quantization_config` names it.
     pub method: &'static str,
@@ -39,9 +39,30 @@ pub struct Stored {
     pub experts: Option<Layout>,
     pub head: Option<Layout>,
     pub origin: Origin,
+    /// Bytes of all of it, where the headers of its files say so.
+    pub total: Option<u64>,
 }
 
 impl Stored {
+    /// Files whose tensors have types that only their headers tell: so many bytes for so many elements.
+    #[must_use]
+    pub fn listed(method: &'static str, bytes: u64, elements: u64) -> Stored {
+        let thousandths = (u128::from(bytes) * 8000 / u128::from(elements.max(1))) as u64;
+        let layout = Some(Layout::Bits { thousandths });
+        let embeddings = ["embed_tokens", "wte", "embed_in", "word_embeddings"];
+        let rule = |name: &str| Rule { modules: Pattern::Name(name.to_owned()), layout };
+        Stored {
+            method,
+            words: format!("{method}, {:.2} bits a weight in the mean", thousandths as f64 / 1000.0),
+            rules: embeddings.map(rule).to_vec(),
+            linears: layout,
+            experts: layout,
+            head: layout,
+            origin: Origin::Checkpoint,
+            total: Some(bytes),
+        }
+    }
+
     /// Bits of the smallest layout: what people call 4-bit weights has some in four.
     #[must_use]
     pub fn bits(&self) -> f64 {

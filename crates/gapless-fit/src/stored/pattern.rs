@@ -9,7 +9,7 @@ use std::cell::Cell;
 const STEPS: u32 = 100_000;
 
 /// Modules that are meant together.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// A part of the dotted name, from dot to dot.
     Name(String),
@@ -18,18 +18,28 @@ pub enum Pattern {
 }
 
 /// A part of an expression.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     Char(u8),
     Any,
-    Class { not: bool, ranges: Vec<(u8, u8)> },
+    Class {
+        not: bool,
+        ranges: Vec<(u8, u8)>,
+    },
     Start,
     End,
     /// Alternatives.
     Group(Vec<Vec<Node>>),
     /// The same, to be seen ahead and not taken; or not to be seen.
-    Ahead { not: bool, options: Vec<Vec<Node>> },
-    Repeat { node: Box<Node>, least: u32, most: u32 },
+    Ahead {
+        not: bool,
+        options: Vec<Vec<Node>>,
+    },
+    Repeat {
+        node: Box<Node>,
+        least: u32,
+        most: u32,
+    },
 }
 
 impl Pattern {
@@ -270,7 +280,8 @@ impl Reader<'_> {
                 b'\\' => return self.fault("a backslash in a class, which is not known here"),
                 _ => {}
             }
-            let is_range = self.peek() == Some(b'-') && self.text.get(self.at + 1).is_some_and(|b| *b != b']');
+            let is_range =
+                self.peek() == Some(b'-') && self.text.get(self.at + 1).is_some_and(|b| *b != b']');
             if is_range {
                 let to = self.text[self.at + 1];
                 self.at += 2;
@@ -321,8 +332,16 @@ mod tests {
 
     #[test]
     fn what_is_not_known_of_an_expression_is_an_error_and_none_runs_without_end() {
-        for wrong in ["re:(a", "re:a)", "re:a{3}", "re:(?<!a)b", "re:[a", r"re:\bx", "re:*", &format!("re:{}", "(".repeat(40))]
-        {
+        for wrong in [
+            "re:(a",
+            "re:a)",
+            "re:a{3}",
+            "re:(?<!a)b",
+            "re:[a",
+            r"re:\bx",
+            "re:*",
+            &format!("re:{}", "(".repeat(40)),
+        ] {
             assert!(Pattern::read(wrong).is_err(), "{wrong}");
         }
         let slow = Pattern::read("re:(a*)*(a*)*(a*)*b$").expect("read");

@@ -1,8 +1,8 @@
 //! What an engine makes of stored weights when it loads them: copies, padding, workspaces, or 16 bits where it has no
 //! kernel.
 //!
-//! From vLLM 0.11 (`quantization/mxfp4.py`, `marlin_utils.py`, `mla/common.py`, `bitsandbytes.py`) and transformers 5.23
-//! (`quantizers/`).
+//! From vLLM 0.11 (`quantization/mxfp4.py`, `marlin_utils.py`, `mla/common.py`, `bitsandbytes.py`) and transformers
+//! 5.23 (`quantizers/`).
 
 use super::{matrices, orientation};
 use crate::hardware::Gpu;

@@ -42,12 +42,31 @@ fn matrices(p: &Parameter, turned: bool, fused: bool) -> Option<(u64, u64, u64)>
 }
 
 impl Stored {
+    /// Nothing quantised.
+    #[must_use]
+    pub fn plain() -> Stored {
+        Stored {
+            method: "16-bit",
+            words: "16 bits".to_owned(),
+            rules: Vec::new(),
+            linears: None,
+            experts: None,
+            head: None,
+            origin: Origin::Asked,
+            total: None,
+        }
+    }
+
     /// All weights of the blocks in one layout, as a flag asks for it; `None` where they keep the model's type.
     #[must_use]
     pub fn asked(format: Format, sparse: bool) -> Option<Stored> {
         let thinned = |layout: Layout| {
             // Half of the values stay, each with two bits of place.
-            if sparse { Layout::Bits { thousandths: (layout.bits() * 500.0 + 1000.0) as u64 } } else { layout }
+            if sparse {
+                Layout::Bits { thousandths: (layout.bits() * 500.0 + 1000.0) as u64 }
+            } else {
+                layout
+            }
         };
         let by_bits = || Layout::Bits { thousandths: (format.bits() * 1000.0).round() as u64 };
         let layout = match format {
@@ -59,9 +78,12 @@ impl Stored {
                 zeros: false,
                 inputs: false,
             },
-            Format::Int8 => {
-                Layout::Bytes { scales: Scales::Channel, scale: ScaleType::Float32, zeros: false, inputs: false }
-            }
+            Format::Int8 => Layout::Bytes {
+                scales: Scales::Channel,
+                scale: ScaleType::Float32,
+                zeros: false,
+                inputs: false,
+            },
             Format::Nf4 => Layout::Bits4 { nested: false },
             Format::Nf4Double => Layout::Bits4 { nested: true },
             Format::Int4(group) => Layout::AwqGemm { bits: 4, group },
@@ -78,6 +100,7 @@ impl Stored {
             experts: Some(layout),
             head: None,
             origin: Origin::Asked,
+            total: None,
         })
     }
 
@@ -102,11 +125,22 @@ impl Stored {
         let one = |p: &Parameter| {
             let weighed = self.layout(p).zip(matrices(p, turned, fused)).map(|(layout, (count, o, i))| {
                 let pieces = layout.pieces(o, i, half);
-                Weighed { pieces: pieces.iter().map(|piece| count * piece.bytes()).collect(), layout: Some(layout) }
+                Weighed {
+                    pieces: pieces.iter().map(|piece| count * piece.bytes()).collect(),
+                    layout: Some(layout),
+                }
             });
             weighed.unwrap_or_else(|| Weighed { pieces: vec![p.elements() * half], layout: None })
         };
-        parameters(architecture).iter().map(one).collect()
+        let mut all: Vec<Weighed> = parameters(architecture).iter().map(one).collect();
+        if let Some(total) = self.total {
+            let counted: u64 = all.iter().map(Weighed::bytes).sum();
+            let largest = all.iter_mut().filter(|w| w.layout.is_some()).max_by_key(|w| w.bytes());
+            if let Some(first) = largest.and_then(|w| w.pieces.first_mut()) {
+                *first = (*first + total).saturating_sub(counted);
+            }
+        }
+        all
     }
 
     /// Bytes of all parameters.

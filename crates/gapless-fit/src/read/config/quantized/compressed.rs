@@ -18,6 +18,7 @@ pub(super) fn read(fields: Fields<'_>) -> Outcome<Stored> {
         experts: None,
         head: None,
         origin: Origin::Checkpoint,
+        total: None,
     };
     let sparsity = fields.get("sparsity_config").map(Fields);
     let sparse = match sparsity {
@@ -32,7 +33,9 @@ pub(super) fn read(fields: Fields<'_>) -> Outcome<Stored> {
                 "2:4 sparse, with a mask",
                 Layout::Bits { thousandths: 9_000 },
             )),
-            other => refuse(&format!("compressed-tensors {other}"), "how much of it is left is only in its files"),
+            other => {
+                refuse(&format!("compressed-tensors {other}"), "how much of it is left is only in its files")
+            }
         };
     };
     for (_, scheme) in groups {
@@ -88,7 +91,12 @@ fn layout(format: &str, scheme: Fields<'_>, weights: Fields<'_>) -> Outcome<Opti
                 _ => Scales::Block(128, 128),
             }
         }
-        other => return refuse(&format!("compressed-tensors by {other}"), "tensor, channel, group and block are known"),
+        other => {
+            return refuse(
+                &format!("compressed-tensors by {other}"),
+                "tensor, channel, group and block are known",
+            );
+        }
     };
     let zeros = !weights.flag("symmetric", true)?;
     let activations = scheme.get("input_activations").filter(|json| json.object().is_some()).map(Fields);
@@ -114,7 +122,12 @@ fn layout(format: &str, scheme: Fields<'_>, weights: Fields<'_>) -> Outcome<Opti
         }
         "mixed-precision" if floats && bits == 4 => Layout::Float4 { group: size.max(1), globals: 2 },
         "mixed-precision" | "int-quantized" => Layout::Packed { bits, scales, zeros, index },
-        other => return refuse(&format!("compressed-tensors {other}"), "its files are packed in a way that is not known here"),
+        other => {
+            return refuse(
+                &format!("compressed-tensors {other}"),
+                "its files are packed in a way that is not known here",
+            );
+        }
     }))
 }
 

@@ -16,13 +16,17 @@ use crate::stored::{Layout, Origin, Pattern, Rule, ScaleType, Scales, Stored};
 pub(crate) fn read(fields: Fields<'_>) -> Outcome<Option<Stored>> {
     let is_object = |json: &&Json| json.object().is_some();
     let own = fields.get("quantization_config").filter(is_object);
-    let text = || fields.get("text_config").and_then(|text| text.get("quantization_config")).filter(is_object);
+    let text =
+        || fields.get("text_config").and_then(|text| text.get("quantization_config")).filter(is_object);
     let older = || fields.get("compression_config").filter(is_object);
     if let Some(json) = own.or_else(text).or_else(older) {
         return method(Fields(json)).map(Some);
     }
     if fields.get("quantization").is_some_and(|json| json.object().is_some()) {
-        return refuse("mlx", "MLX's checkpoints run on Apple's devices: give the original model, or one for GPUs");
+        return refuse(
+            "mlx",
+            "MLX's checkpoints run on Apple's devices: give the original model, or one for GPUs",
+        );
     }
     Ok(None)
 }
@@ -69,9 +73,12 @@ fn method(fields: Fields<'_>) -> Outcome<Stored> {
         "eetq" => whole("eetq", "EETQ, int8", Layout::Eetq),
         "quanto" => other::quanto(fields)?,
         "bitnet" => whole("bitnet", "BitNet, two bits", Layout::BitNet),
-        "gguf" => return refuse(name, "give the .gguf file itself: each of its tensors has a type of its own"),
-        "vptq" | "spqr" | "higgs" | "quark" | "fp_quant" | "fouroversix" | "sinq" | "metal" | "gemma" | "nvfp4"
-        | "exl2" | "exl3" | "marlin" | "squeezellm" | "deepspeedfp" | "experts_int8" | "ascend" | "quip" => {
+        "gguf" => {
+            return refuse(name, "give the .gguf file itself: each of its tensors has a type of its own");
+        }
+        "vptq" | "spqr" | "higgs" | "quark" | "fp_quant" | "fouroversix" | "sinq" | "metal" | "gemma"
+        | "nvfp4" | "exl2" | "exl3" | "marlin" | "squeezellm" | "deepspeedfp" | "experts_int8" | "ascend"
+        | "quip" => {
             return refuse(name, "its tensors have sizes that only its own files tell");
         }
         other => return refuse(other, "it is a method that this version does not know"),
@@ -100,7 +107,10 @@ fn skips(fields: Fields<'_>) -> Outcome<Vec<Rule>> {
     for key in KEYS {
         let Some(list) = fields.get(key).and_then(Json::list) else { continue };
         for text in list.iter().filter_map(Json::text) {
-            rules.push(Rule { modules: pattern(fields, key, text.trim_end_matches(".weight"))?, layout: None });
+            rules.push(Rule {
+                modules: pattern(fields, key, text.trim_end_matches(".weight"))?,
+                layout: None,
+            });
         }
     }
     Ok(rules)
@@ -120,6 +130,7 @@ fn whole(method: &'static str, words: impl Into<String>, layout: Layout) -> Stor
         experts: Some(layout),
         head: None,
         origin: Origin::Checkpoint,
+        total: None,
     }
 }
 
@@ -149,7 +160,11 @@ fn bits(fields: Fields<'_>, keys: &[&str], usual: u64) -> Outcome<u64> {
 }
 
 fn in_groups(name: &str, bits: u64, group: u64) -> String {
-    if group == 0 { format!("{name}, {bits} bits") } else { format!("{name}, {bits} bits in groups of {group}") }
+    if group == 0 {
+        format!("{name}, {bits} bits")
+    } else {
+        format!("{name}, {bits} bits in groups of {group}")
+    }
 }
 
 fn gptq(fields: Fields<'_>) -> Outcome<Stored> {
@@ -191,10 +206,8 @@ fn gptq(fields: Fields<'_>) -> Outcome<Stored> {
 }
 
 fn awq(fields: Fields<'_>) -> Outcome<Stored> {
-    let (bits, group) = (
-        bits(fields, &["bits", "w_bit"], 4)?,
-        group(fields, &["group_size", "q_group_size"], 128)?,
-    );
+    let (bits, group) =
+        (bits(fields, &["bits", "w_bit"], 4)?, group(fields, &["group_size", "q_group_size"], 128)?);
     let version = fields.text("version")?.or(fields.text("format")?).unwrap_or("gemm").to_ascii_lowercase();
     let layout = match version.as_str() {
         "gemm" | "exllama" | "ipex" => Layout::AwqGemm { bits, group },

@@ -11,17 +11,27 @@ pub(super) fn modelopt(fields: Fields<'_>) -> Outcome<Stored> {
     Ok(match algorithm.as_str() {
         "FP8" => bytes("fp8", "modelopt, FP8", Scales::Tensor, true),
         "FP8_PER_CHANNEL_PER_TOKEN" => bytes("fp8", "modelopt, FP8 by channel", Scales::Channel, false),
-        "FP8_PB_WO" | "FP8_BLOCK_SCALES" => bytes("fp8", "modelopt, FP8 in blocks", Scales::Block(128, 128), false),
+        "FP8_PB_WO" | "FP8_BLOCK_SCALES" => {
+            bytes("fp8", "modelopt, FP8 in blocks", Scales::Block(128, 128), false)
+        }
         "NVFP4" | "NVFP4_AWQ" | "W4A4_NVFP4" => {
             whole("nvfp4", "modelopt, NVFP4", Layout::Float4 { group: size.max(1), globals: 2 })
         }
-        "W4A16_NVFP4" => whole("nvfp4", "modelopt, NVFP4 weights", Layout::Float4 { group: size.max(1), globals: 1 }),
+        "W4A16_NVFP4" => {
+            whole("nvfp4", "modelopt, NVFP4 weights", Layout::Float4 { group: size.max(1), globals: 1 })
+        }
         "MXFP8" => {
-            let layout =
-                Layout::Bytes { scales: Scales::Group(32), scale: ScaleType::Byte, zeros: false, inputs: false };
+            let layout = Layout::Bytes {
+                scales: Scales::Group(32),
+                scale: ScaleType::Byte,
+                zeros: false,
+                inputs: false,
+            };
             whole("mxfp8", "modelopt, MXFP8", layout)
         }
-        "MXFP4" | "W4A8_MXFP4_FP8" => whole("mxfp4", "modelopt, MXFP4", Layout::Float4 { group: 32, globals: 0 }),
+        "MXFP4" | "W4A8_MXFP4_FP8" => {
+            whole("mxfp4", "modelopt, MXFP4", Layout::Float4 { group: 32, globals: 0 })
+        }
         _ if fields.has("config_groups") => compressed::read(fields)?,
         other => return refuse(&format!("modelopt {other}"), "FP8 and NVFP4 are known"),
     })
@@ -42,8 +52,12 @@ pub(super) fn torchao(fields: Fields<'_>) -> Outcome<Stored> {
             whole("torchao int4", in_groups("torchao", 4, size), Layout::Tiles4 { group: size })
         }
         "int8weightonly" | "int8dynamicactivationint8weight" => {
-            let layout =
-                Layout::Bytes { scales: Scales::Channel, scale: ScaleType::Model, zeros: false, inputs: false };
+            let layout = Layout::Bytes {
+                scales: Scales::Channel,
+                scale: ScaleType::Model,
+                zeros: false,
+                inputs: false,
+            };
             whole("torchao int8", "torchao, int8", layout)
         }
         "float8weightonly" | "float8dynamicactivationfloat8weight" => {
