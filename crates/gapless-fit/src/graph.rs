@@ -161,7 +161,7 @@ pub fn simulate(graph: &Graph, run: &Run) -> Steps {
     drop((states, places, fixed));
     let mut log = sim.log.replace(Log::empty());
     log.events.truncate(end);
-    Steps { log, base: 0, parameters }
+    Steps { log, base: 0, parameters, trained: parameters }
 }
 
 /// Every node in order; what is given back is what the caller holds.

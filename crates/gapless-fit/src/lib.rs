@@ -21,8 +21,10 @@ pub mod read;
 pub mod search;
 pub mod settings;
 pub mod simulated;
+pub mod stored;
 pub mod timeline;
 pub mod tune;
+pub mod weigh;
 
 mod models;
 

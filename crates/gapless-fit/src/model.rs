@@ -1,6 +1,8 @@
 //! What a model is, before anything runs: numbers of its architecture in one vocabulary, whichever file or name they
 //! came from.
 
+use crate::stored::Stored;
+
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dtype {
@@ -51,6 +53,8 @@ pub struct Model {
     pub architecture: Option<Architecture>,
     /// The stored tensors, where headers were read: exact.
     pub weights: Option<Vec<Weight>>,
+    /// How the weights are quantised, where the source says so.
+    pub stored: Option<Stored>,
     /// What the reader could not use or had to assume, in words.
     pub notes: Vec<String>,
 }

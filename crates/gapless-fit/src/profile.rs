@@ -12,8 +12,9 @@ use crate::models::BuildError;
 /// One block, or the embedding, or the head with the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockProfile {
+    /// That are trained.
     pub parameters: u64,
-    /// Of weights; gradients take the same.
+    /// Of those; gradients take the same.
     pub weight_bytes: u64,
     /// Kept from its forward to its backward pass where it is not recomputed.
     pub saved: u64,

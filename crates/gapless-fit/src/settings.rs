@@ -4,6 +4,8 @@
 //! What a setting costs stands where it is counted: `formulas::states` has the bytes of precisions and optimizers,
 //! `eager::optimizer` what an optimizer allocates, `eager::run` the types that a precision computes in.
 
+use crate::model::{Architecture, DecoderStyle, Role};
+
 /// How numbers are kept while training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Precision {
@@ -75,6 +77,9 @@ pub enum Optimizer {
     AmsGrad,
     /// Block-wise 8-bit states (bitsandbytes), blocks of 256, small tensors in 32 bits.
     AdamW8bit,
+    /// bitsandbytes' paged AdamW: its large states are in memory that the driver moves between card and host.
+    PagedAdamW,
+    PagedAdamW8bit,
     Sgd,
     SgdMomentum,
     RmsProp,
@@ -86,12 +91,14 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    pub const ALL: [Optimizer; 12] = [
+    pub const ALL: [Optimizer; 14] = [
         Optimizer::AdamW,
         Optimizer::AdamWFused,
         Optimizer::AdamWForLoop,
         Optimizer::AmsGrad,
         Optimizer::AdamW8bit,
+        Optimizer::PagedAdamW,
+        Optimizer::PagedAdamW8bit,
         Optimizer::Sgd,
         Optimizer::SgdMomentum,
         Optimizer::RmsProp,
@@ -109,6 +116,8 @@ impl Optimizer {
             Optimizer::AdamWForLoop => "adamw-forloop",
             Optimizer::AmsGrad => "amsgrad",
             Optimizer::AdamW8bit => "adamw8bit",
+            Optimizer::PagedAdamW => "paged-adamw",
+            Optimizer::PagedAdamW8bit => "paged-adamw8bit",
             Optimizer::Sgd => "sgd",
             Optimizer::SgdMomentum => "sgd-momentum",
             Optimizer::RmsProp => "rmsprop",
@@ -120,22 +129,153 @@ impl Optimizer {
     }
 }
 
-/// Low-rank adapters, as PEFT adds them: the model itself is frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Low-rank adapters, as PEFT adds them: the model itself is frozen. rsLoRA scales by another number, and takes the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lora {
     pub rank: u64,
-    /// The search counts adapters on all matrices, whatever this says: its answer is then the larger one.
     pub targets: LoraTargets,
+    /// Adapters in the type of the weights. PEFT keeps those over 16-bit weights in 32 bits unless told
+    /// (`autocast_adapter_dtype`).
+    pub narrow: bool,
+    /// DoRA: the norm of each adapted weight is learned apart.
+    pub dora: bool,
+    /// Whether inputs of adapters are dropped out (`lora_dropout` above 0).
+    pub dropout: bool,
+    /// Modules that are trained whole, in a copy beside the frozen one (`modules_to_save`).
+    pub save_head: bool,
+    pub save_embedding: bool,
 }
 
-/// Which linear layers of blocks get an adapter.
+/// Which linear layers get an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LoraTargets {
-    /// Queries and values: PEFT's choice where nothing is said.
+    /// PEFT's table by type of model, where nothing is said: queries and values mostly.
     #[default]
     QueryValue,
-    /// All (`all-linear`).
+    /// All (`all-linear`) but the head.
     All,
+    /// Those of these names.
+    Only(Names),
+}
+
+/// Names of linear layers, as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Names(u64);
+
+/// Last parts of the names of linear layers that the followed families have.
+const LAYERS: [&str; 45] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "qkv_proj",
+    "gate_up_proj",
+    "c_attn",
+    "c_proj",
+    "c_fc",
+    "query_key_value",
+    "dense",
+    "dense_h_to_4h",
+    "dense_4h_to_h",
+    "q_a_proj",
+    "q_b_proj",
+    "kv_a_proj_with_mqa",
+    "kv_b_proj",
+    "fc1",
+    "fc2",
+    "out_proj",
+    "query",
+    "key",
+    "value",
+    "q",
+    "k",
+    "v",
+    "o",
+    "wi",
+    "wi_0",
+    "wi_1",
+    "wo",
+    "project_in",
+    "project_out",
+    "in_proj",
+    "0",
+    "3",
+    "linear_1",
+    "linear_2",
+    "lm_head",
+    "proj",
+    "fc_in",
+    "fc_out",
+];
+
+impl Names {
+    /// A name that is known.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Names> {
+        LAYERS.iter().position(|known| *known == name).map(|at| Names(1 << at))
+    }
+
+    #[must_use]
+    pub fn with(self, other: Names) -> Names {
+        Names(self.0 | other.0)
+    }
+
+    #[must_use]
+    pub fn has(self, name: &str) -> bool {
+        Names::of(name).is_some_and(|one| self.0 & one.0 != 0)
+    }
+
+    /// In the order of the table.
+    pub fn list(self) -> impl Iterator<Item = &'static str> {
+        LAYERS.into_iter().enumerate().filter(move |(at, _)| self.0 >> at & 1 == 1).map(|(_, name)| name)
+    }
+}
+
+impl LoraTargets {
+    /// The names that PEFT's table has for an architecture (0.21); for a type that it does not list, the layers that it
+    /// takes elsewhere.
+    #[must_use]
+    pub fn usual(architecture: &Architecture) -> &'static [&'static str] {
+        match architecture {
+            Architecture::Decoder(d) => match d.style {
+                DecoderStyle::Gpt2 => &["c_attn"],
+                DecoderStyle::GptNeox => &["query_key_value"],
+                DecoderStyle::Phi3 => &["qkv_proj"],
+                DecoderStyle::DeepseekV2 | DecoderStyle::DeepseekV3 => &["q_proj", "q_b_proj", "kv_b_proj"],
+                _ => &["q_proj", "v_proj"],
+            },
+            Architecture::Encoder(_) => &["query", "value"],
+            Architecture::EncoderDecoder(_) => &["q", "v"],
+            _ => &["query", "value", "in_proj"],
+        }
+    }
+
+    /// Whether a linear layer whose name ends so gets an adapter.
+    #[must_use]
+    pub fn takes(self, architecture: &Architecture, last: &str) -> bool {
+        match self {
+            LoraTargets::All => true,
+            LoraTargets::QueryValue => LoraTargets::usual(architecture).contains(&last),
+            LoraTargets::Only(names) => names.has(last),
+        }
+    }
+}
+
+impl Lora {
+    /// Of that rank on all linear layers, as PEFT has them where nothing else is said.
+    #[must_use]
+    pub fn all(rank: u64) -> Lora {
+        Lora { rank, targets: LoraTargets::All, ..Lora::default() }
+    }
+
+    /// Whether a parameter of that role is trained whole.
+    #[must_use]
+    pub fn saves(self, role: Role) -> bool {
+        self.save_head && role == Role::Head || self.save_embedding && role == Role::Embedding
+    }
 }
 
 /// What runs again in the backward pass instead of being kept. Which blocks of one run do is

@@ -4,7 +4,7 @@
 //! cached memory back before it fails, so less than the reserved peak can do, and only a replay on a card of that
 //! size tells.
 
-use crate::account::{Account, error_share};
+use crate::account::{Account, error_of};
 use crate::eager::{Figures, Log, OUTSIDE_TORCH, Run, Steps, replay, simulate_telling};
 use crate::hardware::Gpu;
 use crate::model::Architecture;
@@ -16,7 +16,7 @@ use gapless_replay::{Allocator, Lane, Op};
 use gapless_trace::{Bytes, Trace};
 
 /// Share by which accounts from closed forms may be off: several GPUs, offloading. Simulated ones have
-/// [`crate::account::error_share`].
+/// [`crate::account::error_of`].
 pub const CLOSED_FORM_ERROR: f64 = 0.1;
 /// Share of a card that stays free where a run is said to fit.
 pub const RESERVE: f64 = 0.02;
@@ -74,7 +74,7 @@ impl Simulated {
         let steps = steps(architecture, run, &mut |_| {})?;
         let figures = steps.figures();
         let account = Account::at_peak(&steps, &figures);
-        Ok(Simulated { run: run.clone(), steps, figures, account, error: error_share(architecture) })
+        Ok(Simulated { run: run.clone(), steps, figures, account, error: error_of(architecture, run) })
     }
 
     /// The same, and what Gapless' own allocator would hold at most. Its replay follows the simulation, phase by
@@ -95,7 +95,7 @@ impl Simulated {
             let steps = steps?;
             let figures = steps.figures();
             let account = Account::at_peak(&steps, &figures);
-            Ok(Simulated { run: run.clone(), steps, figures, account, error: error_share(architecture) })
+            Ok(Simulated { run: run.clone(), steps, figures, account, error: error_of(architecture, run) })
         };
         let replay = move || gapless_reserved(receiver.into_iter().flatten());
         let (simulated, ours) = gapless_threads::alongside("replay of a fit", simulate, replay);

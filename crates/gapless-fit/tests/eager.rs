@@ -85,7 +85,8 @@ fn accumulation_keeps_gradients_through_the_next_forward_pass() {
 
 #[test]
 fn adapters_are_all_that_is_trained() {
-    let lora = |rank, targets| Run { lora: Some(Lora { rank, targets }), ..run() };
+    let lora =
+        |rank, targets| Run { lora: Some(Lora { rank, targets, narrow: true, ..Lora::default() }), ..run() };
     let of = |run: &Run| {
         let steps = simulate(&llama(), run).expect("a run");
         let figures = steps.figures();
@@ -244,7 +245,7 @@ fn every_preset_trains_under_every_setting() {
         for precision in [Precision::Bf16, Precision::AmpBf16, Precision::Fp32] {
             for recomputed in [Recomputed::None, Recomputed::All] {
                 for attention in [None, Some(Attention::Eager)] {
-                    for lora in [None, Some(Lora { rank: 4, targets: LoraTargets::All })] {
+                    for lora in [None, Some(Lora::all(4))] {
                         let run = Run {
                             length,
                             precision,
@@ -261,7 +262,7 @@ fn every_preset_trains_under_every_setting() {
                             .log
                             .allocations
                             .iter()
-                            .filter(|a| a.op == "parameter" || a.op == "state")
+                            .filter(|a| matches!(a.op, "parameter" | "frozen" | "state"))
                             .map(|a| gapless_fit::eager::Log::rounded(a.bytes))
                             .sum();
                         // Workspaces, the batch, the last loss, running figures: nothing else outlives a step.

@@ -58,6 +58,7 @@ fn recipe(config: Config) -> Recipe {
         model: tiny(),
         weights: None,
         attention: gapless_fit::model::Attention::Sdpa,
+        usual_targets: &["q_proj", "v_proj"],
         blocks: 4,
         config,
         recompute: vec![0, 2],
@@ -320,5 +321,40 @@ fn within_what_a_target_can_do_every_plan_is_emitted() {
                 assert!(emitted.is_ok(), "{:?}: {:?}", emitted, plan.config);
             }
         }
+    }
+}
+
+#[test]
+fn adapters_become_a_script_with_peft_and_what_cannot_exist_is_refused() {
+    use gapless_fit::settings::{Lora, LoraTargets};
+    let lora = Lora { targets: LoraTargets::QueryValue, save_head: true, ..Lora::all(16) };
+    let of = |format, more: Config| recipe(Config { lora: Some(lora), format, ..more });
+    let nf4 = Format::Stored { name: "nf4", bits: 5000 };
+    for (name, format) in [("lora", Format::Half), ("qlora", nf4), ("qlora-int8", Format::Int8)] {
+        let files = of(format, config()).emit(Target::Torch).expect("adapters");
+        let plan = compile(name, &files);
+        assert_eq!((&plan["lora"]["rank"], &plan["lora"]["base"]), (&json!(16), &json!(format.name())));
+        assert_eq!(plan["lora"]["targets"], json!(["q_proj", "v_proj"]));
+        assert_eq!((&plan["lora"]["save"], &plan["lora"]["narrow"]), (&json!(["lm_head"]), &json!(false)));
+        assert!(files[0].text.contains("peft.get_peft_model"));
+    }
+    let zero = Config { precision: Precision::Mixed, sharding: Sharding::Zero3, data: 2, ..config() };
+    compile(
+        "lora-deepspeed",
+        &of(Format::Half, zero).emit(Target::DeepSpeed).expect("adapters of DeepSpeed"),
+    );
+    compile("lora-accelerate", &of(nf4, config()).emit(Target::Accelerate).expect("adapters of Accelerate"));
+    let refused =
+        |format, more, target: Target| of(format, more).emit(target).expect_err("refused").to_string();
+    assert!(refused(nf4, zero, Target::DeepSpeed).contains("cannot be sharded"));
+    assert!(refused(Format::Fp8, config(), Target::Torch).contains("frozen weights in fp8"));
+    let sharded = Config { sharding: Sharding::Fsdp, ..zero };
+    assert!(refused(Format::Half, sharded, Target::Fsdp).contains("dtype=bf16"));
+    let network = Recipe { model: network(), blocks: 8, ..of(Format::Half, config()) };
+    assert!(network.emit(Target::Torch).expect_err("refused").to_string().contains("torchvision"));
+    for optimizer in [Optimizer::PagedAdamW, Optimizer::PagedAdamW8bit] {
+        let files = of(nf4, Config { optimizer, ..config() }).emit(Target::Torch).expect("paged");
+        assert_eq!(compile("paged", &files)["optimizer"], json!(optimizer.name()));
+        assert!(files[0].text.contains(&format!("\"{}\":", optimizer.name())), "make_optimizer knows it");
     }
 }

@@ -18,7 +18,7 @@ use gapless_fit::search::serve::Serving;
 use gapless_fit::search::space::{Config, Offload, Space, divisors};
 use gapless_fit::search::train::{self, search};
 use gapless_fit::search::why;
-use gapless_fit::settings::{Checkpointing, Lora, LoraTargets, Optimizer, Precision};
+use gapless_fit::settings::{Checkpointing, Lora, Optimizer, Precision};
 
 fn gpu(name: &str) -> Gpu {
     *hardware::find(name).expect("a known device")
@@ -204,7 +204,7 @@ fn adapters_over_a_quantised_base_fit_where_training_does_not() {
     let mut space = Space::open(&large, &cluster, 1, 2048, Precision::Bf16, Optimizer::AdamW);
     space.offloads = vec![Offload::default()];
     assert!(search(&large, &cluster, &space, &CostModel::default(), 1).expect("sensible").plans.is_empty());
-    space.lora = Some(Lora { rank: 16, targets: LoraTargets::All });
+    space.lora = Some(Lora::all(16));
     space.formats = vec![Format::Half, Format::Nf4];
     let found = search(&large, &cluster, &space, &CostModel::default(), 1).expect("sensible");
     assert_eq!(found.plans[0].config.format, Format::Nf4);

@@ -7,7 +7,7 @@ use gapless_fit::ask::{Adapters, Answer, Asked, Degrees, Estimate, Method, Quest
 use gapless_fit::formulas::sharding::Sharding;
 use gapless_fit::formulas::weights::Format;
 use gapless_fit::search::space::Offload;
-use gapless_fit::settings::{Checkpointing, Engine, Lora, LoraTargets, Optimizer, Precision};
+use gapless_fit::settings::{Checkpointing, Engine, Lora, Optimizer, Precision};
 use gapless_fit::simulated::{RESERVE, context};
 use gapless_replay::machine::{Machine, TorchMachine};
 use gapless_replay::torch::{TorchSettings, TorchVersion};
@@ -102,7 +102,7 @@ fn question(chance: &mut Chance, files: &[String]) -> (String, Asked) {
         ]);
         if chance.once_in(6) {
             let base = chance.pick(&[Format::Half, Format::Nf4]);
-            asked.adapters = Some(Adapters { lora: Lora { rank: 8, targets: LoraTargets::All }, base });
+            asked.adapters = Some(Adapters { lora: Lora::all(8), base });
         }
         if chance.once_in(5) {
             asked.grad_accum = Some(chance.pick(&[2, 4]));

@@ -1,19 +1,15 @@
-//! What a run takes, from whichever source it is known: a simulated step, a simulated step with its weights or cache
-//! changed, or closed forms.
+//! What a run takes, from whichever source it is known: a simulated step, or closed forms.
 
 use super::error::AskError;
 use super::policy;
 use super::question::Question;
 use super::shape::{Shape, part, phase};
-use crate::account::error_share;
 use crate::eager::{Phase, Recomputed, Run, Scope};
-use crate::formulas::weights::Format;
-use crate::formulas::{cache, engine, overhead, parameters, weights};
-use crate::model::Architecture;
+use crate::formulas::{engine, overhead};
 use crate::search::memory;
 use crate::search::serve::ServePlan;
 use crate::search::space::Config;
-use crate::settings::{Checkpointing, Precision};
+use crate::settings::Checkpointing;
 use crate::simulated::{Simulated, Verdict, context};
 use crate::tune;
 use gapless_trace::Bytes;
@@ -23,8 +19,6 @@ use gapless_trace::Bytes;
 pub enum Method {
     /// Operator by operator, then replayed on PyTorch's allocator.
     Simulated,
-    /// The same with weights or cache counted in another format.
-    Adjusted,
     /// Equations over simulated blocks.
     ClosedForms,
 }
@@ -34,7 +28,6 @@ impl Method {
     pub fn name(self) -> &'static str {
         match self {
             Method::Simulated => "simulated",
-            Method::Adjusted => "simulated_adjusted",
             Method::ClosedForms => "closed_forms",
         }
     }
@@ -131,7 +124,7 @@ impl Estimate {
         } else {
             Vec::new()
         };
-        let mut estimate = Estimate {
+        Estimate {
             method: Method::Simulated,
             verdict,
             parameters: answer.steps.parameters,
@@ -152,81 +145,13 @@ impl Estimate {
                 // The optimizer's step is one operator: naming it says nothing.
                 op: if account.at.phase == Phase::Step { String::new() } else { account.at.op.to_owned() },
             },
-            error: error_share(&q.architecture),
+            error: answer.error,
             gapless_reserved: Some(ours.unwrap_or_else(|| answer.gapless_reserved())),
             floor: Some(answer.figures.peak_requested),
             blocks,
             recomputed,
             shape: Some(Shape::of(&answer)),
             simulated: Some(Box::new(answer)),
-        };
-        if Estimate::counts(q) {
-            estimate.adjust(q);
-        }
-        estimate
-    }
-
-    /// Whether parts of a simulated run may have to be counted again in another format.
-    #[must_use]
-    pub(super) fn counts(q: &Question) -> bool {
-        !q.trains() || q.run.lora.is_some()
-    }
-
-    /// Weights, frozen or served, or a cache of another size than the simulated ones.
-    fn adjust(&mut self, q: &Question) {
-        let full = crate::parameters::count(&q.architecture).unwrap_or(0) * q.run.precision.weights().bytes();
-        let before =
-            self.components.iter().find(|(name, _)| *name == "weights").map_or(0, |(_, bytes)| *bytes);
-        let adapters = if q.run.lora.is_some() { before.saturating_sub(full) } else { 0 };
-        let mut set = |name: &'static str, bytes: u64| {
-            let place = self.components.iter().position(|(n, _)| *n == name);
-            let before = place.map_or(0, |at| self.components[at].1);
-            match place {
-                Some(at) => self.components[at].1 = bytes,
-                None => self.components.push((name, bytes)),
-            }
-            self.components.retain(|(_, bytes)| *bytes > 0);
-            let moved = |b: Bytes| Bytes((b.0 + bytes).saturating_sub(before));
-            self.peak_allocated = moved(self.peak_allocated);
-            self.peak_reserved = moved(self.peak_reserved);
-            self.floor = self.floor.map(moved);
-            self.gapless_reserved = self.gapless_reserved.map(moved);
-            if let Some(shape) = &mut self.shape {
-                let all = shape.most.iter_mut().chain(shape.phases.iter_mut().map(|(_, _, peak)| peak));
-                all.for_each(|value| *value = moved(Bytes(*value)).0);
-            }
-            self.method = Method::Adjusted;
-            self.error = policy::ADJUSTED_ERROR;
-        };
-        let width = match q.run.precision {
-            Precision::Fp32 => 32.0,
-            _ => 16.0,
-        };
-        if (!matches!(q.format, Format::Half | Format::F32) || q.sparse)
-            && let Some(count) = crate::parameters::count(&q.architecture)
-        {
-            // Embeddings, head and norms keep their width.
-            let kept: u64 = match &q.architecture {
-                Architecture::Decoder(d) => {
-                    let (first, last) = parameters::ends(d);
-                    first.total() + last.total()
-                }
-                _ => 0,
-            };
-            let format = if matches!(q.format, Format::F32) { Format::Half } else { q.format };
-            let stored = weights::stored(count.saturating_sub(kept), format, q.sparse).value;
-            set("weights", stored + (kept as f64 * width / 8.0) as u64 + adapters);
-        }
-        // A file in block formats says what its weights take.
-        let stored = q.model.weights.as_ref().filter(|list| list.iter().any(|w| w.dtype.is_none()));
-        if let (Some(list), Format::Half) = (stored, q.format) {
-            set("weights", list.iter().map(|w| w.bytes).sum());
-        }
-        if let (Some(tokens), Architecture::Decoder(d)) = (q.kv_tokens, &q.architecture) {
-            set("kv_cache", cache::total(d, 1, tokens, width / 8.0, 1, 1).value);
-        }
-        if self.method == Method::Adjusted {
-            self.verdict = policy::counted(self.process_total(), q.memory(), self.error);
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) fn largest(q: &Question, row: &Row, simulated: &mut u64) -> Result<Op
 pub(super) fn simulates(q: &Question) -> bool {
     let mut alone = q.clone();
     alone.offload = None;
-    alone.is_simulated() && alone.run.lora.is_none()
+    alone.is_simulated()
 }
 
 /// Every micro-batch of one optimizer on one GPU, each with as little recomputation as its simulation allows.
@@ -71,6 +71,16 @@ pub(super) fn exactly(
             plans.simulated += tuned.as_ref().map_or(2, |t| t.looked_at);
             tuned.map(|t| t.simulated)
         };
+        if answer.is_none() && place == 0 {
+            // The smallest micro-batch, recomputed as far as was left open, needs least.
+            let recomputed = if q.given.checkpointing { run.recomputed.clone() } else { Recomputed::All };
+            let least = Simulated::of(&q.architecture, &Run { recomputed, ..run.clone() })
+                .map_err(|error| AskError::planned(&q.path, &error))?
+                .process_total(q.gpu())
+                .0;
+            plans.simulated += 1;
+            plans.least_needed = Some(plans.least_needed.map_or(least, |before| before.min(least)));
+        }
         plans.census.examined += modes;
         let Some(answer) = answer else {
             // A larger micro-batch needs more.

@@ -6,7 +6,7 @@ use super::question::Question;
 use super::{Answer, Emit};
 use crate::emit::{File, Recipe, ServeRecipe, Target, vllm};
 use crate::search::space::Config;
-use crate::settings::Checkpointing;
+use crate::settings::{Checkpointing, LoraTargets};
 use serde_json::Value;
 use std::path::Path;
 
@@ -57,6 +57,7 @@ fn train(q: &Question, answer: &Answer, target: Target) -> Result<Vec<File>> {
         model: configuration(q)?,
         weights: None,
         attention: q.attention(),
+        usual_targets: LoraTargets::usual(&q.architecture),
         blocks: answer
             .estimate
             .as_ref()
@@ -85,6 +86,12 @@ fn chosen(q: &Question, answer: &Answer) -> Result<Chosen> {
         row.config.map(|config| (config, row.recomputed.clone(), row.selective.clone(), peak))
     };
     if let Some(plans) = &answer.plans {
+        if !plans.keeps_recipe {
+            return Err(AskError::new(
+                format!("{} fits only with another recipe, so there is nothing to write down", q.model.name),
+                "ask for that recipe itself, as with --optimizer or --lora: the plans without --emit name it",
+            ));
+        }
         return plans.rows.first().and_then(of_row).ok_or_else(|| nothing(q));
     }
     let estimate = answer.estimate.as_ref().ok_or_else(|| nothing(q))?;
@@ -115,6 +122,13 @@ fn configuration(q: &Question) -> Result<Value> {
     };
     let mut value: Value = serde_json::from_str(&text).map_err(|_| unknown())?;
     let kind = value.get("model_type").and_then(Value::as_str).ok_or_else(unknown)?.to_owned();
+    // The script makes its own weights, in the plan's format.
+    if let Some(keys) = value.as_object_mut() {
+        keys.remove("quantization_config");
+        if kind == "kimi_k2" {
+            keys.insert("model_type".to_owned(), "deepseek_v3".into());
+        }
+    }
     if kind.starts_with("torchvision_") && !is_named {
         return Err(AskError::new(
             format!("{}: which function of torchvision.models makes this network is not in the file", q.path),

@@ -10,6 +10,7 @@ mod error;
 mod estimate;
 mod exact;
 mod files;
+mod kept;
 mod plans;
 pub mod policy;
 mod question;
@@ -32,9 +33,7 @@ use crate::eager::{Recomputed, Run};
 use crate::model::Architecture;
 use crate::search::space::Config;
 use crate::settings::Checkpointing;
-use crate::simulated::Simulated;
 use crate::tune::{self, LargestBatch};
-use gapless_trace::Bytes;
 
 /// What is wanted beside the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,14 +175,8 @@ fn largest_batch(q: &Question) -> Result<Option<LargestBatch>, AskError> {
     if q.checkpointing == Checkpointing::Optimal {
         run = Run { recomputed: Recomputed::All, ..run };
     }
-    let judge = |simulated: &Simulated| {
-        if !Estimate::counts(q) {
-            return (simulated.verdict(q.gpu(), q.memory()), simulated.process_total(q.gpu()));
-        }
-        let counted = Estimate::of(&at_batch(q, simulated.run.batch), simulated.clone(), Some(Bytes::ZERO));
-        (counted.verdict, counted.process_total())
-    };
-    tune::largest_batch_by(&q.architecture, &run, &judge).map_err(|error| AskError::build(&q.path, &error))
+    tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory())
+        .map_err(|error| AskError::build(&q.path, &error))
 }
 
 /// `q` with another batch.

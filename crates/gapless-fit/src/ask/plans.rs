@@ -5,12 +5,14 @@
 use super::error::AskError;
 use super::estimate::Estimate;
 use super::exact::{exactly, largest, simulates};
-use super::policy;
 use super::question::Question;
 use super::words::{describe, terms};
+use super::{kept, policy};
 use crate::eager::Run;
 use crate::emit::{Recipe, Target};
+use crate::formulas::overhead;
 use crate::formulas::sharding::Sharding;
+use crate::formulas::weights::Format;
 use crate::model::Architecture;
 use crate::profiled::block_profile;
 use crate::search::SearchError;
@@ -20,9 +22,12 @@ use crate::search::profile::Profile;
 use crate::search::serve::ServePlan;
 use crate::search::space::{Config, Offload, Space};
 use crate::search::train::{self, Census, Plan};
-use crate::settings::{Checkpointing, Lora, LoraTargets, Optimizer};
+use crate::settings::{Checkpointing, Lora, Optimizer};
+use crate::simulated::context;
+use crate::stored::Stored;
 use gapless_trace::Bytes;
 use gapless_trace::numbers::{plural, verb};
+use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, AskError>;
 
@@ -64,8 +69,13 @@ pub(super) const UNIT: &str = "a step";
 
 /// The model for the search: its blocks simulated.
 pub(super) fn profile(q: &Question) -> Result<Profile> {
-    // The search counts adapters itself, over the model as it is.
-    let run = Run { lora: None, ..q.run.clone() };
+    profile_of(q, q.run.lora)
+}
+
+/// The same with other adapters. What blocks keep for them is simulated where the parameters come from elsewhere.
+fn profile_of(q: &Question, lora: Option<Lora>) -> Result<Profile> {
+    let lora = lora.filter(|_| matches!(q.architecture, Architecture::Decoder(_)));
+    let run = Run { lora, stored: None, ..q.run.clone() };
     block_profile(&q.model.name, &q.architecture, &run).map_err(|error| AskError::planned(&q.path, &error))
 }
 
@@ -116,11 +126,20 @@ fn space(q: &Question, profile: &Profile) -> Space {
     }
     space.headroom = headroom(q);
     space.lora = q.run.lora;
-    space.formats = vec![q.format];
+    space.formats = vec![averaged(q, q.format, q.stored.as_deref())];
     if matches!(q.architecture, Architecture::Vision(_)) {
         space.context = vec![1];
     }
     space
+}
+
+/// A format with the bits that the model's weights have in the mean, those included that keep 16.
+fn averaged(q: &Question, format: Format, stored: Option<&Stored>) -> Format {
+    let (Some(stored), Some(count)) = (stored, crate::parameters::count(&q.architecture)) else {
+        return format;
+    };
+    let bits = stored.bytes(&q.architecture, 2) as f64 * 8.0 / count.max(1) as f64;
+    Format::Stored { name: format.name(), bits: (bits * 1000.0).ceil() as u32 }
 }
 
 /// The configuration that the flags name, where they name one.
@@ -176,7 +195,7 @@ pub(super) fn alone(
         length: q.run.length,
         offload: Offload::default(),
         lora: q.run.lora,
-        format: q.format,
+        format: averaged(q, q.format, q.stored.as_deref()),
         sequence_parallel: true,
     }
 }
@@ -187,6 +206,8 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     let mut space = space(q, &profile);
     if let Some(target) = target {
         target.restrict(&mut space);
+        // What is written down has the optimizer that the answer names.
+        space.optimizers = vec![q.run.optimizer];
     }
     space.check(&profile, &q.cluster).map_err(|error| match (target, &error) {
         (Some(target), SearchError::Empty { what }) => AskError::new(
@@ -206,7 +227,17 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         simulated: 0,
     };
     collect(q, &profile, &space, top, &mut plans)?;
-    if plans.rows.is_empty() && !q.given.optimizer && q.run.lora.is_none() {
+    if plans.rows.is_empty() && q.run.lora.is_some() && q.stored.is_none() && target.is_none() {
+        let kept = plans.least_needed;
+        plans.keeps_recipe = false;
+        plans.title =
+            "Nothing fits that keeps the recipe. Plans with the frozen weights in 4 bits (QLoRA)".to_owned();
+        for format in policy::FALLBACK_BASES.into_iter().filter(|format| *format != Format::Half) {
+            below(q, &profile, &space, format, top, &mut plans)?;
+        }
+        plans.least_needed = kept.or(plans.least_needed);
+    }
+    if plans.rows.is_empty() && !q.given.optimizer && q.run.lora.is_none() && target.is_none() {
         let kept = plans.least_needed;
         plans.keeps_recipe = false;
         plans.title =
@@ -215,15 +246,13 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
             let other = Space { optimizers: vec![optimizer], ..space.clone() };
             collect(q, &profile, &other, top, &mut plans)?;
         }
-        if matches!(q.architecture, Architecture::Decoder(_)) && target.is_none() {
+        if matches!(q.architecture, Architecture::Decoder(_)) {
+            let lora = Lora::all(policy::FALLBACK_RANK);
+            let profile = profile_of(q, Some(lora))?;
+            let optimizers = vec![policy::PLAN_OPTIMIZER];
+            let adapters = Space { optimizers, lora: Some(lora), ..space.clone() };
             for format in policy::FALLBACK_BASES {
-                let adapters = Space {
-                    optimizers: vec![policy::PLAN_OPTIMIZER],
-                    lora: Some(Lora { rank: policy::FALLBACK_RANK, targets: LoraTargets::All }),
-                    formats: vec![format],
-                    ..space.clone()
-                };
-                collect(q, &profile, &adapters, top, &mut plans)?;
+                below(q, &profile, &adapters, format, top, &mut plans)?;
             }
         }
         plans.least_needed = kept.or(plans.least_needed);
@@ -267,9 +296,27 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     Ok(plans)
 }
 
+/// Plans of a space with adapters on weights in a format.
+fn below(
+    q: &Question,
+    profile: &Profile,
+    space: &Space,
+    format: Format,
+    top: usize,
+    plans: &mut Plans,
+) -> Result<()> {
+    let stored = kept::below(&q.architecture, format);
+    let mut q = q.clone();
+    (q.run.lora, q.format) = (space.lora, format);
+    q.run.stored = stored.clone().map(Arc::new);
+    q.stored.clone_from(&q.run.stored);
+    let formats = vec![averaged(&q, format, stored.as_ref())];
+    collect(&q, profile, &Space { formats, ..space.clone() }, top, plans)
+}
+
 /// Plans of one space: exact where one GPU can be simulated, from the search otherwise.
 fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &mut Plans) -> Result<()> {
-    let alone = q.cluster.gpus() == 1 && space.lora.is_none();
+    let alone = q.cluster.gpus() == 1;
     let mut rest = space.clone();
     if alone && space.offloads.contains(&Offload::default()) && simulates(q) {
         for &optimizer in &space.optimizers {
@@ -289,13 +336,17 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
     c.by_memory += found.census.by_memory;
     c.by_cost += found.census.by_cost;
     c.by_rule += found.census.by_rule;
-    plans.least_needed = match (plans.least_needed, found.least_needed) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    };
+    plans.least_needed =
+        [plans.least_needed, found.least_needed.map(|least| total_of(q, least))].into_iter().flatten().min();
     let rows = found.plans.iter().map(|plan| searched(q, profile, plan));
     plans.rows.extend(rows.filter(|row| row.estimate.as_ref().is_some_and(|e| e.verdict.fits())));
     Ok(())
+}
+
+/// The process's total where the search counted so many bytes, its own constant for the driver included.
+fn total_of(q: &Question, counted: u64) -> u64 {
+    let allocated = Bytes(counted.saturating_sub(overhead::context(true).value));
+    (policy::typically_reserved(allocated) + context(q.gpu())).0
 }
 
 /// A plan of the search over closed forms.

@@ -30,9 +30,6 @@ pub const INT4_GROUP: u64 = 128;
 /// single-GPU runs of `h200_cells.jsonl` hold 1.08 bytes in the median, so reserved peaks from closed forms are on
 /// the low side, within their error bar. Simulated runs replay the allocator instead.
 const RESERVED_PER_ALLOCATED: f64 = 1.02;
-/// How far an estimate may be off, as a share, where weights or cache were counted in another format: kernels for
-/// quantised weights have workspaces that are not simulated.
-pub const ADJUSTED_ERROR: f64 = 0.05;
 /// By how much closed forms are worse for pictures. The worst block's working set stands for all blocks, which is far
 /// from the truth where blocks differ as much as those of convolutional networks.
 pub const PICTURE_ERROR_FACTOR: f64 = 2.5;
@@ -145,7 +142,8 @@ mod tests {
 
     #[test]
     fn error_bars_grow_from_simulated_to_counted_to_closed_forms() {
-        let bars = [0.03, ADJUSTED_ERROR, CLOSED_FORM_ERROR, CLOSED_FORM_ERROR * PICTURE_ERROR_FACTOR];
+        let bars =
+            [0.03, crate::account::STORED_ERROR, CLOSED_FORM_ERROR, CLOSED_FORM_ERROR * PICTURE_ERROR_FACTOR];
         assert!(bars.is_sorted_by(|a, b| a < b), "{bars:?}");
     }
 

@@ -2,7 +2,7 @@
 
 use super::asked::{Asked, Degrees, Emit};
 use super::error::AskError;
-use super::{policy, refuse};
+use super::{kept, policy, refuse};
 use crate::eager::{Mode, Recomputed, Run};
 use crate::emit::Target;
 use crate::formulas::sharding::Sharding;
@@ -12,9 +12,12 @@ use crate::model::{Architecture, Attention, Model, Vision};
 use crate::read;
 use crate::search::space::Offload;
 use crate::settings::{Checkpointing, Engine, Optimizer, Precision};
+use crate::stored::Stored;
+use crate::weigh::Beside;
 use gapless_trace::Bytes;
 use gapless_trace::numbers::plural;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A model and all that is set.
 #[derive(Clone, Debug)]
@@ -27,6 +30,10 @@ pub struct Question {
     pub run: Run,
     pub checkpointing: Checkpointing,
     pub format: Format,
+    /// How the weights are stored that are served, or frozen below adapters.
+    pub stored: Option<Arc<Stored>>,
+    /// What the engine adds to them.
+    pub beside: Beside,
     pub sparse: bool,
     pub kv_tokens: Option<u64>,
     pub cluster: Cluster,
@@ -115,6 +122,8 @@ impl Question {
             },
             attention: asked.attention,
             lora: asked.adapters.map(|adapters| adapters.lora),
+            stored: None,
+            more_cache: 0,
             accumulation: asked.grad_accum.unwrap_or(1),
             steps: policy::STEPS,
             last_logits: asked.engine == Some(Engine::Transformers),
@@ -133,12 +142,11 @@ impl Question {
                 "selective checkpointing recomputes attention scores, and with sdpa or flash there are none: nothing is recomputed".to_owned(),
             );
         }
-        let format = match asked.quantize {
-            Some(format) => format,
-            None if asked.fp8 => Format::Fp8,
-            None if asked.precision == Some(Precision::Fp32) => Format::F32,
-            None => asked.adapters.map_or(Format::Half, |adapters| adapters.base),
-        };
+        let kept = kept::weights(path, &model, &architecture, asked, &gpu, &mut notes)?;
+        let (format, stored, beside) = (kept.format, kept.stored, kept.beside);
+        let mut run = run;
+        run.stored.clone_from(&stored);
+        run.more_cache = kept::more_cache(&architecture, asked, &run);
         let degrees = asked.degrees;
         let product: u64 = [degrees.data, degrees.tensor, degrees.pipeline, degrees.context]
             .iter()
@@ -179,6 +187,8 @@ impl Question {
             run,
             checkpointing,
             format,
+            stored,
+            beside,
             sparse: asked.sparse,
             kv_tokens: asked.kv_tokens,
             cluster,

@@ -5,13 +5,16 @@ use super::estimate::Estimate;
 use super::plans::{Plans, Row};
 use super::policy;
 use super::question::Question;
-use crate::formulas::engine;
 use crate::formulas::weights::Format;
+use crate::formulas::{engine, overhead};
 use crate::model::Architecture;
 use crate::search::profile::Profile;
-use crate::search::serve::{ServePlan, Served, Serving};
+use crate::search::serve::{ServePlan, Served, Serving, Weights};
 use crate::search::train::Census;
 use crate::settings::Engine;
+use crate::simulated::context as context_of;
+use crate::stored::Stored;
+use crate::weigh::{Beside, Table, absorbed, beside};
 use gapless_trace::Bytes;
 use gapless_trace::numbers::plural;
 
@@ -47,8 +50,26 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
             serving.batched_tokens.min((sequences * context).next_multiple_of(16)).max(16);
         serving.sampled = sequences.min(256);
     }
-    serving.formats = vec![if matches!(q.format, Format::F32) { Format::Half } else { q.format }];
+    let own = if matches!(q.format, Format::F32) { Format::Half } else { q.format };
+    serving.formats = vec![own];
     serving.sparse = q.sparse;
+    let absorbed = if q.is_paged() { absorbed(&q.architecture, 2) } else { 0 };
+    let weighed = |format: Format, stored: Option<&Stored>, beside: &Beside| {
+        let plain = Stored::plain();
+        let weighed = stored.unwrap_or(&plain).weigh(&q.architecture, 2);
+        Weights {
+            format,
+            table: Table::new(&q.architecture, &weighed, &profile.order),
+            held: beside.held + absorbed,
+            working: beside.working,
+        }
+    };
+    serving.weights = vec![weighed(own, q.stored.as_deref(), &q.beside)];
+    for format in policy::FALLBACK_FORMATS.into_iter().filter(|format| *format != own) {
+        let Some(stored) = Stored::asked(format, q.sparse) else { continue };
+        let beside = beside(&stored, &q.architecture, q.engine, q.gpu(), 2);
+        serving.weights.push(weighed(format, Some(&stored), &beside));
+    }
     if let Some(t) = q.degrees.tensor {
         serving.tensor = vec![t];
     }
@@ -62,21 +83,21 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         Ok((rows.take(top.max(1)).collect(), served))
     };
     let (mut rows, mut served) = ways(&serving)?;
+    let mut notes = Vec::new();
     let by = q.engine.filter(|_| q.is_paged()).unwrap_or(Engine::Vllm).name();
     let mut title = format!("Ways to serve it with {by}");
+    if absorbed > 0 {
+        notes.push(format!(
+            "latent attention keeps products of its projections beside them: {}",
+            Bytes(absorbed)
+        ));
+    }
     let mut keeps_recipe = true;
     let mut examined = served.examined;
-    let needed = |served: &Served| {
-        let near = served.nearest.as_ref().or(served.plans.first())?;
-        Some(
-            near.weights
-                + near.activations
-                + near.overhead
-                + near.graphs
-                + near.cache_per_token * context * sequences,
-        )
-    };
-    let least = needed(&served);
+    // The process's total, as of every plan: what the driver takes beyond the search's own constant included.
+    let beyond = context_of(q.gpu()).0.saturating_sub(overhead::context(true).value);
+    let needed = |served: &Served| served.least.map(|least| least + beyond);
+    let mut least = needed(&served);
     if rows.is_empty() && matches!(serving.formats[0], Format::Half) {
         keeps_recipe = false;
         title = format!("Nothing fits in 16 bits. Ways to serve it with {by} and quantised weights or cache");
@@ -84,16 +105,19 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         serving.cache_bytes = policy::FALLBACK_CACHE.to_vec();
         (rows, served) = ways(&serving)?;
         examined += served.examined;
+        if rows.is_empty() {
+            least = [least, needed(&served)].into_iter().flatten().min();
+        }
     }
     let nothing = if rows.is_empty() {
         "nothing in this space fits"
     } else {
         "the first is the cheapest of all that hold the cache"
     };
-    let mut notes = vec![
+    notes.push(
         "times are estimates to compare plans by: weights and cache read once a token at 70 % of the memory's speed"
             .to_owned(),
-    ];
+    );
     if q.is_paged() {
         notes.push(format!(
             "the engine fills its share of the GPU, {:.1} %, with cache that nobody asked for yet",
@@ -105,13 +129,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         keeps_recipe,
         proof: format!("{} looked at, none left out; {nothing}", plural(examined, "configuration")),
         notes,
-        least_needed: if rows.is_empty() {
-            needed(&served)
-        } else if keeps_recipe {
-            None
-        } else {
-            least
-        },
+        least_needed: least.filter(|_| rows.is_empty() || !keeps_recipe),
         rows,
         census: Census { points: examined, examined, ..Census::default() },
         simulated: 0,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::emit::Target;
 use crate::formulas::weights::Format;
-use crate::settings::{Lora, LoraTargets, Optimizer, Precision};
+use crate::settings::{Lora, Optimizer, Precision};
 use crate::simulated::{CLOSED_FORM_ERROR, context};
 use gapless_trace::Bytes;
 
@@ -84,12 +84,13 @@ fn weights_in_another_format_are_counted_and_widen_the_bar() {
         let parts = &estimate(a).components;
         parts.iter().find(|(name, _)| *name == "weights").map_or(0, |(_, bytes)| *bytes)
     };
-    assert_eq!((estimate(&half).method, estimate(&int8).method), (Method::Simulated, Method::Adjusted));
-    assert_eq!(estimate(&int8).error, policy::ADJUSTED_ERROR);
-    // Half of the blocks' weights go; what else changes is nothing.
+    assert_eq!((estimate(&half).method, estimate(&int8).method), (Method::Simulated, Method::Simulated));
+    assert_eq!(estimate(&int8).error, crate::account::STORED_ERROR);
+    // Half of the blocks' weights go.
     let less = weights(&half) - weights(&int8);
     assert!(less > weights(&half) / 4 && less < weights(&half) / 2);
-    assert_eq!(estimate(&half).peak_allocated.0 - estimate(&int8).peak_allocated.0, less);
+    let saved = estimate(&half).peak_allocated.0 - estimate(&int8).peak_allocated.0;
+    assert!(saved.abs_diff(less) * 50 < less, "{saved} of {less}: the rest of the pass is the same");
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn where_the_recipe_does_not_fit_other_optimizers_and_adapters_are_tried() {
     assert!(!plans.rows.is_empty());
     for row in &plans.rows {
         let config = row.config.expect("a configuration");
-        let adapters = config.lora == Some(Lora { rank: policy::FALLBACK_RANK, targets: LoraTargets::All });
+        let adapters = config.lora == Some(Lora::all(policy::FALLBACK_RANK));
         assert!(adapters || policy::FALLBACK_OPTIMIZERS.contains(&config.optimizer), "{}", row.words);
     }
 }

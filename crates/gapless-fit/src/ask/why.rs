@@ -8,6 +8,7 @@ use crate::formulas::head::{self, Loss};
 use crate::formulas::{Term, activations, cache, overhead, parameters, states, weights};
 use crate::model::{Architecture, DecoderStyle};
 use crate::search;
+use crate::settings::Precision;
 
 const SIMULATED: &str =
     "the step simulated operator by operator, as PyTorch's eager execution allocates and frees";
@@ -20,7 +21,11 @@ pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
     let mut all = Vec::new();
     if let Some(e) = &answer.estimate {
         for (name, bytes) in &e.components {
-            let (equation, inputs) = equation(name, q, e.parameters);
+            let (equation, inputs) = match e.simulated.as_ref().filter(|answer| answer.run.lora.is_some()) {
+                Some(answer) => adapted(name, q, answer.steps.trained, e.parameters)
+                    .unwrap_or_else(|| equation(name, q, e.parameters)),
+                None => equation(name, q, e.parameters),
+            };
             if e.simulated.is_some() {
                 all.push(Term::bytes(name, *bytes as f64, equation, &inputs, SIMULATED));
             }
@@ -71,13 +76,22 @@ pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
         }
         let count = parameters::decoder(d);
         let tokens = q.run.batch * q.run.length;
-        if q.trains() {
+        if q.trains() && q.run.lora.is_some() {
+            let trained =
+                answer.estimate.as_ref().and_then(|e| e.simulated.as_ref()).map(|s| s.steps.trained);
+            if let (Some(lora), Some(trained)) = (q.run.lora, trained) {
+                all.push(states::adapters(trained, lora.rank));
+            }
+            all.push(head::peak(tokens, d.vocab, 1, q.run.precision, Loss::Released));
+        } else if q.trains() {
             all.push(states::model_states(count, q.run.precision, q.run.optimizer));
             all.push(activations::eager_total(d, q.run.precision, q.run.batch, q.run.length));
             all.push(head::peak(tokens, d.vocab, 1, q.run.precision, Loss::Released));
             all.push(states::step_transient(count, d.vocab * d.hidden, q.run.precision, q.run.optimizer));
         } else {
-            all.push(weights::stored(count, q.format, q.sparse));
+            if q.stored.is_none() {
+                all.push(weights::stored(count, q.format, q.sparse));
+            }
             all.push(cache::per_token(d, 2.0, 1));
             let held = q.kv_tokens.map_or((q.run.batch, q.run.length), |tokens| (1, tokens));
             all.push(cache::total(d, held.0, held.1, 2.0, 1, 1));
@@ -85,6 +99,59 @@ pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
     }
     all.push(overhead::cublas_workspace(q.gpu().compute_capability));
     Ok(all)
+}
+
+/// The same with adapters: A parameters of adapters are trained, and S of modules that are trained whole, which keep the
+/// model's own type. The others have neither gradients nor states.
+fn adapted(
+    name: &str,
+    q: &Question,
+    trained: u64,
+    parameters: u64,
+) -> Option<(&'static str, Vec<(&'static str, f64)>)> {
+    let lora = q.run.lora?;
+    let own = q.run.precision.bytes();
+    let widths = if lora.narrow { own } else { Precision::Fp32.bytes() };
+    let whole = crate::parameters::parameters(&q.architecture);
+    let saved: u64 = whole.iter().filter(|p| lora.saves(p.role)).map(crate::model::Parameter::elements).sum();
+    let saved = saved.min(trained);
+    let mut inputs = vec![("A", (trained - saved) as f64)];
+    if saved > 0 {
+        inputs.push(("S", saved as f64));
+    }
+    let mut with = |symbols: [&'static str; 2], values: [f64; 2]| {
+        inputs.push((symbols[0], values[0]));
+        if saved > 0 {
+            inputs.push((symbols[1], values[1]));
+        }
+    };
+    let equation = match name {
+        "weights" => {
+            let frozen = (parameters - trained + saved) as f64;
+            let bytes = q.stored.as_ref().map_or(frozen * own.weight as f64, |stored| {
+                stored.bytes(&q.architecture, own.weight) as f64
+            });
+            with(["w", "w_S"], [widths.weight as f64, own.weight as f64]);
+            inputs.push(("frozen", bytes));
+            "w A (+ w_S S) + the frozen weights as they are kept, each tensor on its own"
+        }
+        "gradients" => {
+            with(["g", "g_S"], [widths.gradient as f64, own.gradient as f64]);
+            "g A (+ g_S S), of those whose gradients exist then"
+        }
+        "optimizer_state" => {
+            let k = |state| q.run.optimizer.state_bytes(state);
+            with(["k", "k_S"], [k(widths.state), k(own.state)]);
+            "k A (+ k_S S) and a step counter for each tensor"
+        }
+        "optimizer_temporaries" => {
+            let x = |state| q.run.optimizer.transient(state).0;
+            with(["x", "x_S"], [x(widths.state), x(own.state)]);
+            "what the optimizer's step makes and drops: x A (+ x_S S)"
+        }
+        _ => return None,
+    };
+    Some((equation, inputs))
 }
 
 /// What a simulated component is the sum of.

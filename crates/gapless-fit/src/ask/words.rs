@@ -5,7 +5,7 @@ use crate::formulas::weights::Format;
 use crate::model::{Architecture, Attention};
 use crate::search::cost::Cost;
 use crate::search::space::Config;
-use crate::settings::Checkpointing;
+use crate::settings::{Checkpointing, Lora, LoraTargets};
 
 impl Question {
     /// The run in one line.
@@ -48,7 +48,7 @@ impl Question {
                 words.push(format!("gradient accumulation {}", run.accumulation));
             }
             if let Some(lora) = run.lora {
-                words.push(adapters(lora.rank, self.format));
+                words.push(adapters(lora, self.format));
             }
         }
         words.push(
@@ -73,9 +73,26 @@ impl Question {
 }
 
 /// Low-rank adapters on frozen weights: people call them QLoRA where those have 4 bits.
-fn adapters(rank: u64, base: Format) -> String {
-    let name = if base.bits() < 8.0 { "QLoRA" } else { "LoRA" };
-    format!("{name} r={rank} on {} weights", base.name())
+fn adapters(lora: Lora, base: Format) -> String {
+    let name = match (base.bits() < 8.0, lora.dora) {
+        (true, false) => "QLoRA",
+        (true, true) => "QDoRA",
+        (false, true) => "DoRA",
+        (false, false) => "LoRA",
+    };
+    let targets = match lora.targets {
+        LoraTargets::All => "all linear layers".to_owned(),
+        LoraTargets::QueryValue => "peft's usual layers".to_owned(),
+        LoraTargets::Only(names) => names.list().collect::<Vec<_>>().join("+"),
+    };
+    let saved = match (lora.save_head, lora.save_embedding) {
+        (false, false) => "",
+        (true, false) => ", the head trained too",
+        (false, true) => ", the embedding trained too",
+        (true, true) => ", embedding and head trained too",
+    };
+    let kept = if lora.narrow { "16-bit" } else { "fp32" };
+    format!("{name} r={} on {} weights: {kept} adapters on {targets}{saved}", lora.rank, base.name())
 }
 
 /// What is not nothing, largest first.
@@ -125,7 +142,7 @@ pub(super) fn describe(c: &Config, full: u64, half: u64, blocks: u64) -> String 
     });
     words.push(c.optimizer.name().to_owned());
     if let Some(lora) = c.lora {
-        words.push(adapters(lora.rank, c.format));
+        words.push(adapters(lora, c.format));
     }
     let away: Vec<&str> = [
         (c.offload.optimizer, "optimizer"),

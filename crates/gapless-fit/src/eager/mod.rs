@@ -11,10 +11,12 @@ pub mod sim;
 pub mod tensor;
 
 mod checkpoint;
+mod ledger;
 mod optimizer;
 pub(crate) mod replay;
 mod run;
 
+pub use ledger::Kernel;
 pub use log::{Kind, Layer, Log, Phase, Scope};
 pub use replay::{Figures, OUTSIDE_TORCH, PhaseFigures};
 pub(crate) use run::simulate_telling;

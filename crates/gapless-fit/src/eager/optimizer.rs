@@ -7,6 +7,9 @@ use super::tensor::{Param, Tensor};
 use crate::model::Dtype;
 use crate::settings::Optimizer;
 
+/// Elements from which bitsandbytes puts a state into paged memory, which torch's allocator does not see.
+const PAGED_FROM: u64 = 100_000;
+
 /// States of all parameters, by optimizer.
 #[derive(Debug, Default)]
 pub(crate) struct States {
@@ -39,7 +42,12 @@ impl Optimizer {
                 let update = all(sim, |_, _| true);
                 drop((root, update));
             }
-            Optimizer::AdamWFused | Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::AdamW8bit => {}
+            Optimizer::AdamWFused
+            | Optimizer::Sgd
+            | Optimizer::SgdMomentum
+            | Optimizer::AdamW8bit
+            | Optimizer::PagedAdamW
+            | Optimizer::PagedAdamW8bit => {}
             Optimizer::AdamWForLoop => {
                 for (n, dtype) in trained(sim) {
                     // The root of the second moment, the denominator, and their quotient.
@@ -81,7 +89,13 @@ impl Optimizer {
                     keep(n, dtype);
                     keep(n, dtype);
                 }
-                Optimizer::AdamW8bit => {
+                Optimizer::PagedAdamW | Optimizer::PagedAdamW8bit if n >= PAGED_FROM => {
+                    if self == Optimizer::PagedAdamW8bit {
+                        (0..2).for_each(|_| keep(n.div_ceil(256), Dtype::F32));
+                    }
+                }
+                Optimizer::PagedAdamW => (0..2).for_each(|_| keep(n, Dtype::F32)),
+                Optimizer::AdamW8bit | Optimizer::PagedAdamW8bit => {
                     if n < 4096 {
                         keep(n, Dtype::F32);
                         keep(n, Dtype::F32);

@@ -1,11 +1,14 @@
 //! A whole run: what is set, the steps one after the other, and what they left.
 
+use super::ledger::Ledger;
 use super::log::{Kind, Log, Phase};
 use super::sim::Sim;
 use super::tensor::Tensor;
 use crate::model::{Architecture, Attention, Dtype};
 use crate::models::{self, BuildError};
 use crate::settings::{Lora, Optimizer, Precision};
+use crate::stored::Stored;
+use std::sync::Arc;
 
 /// Training or serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -64,6 +67,10 @@ pub struct Run {
     /// Where it is not the model's own.
     pub attention: Option<Attention>,
     pub lora: Option<Lora>,
+    /// How the weights are stored, where they are not trained; in the run's own type where nothing is said.
+    pub stored: Option<Arc<Stored>>,
+    /// Bytes of a key-value cache beyond what the pass itself keeps.
+    pub more_cache: u64,
     /// Forward and backward passes before each step of the optimizer.
     pub accumulation: u64,
     pub steps: u32,
@@ -84,6 +91,8 @@ impl Default for Run {
             recomputed: Recomputed::None,
             attention: None,
             lora: None,
+            stored: None,
+            more_cache: 0,
             accumulation: 1,
             steps: 3,
             last_logits: false,
@@ -117,6 +126,8 @@ pub struct Steps {
     /// Events before the first that belongs to the model: libraries' workspaces.
     pub base: u32,
     pub parameters: u64,
+    /// Of those, what takes gradients.
+    pub trained: u64,
 }
 
 /// cuBLAS keeps 32 MiB for each thread that calls it on Hopper, cuBLASLt 1 MiB; and a flag somewhere.
@@ -145,12 +156,21 @@ pub(crate) fn simulate_telling(
         sim.log.borrow_mut().ops = Some(Vec::new());
     }
     sim.lora.set(run.lora);
+    let frozen = run.lora.is_some() || run.mode == Mode::Infer;
+    if frozen && (run.lora.is_some() || run.stored.is_some()) {
+        let (width, trains) = (run.precision.weights().bytes(), run.mode == Mode::Train);
+        let ledger = Ledger::new(architecture, run.lora, run.stored.as_deref(), width, trains);
+        *sim.ledger.borrow_mut() = Some(ledger);
+    }
     sim.begin("workspace");
     let workspaces: Vec<Tensor> =
         WORKSPACES.iter().map(|&n| sim.alloc_as(n, Dtype::U8, Kind::Workspace)).collect();
     let base = sim.log.borrow().events.len() as u32;
     let network = models::build(&sim, architecture, run)?;
+    debug_assert_eq!(sim.ledger.borrow().as_ref().map_or(0, Ledger::left), 0, "every layer was made");
     let parameters = sim.params.borrow().iter().map(|(p, _)| p.tensor.n).sum();
+    let takes = |p: &&(super::tensor::Param, Vec<u64>)| p.0.tensor.edge.is_some();
+    let trained = sim.params.borrow().iter().filter(takes).map(|(p, _)| p.tensor.n).sum();
     let end;
     match run.mode {
         Mode::Train => {
@@ -187,6 +207,8 @@ pub(crate) fn simulate_telling(
         }
         Mode::Infer => {
             sim.grad_enabled.set(false);
+            sim.begin("cache");
+            let beyond = sim.alloc_as(run.more_cache, Dtype::U8, Kind::KvCache);
             for step in 0..run.steps.min(2) {
                 sim.phase(Phase::Forward);
                 let batch = network.batch(&sim, run);
@@ -198,6 +220,7 @@ pub(crate) fn simulate_telling(
                 mark(step, Phase::Zero);
             }
             end = sim.log.borrow().events.len();
+            drop(beyond);
         }
     }
     drop(network);
@@ -205,5 +228,5 @@ pub(crate) fn simulate_telling(
     let mut log = sim.log.replace(Log::empty());
     // What is freed when the process ends is no part of the run.
     log.events.truncate(end);
-    Ok(Steps { log, base, parameters })
+    Ok(Steps { log, base, parameters, trained })
 }

@@ -5,6 +5,7 @@
 //! engine too: the gradients it was given, then what it saved, then what it gave on.
 
 use super::checkpoint::Frame;
+use super::ledger::{Kernel, Ledger};
 use super::log::{Kind, Layer, Log, Phase, PhaseMark, Scope};
 use super::tensor::{Edge, Param, SharedLog, Storage, Tensor};
 use crate::model::Dtype;
@@ -81,6 +82,9 @@ pub struct Sim {
     pub(crate) stopped: Cell<bool>,
     /// Adapters, with which everything else is frozen.
     pub(crate) lora: Cell<Option<Lora>>,
+    pub(crate) ledger: RefCell<Option<Ledger>>,
+    /// What lives as long as the model, and no code reads by name: scales, and the frozen one of two copies.
+    kept: RefCell<Vec<Tensor>>,
 }
 
 impl std::fmt::Debug for Sim {
@@ -125,6 +129,8 @@ impl Sim {
             recomputing: RefCell::default(),
             stopped: Cell::new(false),
             lora: Cell::new(None),
+            ledger: RefCell::default(),
+            kept: RefCell::default(),
         }
     }
 
@@ -162,10 +168,6 @@ impl Sim {
         self.log.borrow_mut().scope = scope;
     }
 
-    pub(crate) fn current_scope(&self) -> Scope {
-        self.log.borrow().scope
-    }
-
     /// The kind of layer that runs now; gives what ran before.
     pub fn layer(&self, layer: Layer) -> Layer {
         std::mem::replace(&mut self.log.borrow_mut().layer, layer)
@@ -195,18 +197,39 @@ impl Sim {
 
     /// A parameter of that shape: trainable, unless adapters are trained instead.
     pub fn param(&self, shape: &[u64], dtype: Dtype) -> Param {
-        self.param_as(shape, dtype, self.lora.get().is_none())
+        let trained = self.lora.get().is_none();
+        let Some(entry) = self.ledger.borrow_mut().as_mut().map(|ledger| ledger.next(shape)) else {
+            return self.param_as(shape, dtype, trained);
+        };
+        if entry.saved {
+            self.begin("frozen");
+            let frozen = self.alloc_as(shape.iter().product(), dtype, Kind::Weight);
+            self.kept.borrow_mut().push(frozen);
+            return self.param_as(shape, dtype, true);
+        }
+        let Some((first, rest)) = entry.pieces.split_first() else {
+            return Param { adapted: entry.adapted, ..self.param_as(shape, dtype, trained) };
+        };
+        self.begin("frozen");
+        let piece = |bytes: u64| self.alloc_as(bytes, Dtype::U8, Kind::Weight);
+        let tensor = Tensor { n: shape.iter().product(), dtype, ..piece(*first) };
+        self.kept.borrow_mut().extend(rest.iter().map(|bytes| piece(*bytes)));
+        Param { kernel: entry.kernel, adapted: entry.adapted, ..self.register(tensor, shape, false) }
     }
 
     /// A parameter that is trained or frozen.
     pub fn param_as(&self, shape: &[u64], dtype: Dtype, trained: bool) -> Param {
-        self.begin("parameter");
-        let mut tensor = self.alloc_as(shape.iter().product(), dtype, Kind::Weight);
+        self.begin(if trained { "parameter" } else { "frozen" });
+        let tensor = self.alloc_as(shape.iter().product(), dtype, Kind::Weight);
+        self.register(tensor, shape, trained)
+    }
+
+    fn register(&self, mut tensor: Tensor, shape: &[u64], trained: bool) -> Param {
         let mut leaves = self.leaves.borrow_mut();
         let id = leaves.len() as u32;
         leaves.push(Leaf::default());
         tensor.edge = trained.then_some(Edge::Leaf(id));
-        let param = Param { tensor, id };
+        let param = Param { tensor, id, kernel: Kernel::Plain, adapted: false };
         self.params.borrow_mut().push((param.clone(), shape.to_vec()));
         param
     }

@@ -3,6 +3,7 @@
 //! A storage's last owner going away is the free, as in PyTorch: so scopes of the Rust code stand for those of the
 //! Python code.
 
+use super::ledger::Kernel;
 use super::log::{Kind, Log};
 use crate::model::Dtype;
 use std::cell::RefCell;
@@ -105,4 +106,8 @@ impl Tensor {
 pub struct Param {
     pub tensor: Tensor,
     pub id: u32,
+    /// How products read it.
+    pub kernel: Kernel,
+    /// Whether it gets an adapter.
+    pub adapted: bool,
 }

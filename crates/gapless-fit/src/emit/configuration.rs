@@ -79,9 +79,7 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
             );
         }
     }
-    if config.lora.is_some() {
-        return cannot("adapters".to_owned(), "wrap the model with peft in build()");
-    }
+    adapters(recipe, target)?;
     if config.precision == Precision::AmpFp16 {
         return cannot(
             format!("precision {}", config.precision.name()),
@@ -149,6 +147,45 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
                 );
             }
         }
+    }
+    Ok(())
+}
+
+/// Adapters are peft's; formats of the frozen weights are bitsandbytes'.
+fn adapters(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
+    let config = &recipe.config;
+    let Some(lora) = config.lora else { return Ok(()) };
+    let cannot = |what: String, hint| Err(EmitError::Cannot { target: target.name(), what, hint });
+    if recipe.is_torchvision() {
+        return cannot(
+            "adapters on a network of torchvision".to_owned(),
+            "peft's default layers are those of transformers: give a model of transformers",
+        );
+    }
+    let base = config.format.name();
+    if !matches!(base, "16-bit" | "nf4" | "nf4-double" | "int8") {
+        return cannot(
+            format!("frozen weights in {base} from random ones"),
+            "only a checkpoint has them: nf4, nf4-double, int8 or 16-bit are made as the script loads",
+        );
+    }
+    let quantised = base != "16-bit";
+    let shards = config.sharding != Sharding::Ddp;
+    if quantised && (shards || config.offload.parameters) {
+        return cannot(
+            format!("{base} weights cut into shards"),
+            "bitsandbytes' tensors of bytes cannot be sharded: emit it for torch, with a copy on each GPU",
+        );
+    }
+    if shards
+        && !lora.narrow
+        && matches!(target, Target::Fsdp | Target::Accelerate)
+        && config.precision != Precision::Fp32
+    {
+        return cannot(
+            "fp32 adapters over 16-bit weights".to_owned(),
+            "fully_shard wants one type in a block: --lora r=16,dtype=bf16",
+        );
     }
     Ok(())
 }

@@ -63,6 +63,8 @@ pub struct Recipe {
     /// Folder or name to load weights from; random ones where there is none.
     pub weights: Option<String>,
     pub attention: Attention,
+    /// The layers that peft adapts where nothing is said.
+    pub usual_targets: &'static [&'static str],
     pub blocks: u64,
     pub config: Config,
     /// Blocks that run forward again in backward, and those of which only the attention core does.
@@ -109,6 +111,7 @@ impl Recipe {
             model,
             weights: None,
             attention: Attention::Sdpa,
+            usual_targets: &[],
             blocks: profile.blocks(),
             config: plan.config,
             recompute,

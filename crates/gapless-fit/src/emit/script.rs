@@ -3,7 +3,7 @@
 use super::{File, Recipe, Target};
 use crate::formulas::sharding::Sharding;
 use crate::model::Attention;
-use crate::settings::Precision;
+use crate::settings::{Lora, LoraTargets, Precision};
 use serde_json::{Value, json};
 
 const COMMON: &str = include_str!("templates/common.py");
@@ -68,6 +68,35 @@ fn title(recipe: &Recipe) -> String {
     )
 }
 
+/// As peft's LoraConfig takes them.
+fn adapters(recipe: &Recipe, lora: Lora) -> Value {
+    let targets = match lora.targets {
+        LoraTargets::All => json!("all-linear"),
+        LoraTargets::Only(names) => json!(names.list().collect::<Vec<_>>()),
+        LoraTargets::QueryValue => json!(recipe.usual_targets),
+    };
+    let mut save = Vec::new();
+    if lora.save_head {
+        save.push(if recipe.model["model_type"] == "gpt_neox" { "embed_out" } else { "lm_head" });
+    }
+    if lora.save_embedding {
+        save.push(match recipe.model["model_type"].as_str() {
+            Some("gpt2") => "wte",
+            Some("gpt_neox") => "embed_in",
+            _ => "embed_tokens",
+        });
+    }
+    json!({
+        "rank": lora.rank,
+        "targets": targets,
+        "narrow": lora.narrow,
+        "dora": lora.dora,
+        "dropout": if lora.dropout { 0.05 } else { 0.0 },
+        "save": save,
+        "base": recipe.config.format.name(),
+    })
+}
+
 fn plan(recipe: &Recipe, target: Target) -> Value {
     let config = &recipe.config;
     let half = if config.precision == Precision::Fp16 { "float16" } else { "bfloat16" };
@@ -105,6 +134,7 @@ fn plan(recipe: &Recipe, target: Target) -> Value {
         "sharded": matches!(config.sharding, Sharding::Zero3 | Sharding::Fsdp),
         "offload_parameters": config.offload.parameters,
         "offload_activations": config.offload.activations,
+        "lora": config.lora.map(|lora| adapters(recipe, lora)),
         "predicted_peak_allocated": recipe.predicted_peak_allocated,
         "steps": recipe.steps,
     })

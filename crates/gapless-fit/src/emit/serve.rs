@@ -22,7 +22,7 @@ pub fn vllm(recipe: &ServeRecipe) -> Result<File, EmitError> {
         Format::Fp8 => Some("fp8"),
         Format::Nf4 | Format::Nf4Double => Some("bitsandbytes"),
         // What is quantised already says so itself.
-        Format::Int4(_) | Format::Int8 | Format::Mxfp4 => None,
+        Format::Int4(_) | Format::Int8 | Format::Mxfp4 | Format::Nvfp4 | Format::Stored { .. } => None,
         Format::F32
         | Format::Q2K
         | Format::Q3K

@@ -1,6 +1,6 @@
 //! Bytes of weights, gradients, master copies and optimizer states, and what the optimizer's step needs on top.
 
-use super::Term;
+use super::{Term, Unit};
 use crate::settings::{Optimizer, Precision};
 
 impl Precision {
@@ -46,6 +46,9 @@ impl Optimizer {
             Optimizer::AmsGrad => 3.0 * state,
             // Two bytes, and two fp32 scales a block of 256.
             Optimizer::AdamW8bit => 2.0 + 8.0 / 256.0,
+            // What is paged is on the host, or on the card as long as there is room.
+            Optimizer::PagedAdamW => 0.0,
+            Optimizer::PagedAdamW8bit => 8.0 / 256.0,
             Optimizer::Sgd | Optimizer::Adafactor => 0.0,
             Optimizer::SgdMomentum
             | Optimizer::RmsProp
@@ -64,9 +67,12 @@ impl Optimizer {
             Optimizer::AdamW | Optimizer::AmsGrad | Optimizer::RmsProp | Optimizer::Adafactor => (state, 0.0),
             Optimizer::Adagrad => (2.0 * state, 0.0),
             Optimizer::AdamWForLoop => (0.0, 3.0 * state),
-            Optimizer::AdamWFused | Optimizer::AdamW8bit | Optimizer::Sgd | Optimizer::SgdMomentum => {
-                (0.0, 0.0)
-            }
+            Optimizer::AdamWFused
+            | Optimizer::AdamW8bit
+            | Optimizer::PagedAdamW
+            | Optimizer::PagedAdamW8bit
+            | Optimizer::Sgd
+            | Optimizer::SgdMomentum => (0.0, 0.0),
             Optimizer::Lion => (0.0, state),
             // Three fp32 copies of the largest matrix; in bf16 five of two bytes.
             Optimizer::Muon => (0.0, if state >= 4.0 { 12.0 } else { 10.0 }),
@@ -117,6 +123,19 @@ pub fn step_transient(parameters: u64, largest: u64, precision: Precision, optim
         &[("x", all), ("P", parameters as f64), ("y", one), ("P_largest", largest as f64)],
         "torch.optim, measured with live-storage tracking",
     )
+}
+
+/// What low-rank adapters have of parameters.
+#[must_use]
+pub fn adapters(trained: u64, rank: u64) -> Term {
+    Term::bytes(
+        "trained parameters",
+        trained as f64,
+        "A = r sum(inputs + outputs) over the adapted layers, and modules that are trained whole",
+        &[("r", rank as f64)],
+        "Hu et al. 2021 (LoRA); peft's LoraConfig",
+    )
+    .with_unit(Unit::Parameters)
 }
 
 /// Low-rank adapters on matrices of (inputs, outputs).

@@ -16,6 +16,12 @@ pub enum Format {
     /// AWQ and GPTQ with this group.
     Int4(u64),
     Mxfp4,
+    Nvfp4,
+    /// As the checkpoint has it: the method's name, and thousandths of a bit a value.
+    Stored {
+        name: &'static str,
+        bits: u32,
+    },
     Q2K,
     Q3K,
     Q4_0,
@@ -37,6 +43,8 @@ impl Format {
             Format::Nf4Double => "nf4-double",
             Format::Int4(_) => "int4",
             Format::Mxfp4 => "mxfp4",
+            Format::Nvfp4 => "nvfp4",
+            Format::Stored { name, .. } => name,
             Format::Q2K => "q2_k",
             Format::Q3K => "q3_k",
             Format::Q4_0 => "q4_0",
@@ -54,11 +62,12 @@ impl Format {
             Format::F32 => 32.0,
             Format::Half => 16.0,
             Format::Fp8 | Format::Int8 => 8.0,
-            Format::Nf4 | Format::Q4_0 | Format::Q4K => 4.5,
+            Format::Nf4 | Format::Nvfp4 | Format::Q4_0 | Format::Q4K => 4.5,
             // 4 bits, an 8-bit scale for 64 weights, an fp32 scale for 256 of those.
             Format::Nf4Double => 4.0 + 8.0 / 64.0 + 32.0 / (64.0 * 256.0),
             Format::Int4(group) => 4.0 + 20.0 / group.max(1) as f64,
             Format::Mxfp4 => 4.25,
+            Format::Stored { bits, .. } => f64::from(bits) / 1000.0,
             Format::Q2K => 2.625,
             Format::Q3K => 3.4375,
             Format::Q5K => 5.5,

@@ -46,9 +46,9 @@ pub(crate) fn build(sim: &Sim, e: &Encoder, run: &Run) -> Result<Rc<dyn Network>
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o| Linear::new(sim, i, o, true, dtype);
             Block {
-                q: linear(e.hidden, e.hidden).adapted(sim),
+                q: linear(e.hidden, e.hidden),
                 k: linear(e.hidden, e.hidden),
-                v: linear(e.hidden, e.hidden).adapted(sim),
+                v: linear(e.hidden, e.hidden),
                 out: linear(e.hidden, e.hidden),
                 out_norm: LayerNorm::new(sim, e.hidden, dtype),
                 up: linear(e.hidden, e.intermediate),

@@ -200,7 +200,7 @@ impl Deepseek {
         let logits = {
             let full = sim.to(x, Dtype::F32);
             let weight = sim.to(&router.tensor, Dtype::F32);
-            let weight = Param { tensor: weight, id: router.id };
+            let weight = Param { tensor: weight, ..router.clone() };
             sim.linear(&full, &weight, None, moe.experts)
         };
         let scores = sim.keeps_output("sigmoid", &logits);

@@ -54,9 +54,9 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             sim.scope(Scope::Block(at as u16));
             let linear = |i, o, bias| Linear::new(sim, i, o, bias, dtype);
             let norm = |width| RmsNorm::new(sim, width, dtype);
-            let q = linear(d.hidden, queries, d.qkv_bias).adapted(sim);
+            let q = linear(d.hidden, queries, d.qkv_bias);
             let k = linear(d.hidden, keys, d.qkv_bias);
-            let v = linear(d.hidden, keys, d.qkv_bias).adapted(sim);
+            let v = linear(d.hidden, keys, d.qkv_bias);
             let o = linear(queries, d.hidden, d.out_bias);
             let third = d.style == DecoderStyle::Gemma3;
             let head_norms = third.then(|| (norm(d.head_dim), norm(d.head_dim)));

@@ -2,7 +2,7 @@
 
 use super::causal::{Causal, through_blocks};
 use super::llama::head;
-use super::parts::{LayerNorm, Linear, activate, tokens, weight_dtype, within};
+use super::parts::{Adapter, LayerNorm, Linear, activate, tokens, weight_dtype, within};
 use super::{BuildError, Network};
 use crate::eager::ops::Heads;
 use crate::eager::tensor::Param;
@@ -16,16 +16,23 @@ struct Conv1d {
     weight: Param,
     bias: Param,
     outputs: u64,
+    adapter: Option<Box<Adapter>>,
 }
 
 impl Conv1d {
     fn new(sim: &Sim, inputs: u64, outputs: u64, run: &Run) -> Conv1d {
         let dtype = weight_dtype(run);
-        Conv1d { weight: sim.param(&[inputs, outputs], dtype), bias: sim.param(&[outputs], dtype), outputs }
+        let (weight, bias) = (sim.param(&[inputs, outputs], dtype), sim.param(&[outputs], dtype));
+        let adapter = Adapter::new(sim, &weight, outputs);
+        Conv1d { weight, bias, outputs, adapter }
     }
 
     fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
-        sim.conv1d(x, &self.weight, &self.bias, self.outputs)
+        let out = sim.conv1d(x, &self.weight, &self.bias, self.outputs);
+        match &self.adapter {
+            Some(adapter) => adapter.forward(sim, x, out, &self.weight, true),
+            None => out,
+        }
     }
 }
 

@@ -78,11 +78,11 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             let (o, qkv);
             if d.style == DecoderStyle::Phi3 {
                 o = linear(queries, d.hidden, d.out_bias);
-                qkv = Qkv::Fused(linear(d.hidden, queries + 2 * keys, d.qkv_bias).adapted(sim));
+                qkv = Qkv::Fused(linear(d.hidden, queries + 2 * keys, d.qkv_bias));
             } else {
-                let q = linear(d.hidden, queries, d.qkv_bias).adapted(sim);
+                let q = linear(d.hidden, queries, d.qkv_bias);
                 let k = linear(d.hidden, keys, d.qkv_bias);
-                let v = linear(d.hidden, keys, d.qkv_bias).adapted(sim);
+                let v = linear(d.hidden, keys, d.qkv_bias);
                 qkv = Qkv::Apart { q, k, v };
                 o = linear(queries, d.hidden, d.out_bias);
             }

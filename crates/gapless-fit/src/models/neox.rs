@@ -48,7 +48,7 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             Block {
                 input_norm: norm(),
                 post_norm: norm(),
-                qkv: linear(d.hidden, 3 * d.hidden, d.qkv_bias).adapted(sim),
+                qkv: linear(d.hidden, 3 * d.hidden, d.qkv_bias),
                 dense: linear(d.hidden, d.hidden, d.out_bias),
                 up: linear(d.hidden, d.intermediate, d.mlp_bias),
                 down: linear(d.intermediate, d.hidden, d.mlp_bias),

@@ -61,8 +61,8 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
             let linear = |i, o| Linear::new(sim, i, o, d.qkv_bias, dtype);
             Block {
                 k: linear(d.hidden, d.hidden),
-                v: linear(d.hidden, d.hidden).adapted(sim),
-                q: linear(d.hidden, d.hidden).adapted(sim),
+                v: linear(d.hidden, d.hidden),
+                q: linear(d.hidden, d.hidden),
                 out: linear(d.hidden, d.hidden),
                 attention_norm: LayerNorm::new(sim, d.hidden, dtype),
                 up: linear(d.hidden, d.intermediate),

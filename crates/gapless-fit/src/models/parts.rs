@@ -1,10 +1,118 @@
 //! What several families share.
 
 use crate::eager::tensor::Param;
-use crate::eager::{Kind, Layer, Mode, Run, Scope, Sim, Tensor};
+use crate::eager::{Kernel, Kind, Layer, Mode, Run, Scope, Sim, Tensor};
 use crate::model::{Activation, Dtype};
-use crate::settings::LoraTargets;
+use crate::settings::Lora;
 use std::rc::Rc;
+
+/// What follows a linear layer whose matrix is frozen, as PEFT's `Linear.forward` has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Adapter {
+    down: Param,
+    up: Param,
+    /// DoRA's learned norms.
+    magnitude: Option<Param>,
+    outputs: u64,
+    lora: Lora,
+}
+
+impl Adapter {
+    /// Of a layer whose weight gets one.
+    pub(crate) fn new(sim: &Sim, weight: &Param, outputs: u64) -> Option<Box<Adapter>> {
+        let lora = sim.lora.get().filter(|_| weight.adapted)?;
+        let inputs = weight.tensor.n / outputs;
+        let dtype = if lora.narrow { weight.tensor.dtype } else { Dtype::F32 };
+        let down = sim.param_as(&[lora.rank, inputs], dtype, true);
+        let up = sim.param_as(&[outputs, lora.rank], dtype, true);
+        let magnitude = lora.dora.then(|| sim.param_as(&[outputs], dtype, true));
+        Some(Box::new(Adapter { down, up, magnitude, outputs, lora }))
+    }
+
+    /// `result` is what the frozen layer gave for `x`.
+    pub(crate) fn forward(
+        &self,
+        sim: &Sim,
+        x: &Tensor,
+        result: Tensor,
+        weight: &Param,
+        bias: bool,
+    ) -> Tensor {
+        let before = result.dtype;
+        let four = matches!(weight.kernel, Kernel::Dequantise { .. });
+        // The classes for quantised layers copy the result first, and leave casts to autocast.
+        let result = if four { sim.contiguous(&result) } else { result };
+        let casts = !four || sim.amp.get().is_none();
+        let x = if casts { sim.to(x, self.down.tensor.dtype) } else { x.clone() };
+        let Some(magnitude) = &self.magnitude else {
+            let dropped = if self.lora.dropout { sim.dropout(&x, 0.05, true) } else { x };
+            let low = sim.linear(&dropped, &self.down, None, self.lora.rank);
+            drop(dropped);
+            let high = sim.linear(&low, &self.up, None, self.outputs);
+            drop(low);
+            let mut scaled = sim.scale(&high);
+            drop(high);
+            if four && casts {
+                scaled = sim.to(&scaled, before);
+            }
+            let sum = sim.add(&result, &scaled);
+            drop((scaled, result));
+            return sim.to(&sum, before);
+        };
+        let dora = self.dora(sim, &x, &result, weight, magnitude, bias);
+        let sum = sim.add(&result, &dora);
+        drop((dora, result));
+        sim.to(&sum, before)
+    }
+
+    /// The weight with its adapter is made whole in every pass, for its norm.
+    fn dora(
+        &self,
+        sim: &Sim,
+        x: &Tensor,
+        result: &Tensor,
+        weight: &Param,
+        magnitude: &Param,
+        bias: bool,
+    ) -> Tensor {
+        let (n, inputs) = (weight.tensor.n, weight.tensor.n / self.outputs);
+        let dtype = self.down.tensor.dtype;
+        let wanted = sim.grad_enabled.replace(false);
+        sim.begin("dora");
+        // What is saved for the gradient of this product lives as long as the product, which is never used for one.
+        let eye = sim.alloc(inputs * inputs, dtype);
+        let low = sim.alloc(inputs * self.lora.rank, dtype);
+        let product = sim.alloc(n, dtype);
+        let whole =
+            (weight.tensor.dtype != dtype || weight.kernel != Kernel::Plain).then(|| sim.alloc(n, dtype));
+        let norm = {
+            let scaled = sim.alloc(n, dtype);
+            let sum = sim.alloc(n, dtype);
+            drop(scaled);
+            let norm = sim.alloc(self.outputs, dtype);
+            drop(sum);
+            norm
+        };
+        sim.grad_enabled.set(wanted);
+        let scale = sim.scale(&magnitude.tensor);
+        let low_result = sim.linear(x, &self.down, None, self.lora.rank);
+        let high = sim.linear(&low_result, &self.up, None, self.outputs);
+        drop(low_result);
+        let base = if bias { sim.shift(result) } else { result.clone() };
+        let first = {
+            let less = sim.shift(&scale);
+            sim.mul(&less, &base)
+        };
+        let second = {
+            let product = sim.mul(&scale, &high);
+            drop(high);
+            sim.scale(&product)
+        };
+        let out = sim.add(&first, &second);
+        drop((first, second, base, eye, low, product, whole, norm));
+        out
+    }
+}
 
 /// A linear layer's parameters.
 #[derive(Clone, Debug)]
@@ -12,32 +120,15 @@ pub(crate) struct Linear {
     weight: Param,
     bias: Option<Param>,
     outputs: u64,
-    /// The two matrices of an adapter, and its rank.
-    adapter: Option<Box<(Param, Param, u64)>>,
+    adapter: Option<Box<Adapter>>,
 }
 
 impl Linear {
     pub(crate) fn new(sim: &Sim, inputs: u64, outputs: u64, bias: bool, dtype: Dtype) -> Linear {
         let weight = sim.param(&[outputs, inputs], dtype);
         let bias = bias.then(|| sim.param(&[outputs], dtype));
-        let linear = Linear { weight, bias, outputs, adapter: None };
-        let everywhere = sim.lora.get().is_some_and(|lora| lora.targets == LoraTargets::All);
-        if everywhere && matches!(sim.current_scope(), Scope::Block(_)) {
-            linear.adapted(sim)
-        } else {
-            linear
-        }
-    }
-
-    /// With an adapter, where adapters are trained: for queries and values.
-    pub(crate) fn adapted(mut self, sim: &Sim) -> Linear {
-        if let (Some(lora), None) = (sim.lora.get(), &self.adapter) {
-            let (inputs, dtype) = (self.weight.tensor.n / self.outputs, self.weight.tensor.dtype);
-            let down = sim.param_as(&[lora.rank, inputs], dtype, true);
-            let up = sim.param_as(&[self.outputs, lora.rank], dtype, true);
-            self.adapter = Some(Box::new((down, up, lora.rank)));
-        }
-        self
+        let adapter = Adapter::new(sim, &weight, outputs);
+        Linear { weight, bias, outputs, adapter }
     }
 
     /// With another layer's matrix.
@@ -47,13 +138,10 @@ impl Linear {
 
     pub(crate) fn forward(&self, sim: &Sim, x: &Tensor) -> Tensor {
         let out = sim.linear(x, &self.weight, self.bias.as_ref(), self.outputs);
-        let Some((down, up, rank)) = self.adapter.as_deref() else { return out };
-        let low = sim.linear(x, down, None, *rank);
-        let high = sim.linear(&low, up, None, self.outputs);
-        drop(low);
-        let scaled = sim.scale(&high);
-        drop(high);
-        sim.add(&out, &scaled)
+        match &self.adapter {
+            Some(adapter) => adapter.forward(sim, x, out, &self.weight, self.bias.is_some()),
+            None => out,
+        }
     }
 }
 

@@ -176,7 +176,7 @@ impl Vit {
             let cast = sim.for_product(x);
             let ordered = sim.contiguous(&cast);
             drop(cast);
-            let w = Param { tensor: w, id: weight.id };
+            let w = Param { tensor: w, ..weight.clone() };
             sim.linear(&ordered, &w, None, 3 * self.s.hidden)
         };
         let sum = sim.add(&product, &b);

@@ -6,10 +6,14 @@ use super::json::{Json, brief};
 use super::{config, safetensors, stem};
 use crate::model::{Architecture, Model, Weight};
 use crate::parameters;
+use crate::stored::Stored;
+use crate::weigh;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+/// What is said of a method that is not known, where headers are there.
+const HEADERS_TELL: &str = "the files say what their tensors take";
 const INDEX: &str = "model.safetensors.index.json";
 /// The index of the largest models is some megabytes.
 const LARGEST_INDEX: u64 = 256 << 20;
@@ -85,7 +89,48 @@ fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path)
     if let (Some(architecture), Some(list)) = (&architecture, &list) {
         compare(architecture, list, &mut notes);
     }
-    Ok(Model { name, architecture, weights: list, notes })
+    let mut stored = match config {
+        Some(path) => stored(path, list.is_some(), &mut notes)?,
+        None => None,
+    };
+    if let (Some(list), Some(architecture)) = (&list, &architecture) {
+        let bytes: u64 = list.iter().map(|weight| weight.bytes).sum();
+        let count = parameters::count(architecture).unwrap_or(0);
+        match &mut stored {
+            Some(own) => {
+                // Files may hold a head twice, or layers that no model loads.
+                let counted = own.bytes(architecture, weigh::width(architecture));
+                own.total = (counted.abs_diff(bytes) * 50 < bytes).then_some(bytes);
+            }
+            None if notes.iter().any(|note| note.contains(HEADERS_TELL)) => {
+                stored = Some(Stored::listed("as its files are", bytes, count));
+            }
+            None => {}
+        }
+    }
+    Ok(Model { name, architecture, weights: list, stored, notes })
+}
+
+/// How the weights are quantised: by the configuration, or by a file that AutoGPTQ or modelopt wrote beside it. A method
+/// that is not known is an error, unless there are `headers` that say what each tensor takes.
+fn stored(config: &Path, headers: bool, notes: &mut Vec<String>) -> Result<Option<Stored>, ReadError> {
+    let read = |path: &Path| text(path, config::LARGEST);
+    let found = config::stored(&read(config)?).named(&config.display().to_string());
+    let mut stored = match found {
+        Ok(stored) => stored,
+        Err(error) if headers => {
+            notes.push(format!("{}: {HEADERS_TELL}", error.problem));
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    for name in ["quantize_config.json", "quant_config.json", "hf_quant_config.json"] {
+        let beside = config.with_file_name(name);
+        if stored.is_none() && beside.is_file() {
+            stored = Some(config::stored_beside(&read(&beside)?).named(&beside.display().to_string())?);
+        }
+    }
+    Ok(stored)
 }
 
 /// A file that stores other numbers of elements than the architecture has is worth a word: a head stored twice, an

@@ -6,6 +6,7 @@ use super::gguf::{Gguf, Meta};
 use super::json::brief;
 use crate::model::{Activation, Architecture, Attention, Decoder, DecoderStyle, Mla, Model, Moe, Weight};
 use crate::parameters;
+use crate::stored::Stored;
 
 /// The model of a parsed file.
 pub(crate) fn model(name: String, gguf: Gguf) -> Result<Model, Fault> {
@@ -29,7 +30,12 @@ pub(crate) fn model(name: String, gguf: Gguf) -> Result<Model, Fault> {
         Some(Meta::Text(text)) if !text.is_empty() => brief(text),
         _ => name,
     };
-    Ok(Model { name, architecture, weights: Some(gguf.weights), notes })
+    let blocks = gguf.weights.iter().any(|weight| weight.dtype.is_none());
+    let stored = architecture.as_ref().filter(|_| blocks).and_then(|architecture| {
+        let bytes = gguf.weights.iter().map(|weight| weight.bytes).sum();
+        Some(Stored::listed("gguf", bytes, crate::parameters::count(architecture)?))
+    });
+    Ok(Model { name, architecture, weights: Some(gguf.weights), stored, notes })
 }
 
 fn fault<T>(key: &str, what: impl Into<String>) -> Result<T, Fault> {

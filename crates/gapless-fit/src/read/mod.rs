@@ -201,7 +201,8 @@ fn bounded(graph: &Graph) -> Result<(), Fault> {
 pub fn config(name: &str, text: &[u8]) -> Result<Model, ReadError> {
     let mut notes = Vec::new();
     let architecture = config::read(text, false, &mut notes).named(name)?;
-    Ok(Model { name: name.to_owned(), architecture, weights: None, notes })
+    let stored = config::stored(text).named(name)?;
+    Ok(Model { name: name.to_owned(), architecture, weights: None, stored, notes })
 }
 
 /// The bytes of a `.safetensors` file.
@@ -210,7 +211,13 @@ pub fn config(name: &str, text: &[u8]) -> Result<Model, ReadError> {
 /// The header is not one.
 pub fn safetensors(name: &str, bytes: &[u8]) -> Result<Model, ReadError> {
     let weights = safetensors::read(Cursor::new(bytes)).named(name)?;
-    Ok(Model { name: name.to_owned(), architecture: None, weights: Some(weights), notes: Vec::new() })
+    Ok(Model {
+        name: name.to_owned(),
+        architecture: None,
+        weights: Some(weights),
+        stored: None,
+        notes: Vec::new(),
+    })
 }
 
 /// The bytes of a `.gguf` file.

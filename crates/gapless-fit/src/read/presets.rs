@@ -3,6 +3,7 @@
 use super::config;
 use super::nearest::distance;
 use crate::model::Model;
+use crate::stored::Origin;
 
 const TABLE: &str = include_str!("presets.txt");
 
@@ -66,7 +67,11 @@ pub(crate) fn preset(text: &str) -> Option<Model> {
     if TEXT_ALONE.contains(&name.as_str()) {
         notes.push(format!("the text part of {name} alone: the part that it sees with is left out"));
     }
-    Some(Model { name, architecture: Some(architecture), weights: None, notes })
+    let mut stored = config::stored(keys.as_bytes()).ok().flatten();
+    if let Some(stored) = &mut stored {
+        stored.origin = Origin::Released;
+    }
+    Some(Model { name, architecture: Some(architecture), weights: None, stored, notes })
 }
 
 /// The known names that are nearest to one that is not: those that begin with it, then those with the fewest edits.

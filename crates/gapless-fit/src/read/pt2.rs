@@ -45,6 +45,7 @@ pub(crate) fn read<R: Read + Seek>(name: String, file: R) -> Result<Model, Fault
         name,
         architecture: Some(Architecture::Graph(Box::new(graph))),
         weights: Some(weights),
+        stored: None,
         notes,
     })
 }

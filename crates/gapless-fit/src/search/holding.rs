@@ -10,6 +10,7 @@ use super::space::{Config, Offload};
 use crate::checkpoint::chain::{Chain, Measured};
 use crate::formulas::deepspeed::{self, Reduced, Zero};
 use crate::formulas::sharding::{self, RankParameters, Sharding};
+use crate::settings::Precision;
 
 /// Bytes on a rank, before activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,9 +50,12 @@ impl Holding {
         let frozen = config.lora.is_some();
         let weight = if frozen { config.format.bits() / 8.0 } else { held.weight as f64 };
         let x = widths.activation as f64;
-        let gradient = widths.gradient as f64;
+        // Adapters over 16-bit weights are in 32 bits unless they were asked to be narrow.
+        let wide = config.lora.is_some_and(|lora| !lora.narrow);
+        let own = if wide { Precision::Fp32.bytes() } else { widths };
+        let (held, gradient) = if wide { (own, own.gradient as f64) } else { (held, widths.gradient as f64) };
         let (trained, trained_experts) = (stage.trained.dense, stage.trained.experts);
-        let adapters = if frozen { split(trained, 0, w, we) * widths.weight as f64 } else { 0.0 };
+        let adapters = if frozen { split(trained, 0, w, we) * own.weight as f64 } else { 0.0 };
         let unit = stage.unit as f64;
         let weights =
             if weights_away { 4.0 * unit * x } else { split(dense, experts, w, we) * weight + adapters };
@@ -60,8 +64,8 @@ impl Holding {
         let gradients =
             if leaves { all_gradients.min(2.0 * BUCKET as f64 * gradient) } else { all_gradients };
         let mine = split(trained, trained_experts, k, ke);
-        let per = held.master as f64 + config.optimizer.state_bytes(widths.state);
-        let (every, largest) = config.optimizer.transient(widths.state);
+        let per = held.master as f64 + config.optimizer.state_bytes(own.state);
+        let (every, largest) = config.optimizer.transient(own.state);
         // DeepSpeed's estimator: half as much again for buffers.
         let sent = if states_away { mine * (per + 2.0 * gradient) } else { 0.0 }
             + if weights_away { split(dense, experts, w, we) * weight } else { 0.0 };

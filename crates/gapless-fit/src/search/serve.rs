@@ -5,7 +5,7 @@
 //! reads the weights that are active and the whole cache once, and reduces twice a block over tensor-parallel ranks.
 
 use super::SearchError;
-use super::memory::Layout;
+use super::memory::{Layout, Stage};
 use super::profile::Profile;
 use super::space::{Config, Offload, divisors};
 use crate::formulas::engine::{self, Working};
@@ -15,6 +15,7 @@ use crate::formulas::weights::Format;
 use crate::hardware::Cluster;
 use crate::settings::{Checkpointing, Optimizer, Precision};
 use crate::simulated::RESERVE;
+use crate::weigh::Table;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +26,8 @@ pub struct Serving {
     /// Tokens of one forward at most: vLLM's `max_num_batched_tokens`.
     pub batched_tokens: u64,
     pub formats: Vec<Format>,
+    /// What the weights take in those of the formats whose tensors are known one by one.
+    pub weights: Vec<Weights>,
     /// Bytes of an element of the cache.
     pub cache_bytes: Vec<u64>,
     pub tensor: Vec<u64>,
@@ -45,6 +48,16 @@ pub struct Serving {
     pub activations_inside: bool,
     /// Memory for CUDA graphs, outside the share.
     pub graphs: u64,
+}
+
+/// A model's weights in a format.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    pub format: Format,
+    pub table: Table,
+    /// What the engine adds over all ranks, and on each rank within a pass.
+    pub held: u64,
+    pub working: u64,
 }
 
 /// A way to serve.
@@ -79,6 +92,12 @@ impl ServePlan {
         self.tokens / self.page.max(1)
     }
 
+    /// What a process takes of a GPU with a cache of so many tokens of each replica.
+    #[must_use]
+    pub fn needs(&self, tokens: u64) -> u64 {
+        self.weights + self.activations + self.overhead + self.graphs + self.cache_per_token * tokens
+    }
+
     /// What is left of a GPU of `memory` bytes once the engine runs, its graphs included.
     #[must_use]
     pub fn left(&self, memory: u64) -> u64 {
@@ -92,8 +111,10 @@ impl ServePlan {
 pub struct Served {
     pub plans: Vec<ServePlan>,
     pub examined: u64,
-    /// Of those that do not hold it, the one with the most tokens.
+    /// Of those that do not hold it, the one that needs least.
     pub nearest: Option<ServePlan>,
+    /// The least that any of them needs of a GPU, for what is asked.
+    pub least: Option<u64>,
 }
 
 /// Tokens of one page of vLLM's cache.
@@ -111,6 +132,7 @@ impl Serving {
             sequences,
             batched_tokens: 8192,
             formats: vec![Format::Half],
+            weights: Vec::new(),
             cache_bytes: vec![2],
             tensor: tensor.collect(),
             pipeline: gpus.iter().copied().filter(|&p| p <= profile.blocks()).collect(),
@@ -182,6 +204,7 @@ impl Serving {
         self.check(cluster)?;
         let mut plans = Vec::new();
         let mut nearest: Option<ServePlan> = None;
+        let mut least: Option<u64> = None;
         let mut examined = 0;
         for &format in &self.formats {
             for &cache_bytes in &self.cache_bytes {
@@ -196,9 +219,12 @@ impl Serving {
                                 self.plan(profile, cluster, format, cache_bytes, tensor, pipeline, expert);
                             let share = self.sequences.div_ceil(plan.replicas);
                             let asked = share * self.context.next_multiple_of(self.page);
+                            let held = (self.sequences * self.context).div_ceil(plan.replicas);
+                            let needs = plan.needs(held);
+                            least = Some(least.map_or(needs, |least| least.min(needs)));
                             if plan.tokens >= asked {
                                 plans.push(plan);
-                            } else if nearest.is_none_or(|near| plan.tokens > near.tokens) {
+                            } else if nearest.is_none_or(|near| needs < near.needs(held)) {
                                 nearest = Some(plan);
                             }
                         }
@@ -207,7 +233,7 @@ impl Serving {
             }
         }
         plans.sort_by(|a, b| a.seconds_per_token.total_cmp(&b.seconds_per_token));
-        Ok(Served { plans, examined, nearest })
+        Ok(Served { plans, examined, nearest, least })
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -242,6 +268,7 @@ impl Serving {
             sequence_parallel: false,
         };
         let layout = Layout::new(profile, cluster, &config);
+        let known = self.weights.iter().find(|weights| weights.format == format);
         let bits = if self.sparse { format.bits() / 2.0 + 1.0 } else { format.bits() };
         let t = tensor as f64;
         let kv = |kind: usize| {
@@ -258,14 +285,20 @@ impl Serving {
                 + if stage.is_last { profile.last.total() } else { 0 };
             let ends = (ends as f64 / t).min((stage.parameters.dense + stage.parameters.experts) as f64);
             let blocks = (stage.parameters.dense + stage.parameters.experts) as f64 - ends;
-            let weights = blocks * bits / 8.0 + ends * 2.0;
+            let weights = match known {
+                Some(known) => {
+                    rank(known, profile.tied, stage, &config) + known.held as f64 / (t * pipeline as f64)
+                }
+                None => blocks * bits / 8.0 + ends * 2.0,
+            };
             let cache: f64 = stage.counts.iter().enumerate().map(|(kind, &n)| n as f64 * kv(kind)).sum();
             worst = (worst.0.max(weights), worst.1.max(cache));
         }
         let (weights, cache) = worst;
         let activations =
             engine::activations(self.working, self.batched_tokens, self.sampled, profile.vocab, tensor).value
-                as f64;
+                as f64
+                + known.map_or(0.0, |weights| weights.working as f64 / t);
         let overhead = overhead::context(true).value
             + overhead::cublas_workspace(cluster.gpu.compute_capability).value
             + overhead::nccl(&[tensor, pipeline.min(2)], cluster.gpu.is_rocm()).value;
@@ -310,4 +343,24 @@ impl Serving {
             graphs: self.graphs,
         }
     }
+}
+
+/// Bytes of the weights of a stage on one rank.
+fn rank(weights: &Weights, tied: bool, stage: &Stage, config: &Config) -> f64 {
+    let (t, e, table) = (config.tensor, config.expert, &weights.table);
+    let blocks =
+        stage.counts.iter().zip(&table.kinds).map(|(count, kind)| *count as f64 * kind.on_rank(t, e));
+    let first = table.first.on_rank(t, e);
+    let mut all: f64 = blocks.sum();
+    if stage.rank == 0 {
+        all += first;
+    }
+    if stage.is_last {
+        all += table.last.on_rank(t, e);
+        // A tied head on another stage than the embedding has a copy of it.
+        if tied && config.pipeline > 1 {
+            all += first;
+        }
+    }
+    all
 }

@@ -2,7 +2,7 @@
 //! plans.
 
 use super::paint::{billions, seconds, words};
-use super::text::{alternative, no_layout, short_of, source};
+use super::text::{alternative, no_layout, rests_on, short_of, source};
 use crate::headline::{Bar, Headline, List, Part, Tile, Tone};
 use crate::text::plural;
 use gapless_fit::ask::{Answer, Estimate, Plans, Question};
@@ -76,8 +76,12 @@ fn figures(q: &Question, e: &Estimate) -> Vec<Tile> {
     let worst = if q.cluster.gpus() > 1 { ", on the worst GPU" } else { "" };
     let mut tiles = vec![
         Tile::new("Process total", e.process_total().to_string(), format!("{beside}{worst}")).strong(),
-        Tile::new("Peak allocated", e.peak_allocated.to_string(), format!("{bar}: {}", source(e.method)))
-            .strong(),
+        Tile::new(
+            "Peak allocated",
+            e.peak_allocated.to_string(),
+            format!("{bar}: {}{}", source(e.method), rests_on(q, e)),
+        )
+        .strong(),
         Tile::new("Peak reserved", e.peak_reserved.to_string(), "as PyTorch's allocator holds it"),
         Tile::new("Memory of the GPU", q.memory().to_string(), q.gpu_name.clone()),
         Tile::new("Parameters", billions(e.parameters), blocks),

@@ -194,7 +194,8 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
         let below = " ".repeat(if width() < 70 { 6 } else { visible(&lead) });
         paragraph(out, &lead, &below, &aside, DIM);
     };
-    row(out, "peak allocated", e.peak_allocated, format!("± {:.0} %: {}", e.error * 100.0, source(e.method)));
+    let bar = format!("± {:.0} %: {}{}", e.error * 100.0, source(e.method), rests_on(q, e));
+    row(out, "peak allocated", e.peak_allocated, bar);
     let ours =
         e.gapless_reserved.map_or_else(String::new, |bytes| format!("; Gapless' own would hold {bytes}"));
     let how = match (e.method, e.verdict) {
@@ -226,10 +227,19 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     }
 }
 
+/// What the error bar of a simulated run rests on, where it is not the usual.
+pub(super) fn rests_on(q: &Question, e: &Estimate) -> &'static str {
+    let Some(run) = e.simulated.as_ref().map(|simulated| &simulated.run) else { return "" };
+    match (run.lora.is_some(), run.stored.is_some() || q.stored.is_some()) {
+        (_, true) => "; kernels for stored weights follow their code, and were not measured",
+        (true, false) => "; 24 runs with adapters were measured",
+        (false, false) => "",
+    }
+}
+
 pub(super) fn source(method: Method) -> &'static str {
     match method {
         Method::Simulated => "simulated operator by operator",
-        Method::Adjusted => "simulated, with weights or cache counted in the asked format",
         Method::ClosedForms => "closed forms over simulated blocks",
     }
 }

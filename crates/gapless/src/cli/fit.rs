@@ -140,8 +140,8 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "The run")]
     pub(crate) attention: Option<AttentionArg>,
 
-    /// LoRA: train low-rank adapters on a frozen model: r=16, or r=16,targets=qv,base=nf4 (QLoRA) [default:
-    /// targets=all,base=bf16]
+    /// LoRA: train low-rank adapters on a frozen model: r=16; base=nf4 is QLoRA; targets=default or q_proj+v_proj;
+    /// dtype=bf16, dora, dropout=0.05, save=lm_head [default: targets=all,dtype=fp32, the base as it is stored]
     #[arg(long, value_name = "r=N,...", help_heading = "The run")]
     pub(crate) lora: Option<String>,
 
@@ -167,7 +167,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SHARE", help_heading = "The run")]
     pub(crate) utilization: Option<f64>,
 
-    /// Format of the weights, when serving
+    /// Format of the weights, when serving [default: the checkpoint's]
     #[arg(long, value_enum, value_name = "FORMAT", help_heading = "The run")]
     pub(crate) quantize: Option<QuantizeArg>,
 
@@ -257,8 +257,13 @@ pub(crate) enum OptimizerArg {
     #[value(alias = "adam")]
     Adamw,
     AdamwFused,
-    #[value(alias = "adamw-8bit", alias = "adam8bit", alias = "paged-adamw-8bit")]
+    #[value(alias = "adamw-8bit", alias = "adam8bit")]
     Adamw8bit,
+    /// bitsandbytes' AdamW whose large states the driver moves between card and host
+    #[value(alias = "paged-adamw-32bit")]
+    PagedAdamw,
+    #[value(alias = "paged-adamw-8bit")]
+    PagedAdamw8bit,
     Sgd,
     SgdMomentum,
     Adafactor,
@@ -287,10 +292,14 @@ pub(crate) enum AttentionArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QuantizeArg {
+    /// 16 bits, whatever the checkpoint has
+    None,
     Int8,
     Int4,
     Nf4,
     Fp8,
+    Mxfp4,
+    Nvfp4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

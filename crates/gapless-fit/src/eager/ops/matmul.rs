@@ -1,12 +1,17 @@
 //! Matrix products, plain and batched.
 
+use crate::eager::ledger::Kernel;
 use crate::eager::sim::Sim;
 use crate::eager::tensor::{Param, Tensor};
+use crate::model::Dtype;
 
 impl Sim {
     /// `nn.Linear`: from `inputs` to `outputs` features. Under autocast both sides are cast, from the last argument to
     /// the first.
     pub fn linear(&self, x: &Tensor, weight: &Param, bias: Option<&Param>, outputs: u64) -> Tensor {
+        if weight.kernel != Kernel::Plain {
+            return self.stored_product(&self.for_product(x), weight, outputs);
+        }
         let b = bias.map(|b| self.for_product(&b.tensor));
         let w = self.for_product(&weight.tensor);
         let x = self.for_product(x);
@@ -15,10 +20,63 @@ impl Sim {
 
     /// GPT-2's `Conv1D`: the same with the weight transposed, and the bias as first argument of the call.
     pub fn conv1d(&self, x: &Tensor, weight: &Param, bias: &Param, outputs: u64) -> Tensor {
+        if weight.kernel != Kernel::Plain {
+            return self.stored_product(&self.for_product(x), weight, outputs);
+        }
         let w = self.for_product(&weight.tensor);
         let x = self.for_product(x);
         let b = self.for_product(&bias.tensor);
         self.product(&x, &w, Some(&b), outputs)
+    }
+
+    /// A product with a frozen weight that is stored in another format: it is dequantised for as long as the product
+    /// takes, or a kernel reads it as it is.
+    fn stored_product(&self, x: &Tensor, weight: &Param, outputs: u64) -> Tensor {
+        let (w_n, kernel, dtype) = (weight.tensor.n, weight.kernel, x.dtype);
+        let (x_n, out_n) = (x.n, x.n / (w_n / outputs) * outputs);
+        let mut op = self.op("stored_mm", &[x]);
+        let whole = move |s: &Sim| {
+            let scales = match kernel {
+                Kernel::Dequantise { scales } if scales > 0 => Some(s.alloc(scales, Dtype::F32)),
+                _ => None,
+            };
+            let whole = s.alloc(w_n, dtype);
+            (whole, scales)
+        };
+        let out = match kernel {
+            Kernel::Int8 => {
+                // It is quantised in 16 bits.
+                let half = (dtype != Dtype::F16).then(|| self.alloc(x_n, Dtype::F16));
+                let (bytes, scales) =
+                    (self.alloc(x_n, Dtype::I8), self.alloc(x_n / (w_n / outputs), Dtype::F32));
+                drop(half);
+                let wide = self.alloc(out_n, Dtype::I32);
+                let out = self.alloc(out_n, dtype);
+                drop((wide, bytes, scales));
+                op.save(x);
+                out
+            }
+            Kernel::Direct { inputs } => {
+                let bytes = inputs.then(|| self.alloc(x_n, Dtype::F8));
+                let out = self.alloc(out_n, dtype);
+                drop(bytes);
+                out
+            }
+            Kernel::Dequantise { .. } | Kernel::Plain => {
+                let copy = whole(self);
+                let out = self.alloc(out_n, dtype);
+                drop(copy);
+                out
+            }
+        };
+        self.count(2 * x_n * outputs);
+        op.finish(out, move |s, _| {
+            s.begin("stored_mm");
+            let copy = whole(s);
+            let grad = s.alloc(x_n, dtype);
+            drop(copy);
+            vec![Some(grad)]
+        })
     }
 
     fn product(&self, x: &Tensor, w: &Tensor, b: Option<&Tensor>, outputs: u64) -> Tensor {

@@ -70,6 +70,12 @@ def adamw8bit(params, lr):
     return bitsandbytes.optim.AdamW8bit(params, lr=lr)
 
 
+def paged(name, params, lr):
+    import bitsandbytes
+
+    return getattr(bitsandbytes.optim, name)(params, lr=lr)
+
+
 def make_optimizer(model):
     params = [p for p in model.parameters() if p.requires_grad]
     lr = PLAN["learning_rate"]
@@ -80,6 +86,8 @@ def make_optimizer(model):
         "adamw-forloop": lambda: optim.AdamW(params, lr=lr, foreach=False),
         "amsgrad": lambda: optim.AdamW(params, lr=lr, amsgrad=True),
         "adamw8bit": lambda: adamw8bit(params, lr),
+        "paged-adamw": lambda: paged("PagedAdamW", params, lr),
+        "paged-adamw8bit": lambda: paged("PagedAdamW8bit", params, lr),
         "sgd": lambda: optim.SGD(params, lr=lr),
         "sgd-momentum": lambda: optim.SGD(params, lr=lr, momentum=0.9),
         "rmsprop": lambda: optim.RMSprop(params, lr=lr),

@@ -17,13 +17,57 @@ def build(device):
     if PLAN["weights"]:
         attention = PLAN["attention"]
         loaded = model_class().from_pretrained(PLAN["weights"], dtype=WEIGHT_TYPE, attn_implementation=attention)
-        return loaded.to(device)
+        return adapt(loaded.to(device))
     numbers = {key: value for key, value in CONFIG.items() if key not in ("model_type", "attn_implementation", "dtype", "torch_dtype")}
     config = AutoConfig.for_model(CONFIG["model_type"], **numbers)
     if CONFIG["model_type"] == "t5" and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id or 0
     with torch.device(device):
-        return model_class().from_config(config, dtype=WEIGHT_TYPE, attn_implementation=PLAN["attention"])
+        return adapt(model_class().from_config(config, dtype=WEIGHT_TYPE, attn_implementation=PLAN["attention"]))
+
+
+def adapt(model):
+    """Freezes the model in the plan's format and adds the plan's adapters; without any, the model as it is."""
+    lora = PLAN.get("lora")
+    if not lora:
+        return model
+    import peft
+
+    if lora["base"] != "16-bit":
+        quantise(model, lora["base"])
+    wanted = peft.LoraConfig(
+        r=lora["rank"],
+        lora_alpha=2 * lora["rank"],
+        lora_dropout=lora["dropout"],
+        target_modules=lora["targets"],
+        use_dora=lora["dora"],
+        modules_to_save=lora["save"] or None,
+    )
+    return peft.get_peft_model(model, wanted, autocast_adapter_dtype=not lora["narrow"])
+
+
+def quantise(model, base):
+    """bitsandbytes' layers in place of the linear ones, but of the head: what transformers does as it loads."""
+    import bitsandbytes
+
+    head = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if not isinstance(child, torch.nn.Linear) or child is head:
+                continue
+            inputs, outputs, bias, weight = child.in_features, child.out_features, child.bias is not None, child.weight.data
+            with torch.device("meta"):
+                if base == "int8":
+                    layer = bitsandbytes.nn.Linear8bitLt(inputs, outputs, bias, has_fp16_weights=False, threshold=6.0)
+                else:
+                    layer = bitsandbytes.nn.Linear4bit(inputs, outputs, bias, WEIGHT_TYPE, compress_statistics=base == "nf4-double", quant_type="nf4")
+            if base == "int8":
+                layer.weight = bitsandbytes.nn.Int8Params(weight.cpu(), requires_grad=False, has_fp16_weights=False)
+            else:
+                twice = base == "nf4-double"
+                layer.weight = bitsandbytes.nn.Params4bit(weight.cpu(), requires_grad=False, compress_statistics=twice, quant_type="nf4", module=layer)
+            layer.bias = child.bias
+            setattr(parent, name, layer.to(weight.device))
 
 
 def blocks_of(model):

@@ -94,7 +94,7 @@ pub(crate) fn style(model_type: &str) -> Option<DecoderStyle> {
         "gemma3_text" => DecoderStyle::Gemma3,
         "phi3" => DecoderStyle::Phi3,
         "deepseek_v2" => DecoderStyle::DeepseekV2,
-        "deepseek_v3" => DecoderStyle::DeepseekV3,
+        "deepseek_v3" | "kimi_k2" => DecoderStyle::DeepseekV3,
         _ => return None,
     })
 }

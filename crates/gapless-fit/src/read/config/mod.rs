@@ -6,6 +6,7 @@ mod counted;
 mod decoder;
 mod encoder;
 mod inverted;
+mod quantized;
 mod vision;
 
 use super::error::{Fault, unsupported};
@@ -14,6 +15,7 @@ use super::json::{Json, brief};
 use super::nearest::distance;
 use crate::model::{Architecture, Attention, DecoderStyle, Dtype};
 use crate::parameters;
+use crate::stored::Stored;
 
 pub(crate) type Outcome<T> = Result<T, Fault>;
 
@@ -160,15 +162,19 @@ fn not_text_alone(
     )
 }
 
-/// What the configuration says beside the architecture that changes what is stored or which head runs.
+/// How the weights are stored that the text of a `config.json` describes; `None` where they are as the architecture
+/// has them.
+pub(crate) fn stored(text: &[u8]) -> Outcome<Option<Stored>> {
+    quantized::read(Fields(&Json::parse(text, VALUES)?))
+}
+
+/// The same for a file that a tool wrote beside the configuration.
+pub(crate) fn stored_beside(text: &[u8]) -> Outcome<Stored> {
+    quantized::beside(&Json::parse(text, VALUES)?)
+}
+
+/// What the configuration says beside the architecture that changes which head runs.
 fn remarks(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<()> {
-    if let Some(quantized) = fields.get("quantization_config").filter(|value| value.object().is_some()) {
-        let method = quantized.get("quant_method").and_then(Json::text).unwrap_or("unnamed");
-        notes.push(format!(
-            "the checkpoint is quantised ({}): parameters are counted as before it",
-            brief(method)
-        ));
-    }
     let first = fields.get("architectures").and_then(Json::list).and_then(|list| list.first()?.text());
     let heads =
         ["ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification"];
@@ -239,6 +245,7 @@ const FOLLOWED: &[&str] = &[
     "gemma3_text",
     "gpt2",
     "gpt_neox",
+    "kimi_k2",
     "llama",
     "mistral",
     "mixtral",

@@ -28,7 +28,7 @@ pub(crate) fn read<R: Read + Seek>(name: String, file: R, batch: Option<u64>) ->
         Weight { name: tensor.name.clone(), shape: tensor.shape.clone(), dtype: Some(tensor.dtype), bytes }
     });
     let weights = Some(weights.collect());
-    Ok(Model { name, architecture: Some(Architecture::Graph(Box::new(graph))), weights, notes })
+    Ok(Model { name, architecture: Some(Architecture::Graph(Box::new(graph))), weights, stored: None, notes })
 }
 
 /// Our word for an element type; unsigned ones have the size of their signed twins.

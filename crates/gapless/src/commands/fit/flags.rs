@@ -13,7 +13,7 @@ use gapless_fit::formulas::sharding::Sharding;
 use gapless_fit::formulas::weights::Format;
 use gapless_fit::model::Attention;
 use gapless_fit::search::space::Offload;
-use gapless_fit::settings::{Checkpointing, Engine, Lora, LoraTargets, Optimizer, Precision};
+use gapless_fit::settings::{Checkpointing, Engine, Lora, LoraTargets, Names, Optimizer, Precision};
 
 pub(in crate::commands) fn asked(settings: &Settings) -> Result<Asked> {
     let parse =
@@ -71,21 +71,23 @@ pub(super) fn emit(target: EmitTarget) -> Emit {
 fn adapters(text: &str) -> Result<Adapters> {
     let wrong =
         |what: String| anyhow::Error::from(Failure::new(what, "as in --lora r=16 or --lora r=16,base=nf4"));
-    let (mut rank, mut base, mut targets) = (None, Format::Half, LoraTargets::All);
+    let (mut lora, mut base, mut named) = (Lora::all(0), Format::Half, false);
     for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (key, value) = part.split_once('=').unwrap_or(("r", part));
-        match key.trim() {
+        let bare = matches!(part.trim(), "dora" | "rslora");
+        let (key, value) = part.split_once('=').unwrap_or(if bare { (part, "true") } else { ("r", part) });
+        let (key, value) = (key.trim(), value.trim());
+        match key {
             "r" | "rank" => {
-                let number: u64 = value.trim().parse().map_err(|_| {
+                let number: u64 = value.parse().map_err(|_| {
                     wrong(format!("--lora {text}: invalid rank {value:?}: use a whole number, such as 16"))
                 })?;
                 if number == 0 || number > 1 << 16 {
                     return Err(wrong(format!("--lora {text}: a rank is from 1 to 65536")));
                 }
-                rank = Some(number);
+                (lora.rank, named) = (number, true);
             }
             "base" => {
-                base = match value.trim() {
+                base = match value {
                     "bf16" | "fp16" | "16-bit" => Format::Half,
                     "nf4" | "4bit" | "4-bit" => Format::Nf4,
                     "nf4-double" => Format::Nf4Double,
@@ -100,19 +102,66 @@ fn adapters(text: &str) -> Result<Adapters> {
                 };
             }
             "targets" => {
-                targets = match value.trim() {
-                    "all" => LoraTargets::All,
-                    "qv" => LoraTargets::QueryValue,
+                lora.targets = match value {
+                    "all" | "all-linear" => LoraTargets::All,
+                    "qv" | "default" => LoraTargets::QueryValue,
+                    list => LoraTargets::Only(names(list).map_err(|other| {
+                        wrong(format!(
+                            "--lora {text}: targets are all, default, or names such as q_proj+v_proj, not {other:?}"
+                        ))
+                    })?),
+                };
+            }
+            "dtype" => {
+                lora.narrow = match value {
+                    "fp32" | "float32" => false,
+                    "bf16" | "fp16" | "16-bit" | "bfloat16" => true,
                     other => {
-                        return Err(wrong(format!("--lora {text}: targets are all or qv, not {other:?}")));
+                        return Err(wrong(format!("--lora {text}: dtype is fp32 or bf16, not {other:?}")));
                     }
                 };
             }
+            "dora" | "rslora" if matches!(value, "true" | "false") => {
+                if key == "dora" {
+                    lora.dora = value == "true";
+                }
+            }
+            "dropout" => {
+                let share: f64 = value.parse().unwrap_or(-1.0);
+                if !(0.0..1.0).contains(&share) {
+                    return Err(wrong(format!("--lora {text}: dropout is a share from 0 to below 1")));
+                }
+                lora.dropout = share > 0.0;
+            }
+            "save" => {
+                for module in value.split('+') {
+                    match module {
+                        "lm_head" | "embed_out" => lora.save_head = true,
+                        "embed_tokens" | "wte" | "embed_in" => lora.save_embedding = true,
+                        other => {
+                            return Err(wrong(format!(
+                                "--lora {text}: save takes lm_head and embed_tokens, not {other:?}"
+                            )));
+                        }
+                    }
+                }
+            }
+            // They scale what is there.
+            "alpha" | "lora_alpha" if value.parse::<f64>().is_ok() => {}
             other => return Err(wrong(format!("--lora {text}: {other:?} is not known"))),
         }
     }
-    let rank = rank.ok_or_else(|| wrong(format!("--lora {text} names no rank")))?;
-    Ok(Adapters { lora: Lora { rank, targets }, base })
+    if !named {
+        return Err(wrong(format!("--lora {text} names no rank")));
+    }
+    Ok(Adapters { lora, base })
+}
+
+/// Names of linear layers, with plus signs between them.
+fn names(list: &str) -> std::result::Result<Names, String> {
+    list.split('+').try_fold(Names::default(), |all, name| {
+        Names::of(name.trim()).map(|one| all.with(one)).ok_or_else(|| name.trim().to_owned())
+    })
 }
 
 /// What a flag's weights are kept in; fp8 is a format of served weights around products in bf16.
@@ -133,6 +182,8 @@ fn optimizer(optimizer: OptimizerArg) -> Optimizer {
         OptimizerArg::Adamw => Optimizer::AdamW,
         OptimizerArg::AdamwFused => Optimizer::AdamWFused,
         OptimizerArg::Adamw8bit => Optimizer::AdamW8bit,
+        OptimizerArg::PagedAdamw => Optimizer::PagedAdamW,
+        OptimizerArg::PagedAdamw8bit => Optimizer::PagedAdamW8bit,
         OptimizerArg::Sgd => Optimizer::Sgd,
         OptimizerArg::SgdMomentum => Optimizer::SgdMomentum,
         OptimizerArg::Adafactor => Optimizer::Adafactor,
@@ -180,6 +231,9 @@ fn engine(engine: EngineArg) -> Engine {
 
 fn quantize(format: QuantizeArg) -> Format {
     match format {
+        QuantizeArg::None => Format::Half,
+        QuantizeArg::Mxfp4 => Format::Mxfp4,
+        QuantizeArg::Nvfp4 => Format::Nvfp4,
         QuantizeArg::Int8 => Format::Int8,
         QuantizeArg::Int4 => Format::Int4(policy::INT4_GROUP),
         QuantizeArg::Nf4 => Format::Nf4,
@@ -196,6 +250,12 @@ mod tests {
         let of = |text| adapters(text).map(|a| (a.lora.rank, a.lora.targets, a.base)).ok();
         assert_eq!(of("16"), Some((16, LoraTargets::All, Format::Half)));
         assert_eq!(of("r=8,targets=qv,base=nf4"), Some((8, LoraTargets::QueryValue, Format::Nf4)));
+        let whole = |text| adapters(text).map(|a| a.lora).expect(text);
+        let said = Lora { narrow: true, dora: true, dropout: true, save_head: true, ..Lora::all(8) };
+        assert_eq!(whole("r=8,dtype=bf16,dora,dropout=0.1,save=lm_head,alpha=16"), said);
+        let LoraTargets::Only(names) = whole("r=8,targets=q_proj+down_proj").targets else { panic!("names") };
+        assert!(names.has("q_proj") && names.has("down_proj") && !names.has("k_proj"));
+        assert_eq!([of("r=4,targets=nothing"), of("r=4,dropout=2"), of("r=4,save=norm")], [None; 3]);
         assert_eq!([of("base=nf4"), of("r=0"), of("r=65537"), of("r=4,base=fp7"), of("x=1")], [None; 5]);
     }
 }

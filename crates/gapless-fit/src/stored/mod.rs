@@ -1,0 +1,73 @@
+//! How the weights of a quantised checkpoint lie in its files: which module has which layout. `weigh` has what that
+//! makes of a model's parameters.
+
+pub mod layout;
+pub mod pattern;
+
+pub use layout::{Layout, Piece, ScaleType, Scales};
+pub use pattern::Pattern;
+
+/// Where a format comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The configuration beside the weights.
+    Checkpoint,
+    /// A built-in name, whose files were published in it.
+    Released,
+    /// What the user asked for.
+    Asked,
+}
+
+/// Modules, and their layout; `None` where they keep the model's own type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub modules: Pattern,
+    pub layout: Option<Layout>,
+}
+
+/// A format of weights, module by module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The method, as `quantization_config` names it.
+    pub method: &'static str,
+    /// Method, bits and groups, as people say it.
+    pub words: String,
+    /// The first that matches counts.
+    pub rules: Vec<Rule>,
+    /// What no rule names: linear layers of blocks, experts, and the head.
+    pub linears: Option<Layout>,
+    pub experts: Option<Layout>,
+    pub head: Option<Layout>,
+    pub origin: Origin,
+    /// Bytes of all of it, where the headers of its files say so.
+    pub total: Option<u64>,
+}
+
+impl Stored {
+    /// Files whose tensors have types that only their headers tell: so many bytes for so many elements.
+    #[must_use]
+    pub fn listed(method: &'static str, bytes: u64, elements: u64) -> Stored {
+        let thousandths = (u128::from(bytes) * 8000 / u128::from(elements.max(1))) as u64;
+        let layout = Some(Layout::Bits { thousandths });
+        let embeddings = ["embed_tokens", "wte", "embed_in", "word_embeddings"];
+        let rule = |name: &str| Rule { modules: Pattern::Name(name.to_owned()), layout };
+        Stored {
+            method,
+            words: format!("{method}, {:.2} bits a weight in the mean", thousandths as f64 / 1000.0),
+            rules: embeddings.map(rule).to_vec(),
+            linears: layout,
+            experts: layout,
+            head: layout,
+            origin: Origin::Checkpoint,
+            total: Some(bytes),
+        }
+    }
+
+    /// Bits of the smallest layout: what people call 4-bit weights has some in four.
+    #[must_use]
+    pub fn bits(&self) -> f64 {
+        let layouts = [self.linears, self.experts, self.head].into_iter().flatten();
+        let ruled = self.rules.iter().filter_map(|rule| rule.layout);
+        layouts.chain(ruled).map(Layout::bits).fold(16.0, f64::min)
+    }
+}
