@@ -6,6 +6,8 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable
 
+# As many show the peak of a training step, if all batches are alike.
+STEPS = 3
 PRECISIONS = ("fp32", "bf16", "fp16", "amp-bf16", "amp-fp16")
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "amp-bf16": "float32", "amp-fp16": "float32"}
 
