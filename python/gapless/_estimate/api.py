@@ -9,12 +9,14 @@ import os
 import pickle
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
 from . import process, ship
 from .answer import Estimate
+from .assumed import parse
 from .cards import Card, card, environment
 from .steps import PRECISIONS
 
@@ -30,8 +32,9 @@ def estimate(
     optimizer: Optional[Callable[..., Any]] = None,
     precision: str = "amp-bf16",
     train: bool = True,
-    steps: int = 3,
+    steps: Optional[int] = None,
     device: str = "h200",
+    assume: Sequence[str] = (),
 ) -> Estimate:
     """The memory that steps of a model take on a card.
 
@@ -42,18 +45,20 @@ def estimate(
     optimizer: optimizer(parameters); AdamW without it. Not used with train=False, which runs the model in evaluation
         mode and without gradients.
     precision: fp32, bf16, fp16, or amp-bf16 and amp-fp16 (float32 weights under torch.autocast).
+    steps: so many; without a number three, or more while batches take different amounts of memory.
+    assume: FILE:LINE=VALUE, what the program reads there of a value that is not known.
     device: a card by name; an unknown one gets the list of those that are.
     """
     if precision not in PRECISIONS:
         raise GaplessError(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
-    if not isinstance(steps, int) or steps < 1:
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise GaplessError(f"steps is {steps!r}: use a whole number from 1 on (3 shows the peak of a training step)")
     for name, value in (("batch", batch), ("loss", loss), ("optimizer", optimizer)):
         if not callable(value) and not (value is None and name != "batch"):
             raise GaplessError(f"{name} is {type(value).__name__}: pass a function, as in batch=lambda device, dtype: torch.randn(8, 3, device=device)")
     kind = card(device)
     payload = ship.dumps({"model": model, "batch": batch, "loss": loss, "optimizer": optimizer})
-    job = {"kind": "call", "payload": payload, "precision": precision, "train": bool(train), "steps": steps}
+    job = {"kind": "call", "payload": payload, "precision": precision, "train": bool(train), "steps": steps, "assume": [parse(text) for text in assume]}
     return run(job, kind)
 
 

@@ -29,7 +29,8 @@ _UNMEASURED_CARD = (0.03, 0.10)
 
 def at_least(found: "dict[str, Any]") -> bool:
     """Whether the figures are what was seen, and more may come: the program was stopped while its steps differed."""
-    return bool(found.get("stopped") and found.get("varies") and not found.get("settled"))
+    stopped = found.get("stopped")
+    return not found.get("settled") and (stopped == "time" or bool(stopped and found["varies"]))
 
 
 def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":

@@ -67,7 +67,7 @@ def even_choice(name: str, args: Any, kwargs: Any, outputs: "list[Tensor]") -> O
         return None
     if name == "bincount":
         # As many of each, so that they add up.
-        return (torch.arange(last.numel()) < source.numel() % last.numel()).to(torch.int64) + source.numel() // last.numel()
+        return (torch.arange(last.numel(), device="cpu") < source.numel() % last.numel()).to(torch.int64) + source.numel() // last.numel()
     if name in PAIRS and len(outputs) < 2:
         return None
     # Positions of `dim`: the second word, after `k` the third; sorts and draws are along the last.
@@ -79,7 +79,7 @@ def even_choice(name: str, args: Any, kwargs: Any, outputs: "list[Tensor]") -> O
     else:
         choices = source.shape[-1 if dimension is None else dimension] if source.dim() else 1
     # From the middle on: the first and last words of a vocabulary end a text.
-    return ((torch.arange(last.numel()) + choices // 2) % max(choices, 1)).reshape(last.shape)
+    return ((torch.arange(last.numel(), device="cpu") + choices // 2) % max(choices, 1)).reshape(last.shape)
 
 
 def size_hangs_on_values(name: str, args: Any, kwargs: Any) -> bool:

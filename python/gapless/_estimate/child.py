@@ -21,7 +21,7 @@ from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
 from . import modes, programs, steps, told
-from .pace import Enough, Pace
+from .pace import SECONDS, Enough, Pace
 from .process import State
 
 _ENTRIES = 2_000_000
@@ -64,6 +64,11 @@ def _meet() -> None:
         time.sleep(0.05)
 
 
+def _compiles(begins: bool, pace: Pace, state: State) -> None:
+    pace.compiles(begins)
+    state.say("torch.compile is compiling" if begins else "running the program, after torch.compile")
+
+
 def _own_line(error: BaseException, job: "dict[str, Any]") -> Optional[str]:
     """The last line of the program itself on the way to an error: in its script, or in a file beside it."""
     if job["kind"] != "script":
@@ -83,7 +88,8 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
 
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
     modes.see_through(torch)
-    modes.compile_without(torch, state.say)
+    pace = Pace(job["steps"], job.get("seconds", SECONDS), alarms=job["kind"] == "script")
+    modes.compile_without(torch, lambda begins: _compiles(begins, pace, state))
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=_ENTRIES, stacks="python", context="alloc")
     programs.keep_recording(torch.cuda.memory)
@@ -99,14 +105,16 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
     before = programs.settings()
     assumed: list[str] = []
     recipe = 0
-    pace: dict[str, Any] = {}
+    paced: dict[str, Any] = {}
     with values:
         if job["kind"] == "call":
-            _call(job, torch, phases)
+            _call(job, torch, phases, pace)
+            paced = {**(pace.json if pace.varies else {}), "steps": len(pace.steps)}
         elif job["kind"] == "configuration":
             assumed, recipe = _configuration(job, torch, phases, notes)
         else:
-            pace = _script(job, marks, phases).json
+            _script(job, marks, phases, pace)
+            paced = pace.json
     state.say("adding up")
     values.look()
     torch.cuda.synchronize()
@@ -133,8 +141,8 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
         "settings": {name: value for name, value in programs.settings().items() if value != before[name]},
         **({"recipe": recipe} if job["kind"] == "configuration" else {}),
         "steps": max(marks.optimizers.values(), default=0) if job["kind"] == "script" else job["steps"],
+        **paced,
         "calls": marks.calls,
-        **pace,
         "out_of_memory_caught": torch.cuda.memory_stats()["num_ooms"],
         "torch": torch.__version__,
         "host_memory": host,
@@ -154,6 +162,7 @@ class Phases:
         self._allocated = self._reserved = 0
         # Peaks since the program set them back itself, without the present phase: what it finds when it asks.
         self.own: dict[str, int] = {}
+        self._last: dict[str, int] = {}
 
     def begin(self) -> None:
         """From here on peaks count."""
@@ -182,11 +191,16 @@ class Phases:
         self.peak_allocated, self.peak_reserved = max(self.peak_allocated, allocated), max(self.peak_reserved, reserved)
         self.list.append({"name": name, "step": step, "peak_allocated": allocated, "allocated": stats["allocated_bytes.all.current"], "reserved": reserved})
         self._reset()
+        self._last = dict(stats)
         self._say(f"{sum(phase['name'] == name for phase in self.list)} x {name}" if name != "step" else f"step {step} is done")
-        return dict(stats)
+        return self._last
+
+    def of_step(self, step: int) -> "tuple[dict[str, int], int]":
+        """torch's statistics after a step, and its peak."""
+        return self._last, max(phase["peak_allocated"] for phase in self.list if phase["step"] == step)
 
 
-def _call(job: "dict[str, Any]", torch: Any, phases: Phases) -> None:
+def _call(job: "dict[str, Any]", torch: Any, phases: Phases, pace: Pace) -> None:
     from . import ship
 
     work = ship.loads(job["payload"])
@@ -202,10 +216,11 @@ def _call(job: "dict[str, Any]", torch: Any, phases: Phases) -> None:
     phases.end("model")
     phases.begin()
     batch, loss = work["batch"], work["loss"] or _plain_loss
+    numbers = pace.numbers(phases.of_step)
     if job["train"]:
-        steps.train(model, batch, loss, work["optimizer"] or torch.optim.AdamW, job["steps"], precision, phases.end)
+        steps.train(model, batch, loss, work["optimizer"] or torch.optim.AdamW, numbers, precision, phases.end)
     else:
-        steps.infer(model, batch, loss, job["steps"], precision, phases.end)
+        steps.infer(model, batch, loss, numbers, precision, phases.end)
 
 
 def _configuration(job: "dict[str, Any]", torch: Any, phases: Phases, notes: Any) -> "tuple[list[str], int]":
@@ -254,9 +269,7 @@ def _plain_loss(model: Any, batch: Any) -> Any:
     return first.float().sum()
 
 
-def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> Pace:
-    pace = Pace(job["steps"], job.get("seconds"))
-
+def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> None:
     def after_step() -> None:
         pace.stepped(phases.end("step", max(marks.optimizers.values())), phases.list[-1]["peak_allocated"])
 
@@ -277,7 +290,6 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> Pace:
     finally:
         pace.end()
         marks.before_step = marks.after_step = marks.called = None
-    return pace
 
 
 def _notes() -> "list[dict[str, Any]]":

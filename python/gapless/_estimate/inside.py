@@ -13,11 +13,9 @@ _OWN = {"aten", "prim", "prims", "_c10d_functional", "c10d", "profiler", "higher
 
 def is_foreign(function: Any) -> bool:
     """Whether a function is an operator that another library registered."""
-    name = getattr(function, "_qualified_op_name", None) or getattr(function, "name", None)
-    if not isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return False
-    name = name() if callable(name) else name
-    return isinstance(name, str) and name.partition("::")[0] not in _OWN
+    if isinstance(function, torch._ops.OpOverload):
+        return function.namespace not in _OWN
+    return isinstance(function, torch._ops.OpOverloadPacket) and function._qualified_op_name.partition("::")[0] not in _OWN
 
 
 class Inside(TorchDispatchMode):  # type: ignore[misc]

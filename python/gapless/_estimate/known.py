@@ -46,8 +46,8 @@ class Shadow:
     def __init__(self, size: int, whole: bool) -> None:
         # A program in inference mode shares these with parts that are not.
         with torch.inference_mode(False):
-            self.bytes: Tensor = torch.zeros(size, dtype=torch.uint8)
-            self.holds: Optional[Tensor] = None if whole else torch.zeros(size, dtype=torch.bool)
+            self.bytes: Tensor = torch.zeros(size, dtype=torch.uint8, device="cpu")
+            self.holds: Optional[Tensor] = None if whole else torch.zeros(size, dtype=torch.bool, device="cpu")
         self.choice: Optional[Choice] = None
         self._bases: dict[Any, Tensor] = {torch.uint8: self.bytes}
 
@@ -78,7 +78,7 @@ class Shadow:
         """From here on parts of it may not hold."""
         if self.holds is None:
             with torch.inference_mode(False):
-                self.holds = torch.ones(self.bytes.numel(), dtype=torch.bool)
+                self.holds = torch.ones(self.bytes.numel(), dtype=torch.bool, device="cpu")
 
     def mark(self, tensor: Tensor, holds: bool) -> None:
         if not holds:
@@ -116,6 +116,9 @@ class Known:
 
     def _of(self, storage: Any) -> Optional[Shadow]:
         found: Optional[Shadow] = getattr(storage, _SHADOW, None)
+        if found is None and self._places:
+            # Another object over the same memory, as other libraries make them.
+            found = self._places.get(storage.data_ptr())
         # Who resizes a storage drops what was in it.
         return found if found is None or found.bytes.numel() == storage.nbytes() else None
 
@@ -129,7 +132,7 @@ class Known:
             return getattr(tensor, _INDICES, None)
         shadow = self.shadow(tensor)
         if shadow is None:
-            return torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.numel() == 0 and storage_of(tensor) is not None else None
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") if tensor.numel() == 0 and storage_of(tensor) is not None else None
         return shadow.view(tensor) if shadow.all_hold(tensor) else None
 
     def choice(self, tensor: Tensor) -> Optional[Choice]:
@@ -148,7 +151,7 @@ class Known:
         if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.numel() == 1 and tensor.is_floating_point() and tensor.layout == torch.strided:
             storage = storage_of(tensor)
             if storage is not None and storage.nbytes() == tensor.element_size():
-                self.learn(tensor, torch.full(tensor.shape, number), Choice("", GUESS, 0))
+                self.learn(tensor, torch.full(tensor.shape, number, device="cpu"), Choice("", GUESS, 0))
 
     def learn(self, tensor: Tensor, value: Tensor, choice: Optional[Choice] = None) -> None:
         """The tensor has this value from now on, and so has all that shares its memory."""
@@ -221,13 +224,16 @@ class Known:
             return
         if getattr(storage, _UNSET, False):
             delattr(storage, _UNSET)
-        shadow = getattr(storage, _SHADOW, None)
+        shadow = getattr(storage, _SHADOW, None) or self._of(storage)
         if shadow is None:
             return
-        if shadow.bytes.numel() != storage.nbytes() or tensor.numel() * tensor.element_size() >= storage.nbytes():
-            delattr(storage, _SHADOW)
-        else:
+        if shadow.bytes.numel() == storage.nbytes() and tensor.numel() * tensor.element_size() < storage.nbytes():
             shadow.mark(tensor, False)
+            return
+        # Other objects may be over the same memory.
+        shadow.holds = torch.zeros(shadow.bytes.numel(), dtype=torch.bool, device="cpu")
+        self._places.pop(storage.data_ptr(), None)
+        self.forget_storage(storage)
 
     def never(self, tensor: Tensor) -> None:
         """The tensor is a parameter: what its memory holds is never known."""

@@ -17,16 +17,16 @@ def see_through(torch: Any) -> None:
     torch.overrides.has_torch_function = has_torch_function
 
 
-def compile_without(torch: Any, say: "Callable[[str], None]") -> None:
+def compile_without(torch: Any, compiles: "Callable[[bool], None]") -> None:
     """Compiled functions run without our mode: a compiler would compile it too. flex_attention compiles on its own.
-    say() hears when the compiler is at work."""
+    compiles() hears when the compiler begins its work, and when it ends."""
     compile_ = torch.compile
 
     def compiled(model: Any = None, **words: Any) -> Any:
         if model is None:
             return lambda function: compiled(function, **words)
         made = compile_(model, **words)
-        _tell(say)
+        _tell(compiles)
         if isinstance(model, torch.nn.Module):
             forward = made.forward
             made.forward = _without(torch, forward)
@@ -55,14 +55,14 @@ def _without(torch: Any, function: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _tell(say: "Callable[[str], None]") -> None:
+def _tell(compiles: "Callable[[bool], None]") -> None:
     """What the compiler does is told from here on."""
     try:
         from torch._dynamo.callback import callback_handler
     except ImportError:
         return
-    callback_handler.register_start_callback(lambda *_: say("torch.compile is compiling"))
-    callback_handler.register_end_callback(lambda *_: say("running the program, after torch.compile"))
+    callback_handler.register_start_callback(lambda *_: compiles(True))
+    callback_handler.register_end_callback(lambda *_: compiles(False))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ and one whose steps go on to differ when its time is over; the answer then says 
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
 
 # What a script may take after its first steps, if it is not asked otherwise.
@@ -19,6 +19,8 @@ SECONDS = 60.0
 _FIRST = 3
 # So many steps without anything new are settled, if they and those before took so many seconds.
 _SETTLED, _SETTLED_SECONDS = 8, 20.0
+# Of a model that Gapless steps itself, so many steps show what its batches are like.
+_MOST = 100
 # A program without end that neither steps nor calls a model is stopped after so many times its seconds, on the clock.
 _FALLBACK = 10
 
@@ -36,11 +38,15 @@ class Enough(BaseException):
 
 
 class Pace:
-    """`wanted` steps, or, without a number, as many as it takes within `seconds` of computing (None: no limit)."""
+    """`wanted` steps, or, without a number, as many as it takes within `seconds` of computing (None: no limit). With
+    `alarms` a program that does nothing that is counted is stopped, too."""
 
-    def __init__(self, wanted: Optional[int], seconds: Optional[float], clock: Callable[[], float] = time.process_time) -> None:
+    def __init__(self, wanted: Optional[int], seconds: Optional[float], clock: Callable[[], float] = time.process_time, alarms: bool = False) -> None:
+        self._alarms = alarms
         self._wanted, self._seconds, self._clock = wanted, seconds, clock
         self._since: Optional[float] = None
+        # Since when a compiler is at work: its time is not the program's.
+        self._compiler: Optional[float] = None
         self._before: Optional[tuple[int, int]] = None
         self.steps: list[Like] = []
         # Shapes of the inputs of the model, of the present step and of the one with the largest peak.
@@ -86,6 +92,20 @@ class Pace:
             self._stop("settled")
         self._check_time()
 
+    def numbers(self, measured: "Callable[[int], tuple[dict[str, int], int]]") -> "Iterator[int]":
+        """The numbers of the steps of a model that Gapless steps itself: those that are wanted, or as many as it takes until
+        two are alike. `measured` has torch's statistics and the peak of a step."""
+        while self._wanted is None or len(self.steps) < self._wanted:
+            if self._wanted is None and len(self.steps) >= _FIRST:
+                if self.steps[-1] == self.steps[-2]:
+                    return
+                if len(self.steps) >= _MOST or (self._seconds is not None and self._elapsed() > self._seconds):
+                    break
+            number = len(self.steps)
+            yield number
+            self.stepped(*measured(number))
+        self.stopped = "batches" if self.varies else None
+
     # ---- what is known of it ----
 
     @property
@@ -115,11 +135,20 @@ class Pace:
     def _start(self) -> None:
         """Time counts from here on: imports, the first steps and compilers are not the program's pace."""
         self._since = self._clock()
-        if self._wanted is None and self._seconds is not None and threading.current_thread() is threading.main_thread():
+        if self._alarms and self._wanted is None and self._seconds is not None and threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, self._alarm):
                 signal.signal(signal.SIGALRM, self._alarm)
                 # Once more each second: an exception in a destructor is lost.
                 signal.setitimer(signal.ITIMER_REAL, _FALLBACK * self._seconds, 1.0)
+
+    def compiles(self, begins: bool) -> None:
+        """A compiler begins its work, or ends it."""
+        if begins:
+            self._compiler = self._compiler or self._clock()
+        elif self._compiler is not None:
+            if self._since is not None:
+                self._since += self._clock() - max(self._since, self._compiler)
+            self._compiler = None
 
     def end(self) -> None:
         """The program is over."""

@@ -107,7 +107,7 @@ def _index(known: Known, word: Any) -> Any:
 
 def _ordered(known: Known, order: Callable[..., Tensor], args: Any) -> Optional[Part]:
     """Comparisons with numbers that are as good as infinite: everything else lies on one side of them."""
-    values = [known.value(word) if isinstance(word, Tensor) else torch.tensor(word) for word in args]
+    values = [known.value(word) if isinstance(word, Tensor) else torch.tensor(word, device="cpu") for word in args]
     if (values[0] is None) == (values[1] is None):
         return None
     there = 0 if values[0] is not None else 1
@@ -115,7 +115,7 @@ def _ordered(known: Known, order: Callable[..., Tensor], args: Any) -> Optional[
     if limit is None or not isinstance(other, Tensor) or not other.is_floating_point():
         return None
     limit = limit.to(torch.float64)
-    ordinary = torch.zeros(other.shape, dtype=torch.float64)
+    ordinary = torch.zeros(other.shape, dtype=torch.float64, device="cpu")
     found = order(limit, ordinary) if there == 0 else order(ordinary, limit)
     return found, ((limit.abs() >= _ORDINARY) & ~limit.isnan()).expand(found.shape)
 
@@ -137,16 +137,16 @@ def _part(known: Known, word: Any) -> Optional[Part]:
     """The elements of a tensor or a number, and which of them are known."""
     if isinstance(word, (bool, int, float)):
         finite = word if not isinstance(word, float) or not math.isnan(word) else 0.0
-        return torch.tensor(finite), torch.tensor(True)
+        return torch.tensor(finite, device="cpu"), torch.tensor(True, device="cpu")
     if not isinstance(word, Tensor) or word.numel() > _MOST:
         return None
     value = known.value(word)
     if value is not None:
-        return value, torch.ones(word.shape, dtype=torch.bool)
+        return value, torch.ones(word.shape, dtype=torch.bool, device="cpu")
     shadow = known.shadow(word) if word.is_cuda and not isinstance(word, torch.nn.Parameter) else None
     if shadow is None:
-        return torch.zeros(word.shape, dtype=word.dtype), torch.zeros(word.shape, dtype=torch.bool)
-    holds = torch.ones(word.shape, dtype=torch.bool)
+        return torch.zeros(word.shape, dtype=word.dtype, device="cpu"), torch.zeros(word.shape, dtype=torch.bool, device="cpu")
+    holds = torch.ones(word.shape, dtype=torch.bool, device="cpu")
     for flags in shadow.flags(word):
         holds = holds & flags
     return shadow.view(word), holds

@@ -24,6 +24,8 @@ def told(found: "dict[str, Any]") -> "list[str]":
         lines.append(f"stopped there as asked: {_AT_LAST}; --until-stable goes on until nothing new comes")
     elif stopped == "settled":
         lines.append(f"stopped there, as the last steps brought nothing new: {_AT_LAST}; --steps N goes on")
+    elif stopped == "batches":
+        lines.append("batches differ: larger ones may come; steps=N runs more of them")
     elif stopped == "time":
         lines.append("stopped there, as its time was over: more may come; --time-limit SECONDS gives it more, --until-stable all it needs")
     return lines

@@ -36,4 +36,4 @@ def keep(known: Known, seen: "Callable[[], None]") -> None:
 
 
 def _bytes(storage: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)

@@ -25,6 +25,9 @@ from .partly import partly
 from .reads import Reads
 from .unknown import ALMOST_ZERO
 
+# What runs beside the program runs without the program's own modes, such as its default device.
+_alone = torch._C.DisableTorchFunction
+
 # Masks of at most this many elements choose too little to matter.
 _FEW = 4096
 # Up to so many elements the answers to whether numbers are finite are kept.
@@ -152,13 +155,15 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             if isinstance(out, Tensor) and out.is_cuda:
                 self.known.unset(out)
             return out
-        return self._beside(function, name, args, kwargs, out)
+        with _alone():
+            return self._beside(function, name, args, kwargs, out)
 
     def _foreign(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """An operator of another library."""
         with Inside(self._call):
             out = function(*args, **kwargs)
-        return self._beside(function, name, args, kwargs, out)
+        with _alone():
+            return self._beside(function, name, args, kwargs, out)
 
     def _follow(self, tensor: Tensor, source: Any) -> None:
         """The tensor has the value of another one from now on, where that is known."""
@@ -228,7 +233,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         self._count([args[1]])
         lengths = value.sum(1)
         if name.endswith("_left_aligned"):
-            aligned = bool((value == (torch.arange(value.shape[1]) < lengths[:, None])).all())
+            aligned = bool((value == (torch.arange(value.shape[1], device="cpu") < lengths[:, None])).all())
             return (lambda: aligned), (), {}
         sizes = torch.stack([lengths, torch.full_like(lengths, args[0].shape[2])], 1)
         return torch._nested_from_padded, (args[0], sizes), {}
@@ -254,7 +259,8 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             # An error on a card, too: it is torch's to raise.
             return function(*args, **kwargs)
         if all(self.value(tensor) is not None for tensor in tensors):
-            found = function(*self._on_cpu(args), **self._on_cpu(kwargs))
+            with _alone():
+                found = function(*self._on_cpu(args), **self._on_cpu(kwargs))
             if self.known.guess(tensors):
                 return self.notes.guessed(name, found)
             # A float is printed or logged; what sizes hang on is a whole number, a list or a branch.
@@ -292,8 +298,9 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if name == "_amp_update_scale_":
             # Gradients are taken to be finite, and the scale grows in thousands of steps.
             return out
-        if not self._changed(function, name, args, kwargs, target, [tensor for tensor in tensors if tensor is not target]):
-            self._lost(name, args, target)
+        with _alone():
+            if not self._changed(function, name, args, kwargs, target, [tensor for tensor in tensors if tensor is not target]):
+                self._lost(name, args, target)
         return out
 
     def _changed(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, target: Tensor, others: "list[Tensor]") -> bool:
@@ -450,7 +457,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     def _unknown(self, name: str, args: Any, kwargs: Any, out: Any, outputs: "list[Tensor]") -> Any:
         if name in calls.FINITE:
             if outputs[0].is_cuda and outputs[0].numel() <= _MOST_ALIKE:
-                self.known.learn(outputs[0], torch.tensor(calls.FINITE[name]).expand(outputs[0].shape))
+                self.known.learn(outputs[0], torch.tensor(calls.FINITE[name], device="cpu").expand(outputs[0].shape))
         elif name in calls.CHOICES:
             chosen = calls.even_choice(name, args, kwargs, outputs)
             if chosen is not None:
@@ -496,7 +503,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
 
     def _draw(self, name: str, call: Callable[[], Any]) -> Any:
         """Calls without gradients; random numbers come from a state of their own."""
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with _alone(), torch.no_grad(), torch.autocast("cpu", enabled=False):
             if name not in calls.RANDOM:
                 return call()
             before = torch.get_rng_state()
