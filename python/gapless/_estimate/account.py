@@ -29,6 +29,8 @@ class Marks:
         self.searches = False
         self.before_step: Optional[Callable[[], None]] = None
         self.after_step: Optional[Callable[[], None]] = None
+        # Hears of each call of an outermost module, with its inputs.
+        self.called: Optional[Callable[[Any, Any], None]] = None
         self._paths: dict[int, str] = {}
         # Of each thread: the paths of the modules at work, and whether the mode was entered with each.
         self._local = threading.local()
@@ -55,6 +57,8 @@ class Marks:
             self._mode.__enter__()
         if not stack:
             self.calls += 1
+            if self.called is not None:
+                self.called(inputs, {})
             if id(module) not in self._paths:
                 self._paths.update({id(part): name for name, part in module.named_modules()})
                 self.note("parameters", [*module.parameters(), *module.buffers()])
