@@ -4,7 +4,7 @@ use crate::http::{self, Connection};
 use crate::tls;
 use serde_json::Value;
 use std::cell::Cell;
-use std::io::{BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -66,10 +66,26 @@ pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     result
 }
 
+/// A connection that waits for its next call, and the socket below it.
+struct Kept {
+    connection: Connection,
+    socket: TcpStream,
+}
+
+impl Kept {
+    /// Whether the server has said nothing since the last answer. What it said would be taken for the next one.
+    fn is_quiet(&mut self) -> bool {
+        self.connection.buffer().is_empty()
+            && self.socket.set_nonblocking(true).is_ok()
+            && matches!(self.connection.fill_buf(), Err(error) if error.kind() == ErrorKind::WouldBlock)
+            && self.socket.set_nonblocking(false).is_ok()
+    }
+}
+
 /// The client.
 pub struct Api {
     address: Address,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<Kept>>,
 }
 
 impl std::fmt::Debug for Api {
@@ -87,7 +103,7 @@ impl Api {
         Api { address, idle: Mutex::new(Vec::new()) }
     }
 
-    fn connect(&self, silence: Duration) -> Result<Connection, ApiError> {
+    fn connect(&self, silence: Duration) -> Result<Kept, ApiError> {
         let Address { host, port, tls, .. } = &self.address;
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(unreachable)?;
         let mut last = unreachable("the name has no address");
@@ -99,11 +115,12 @@ impl Api {
                         stream.set_nodelay(true)
                     });
                     set.map_err(unreachable)?;
+                    let socket = stream.try_clone().map_err(unreachable)?;
                     let stream: Box<dyn http::Stream> = match tls {
                         Some(config) => tls::connect(config, host, stream).map_err(ApiError::Unreachable)?,
                         None => Box::new(stream),
                     };
-                    return Ok(BufReader::new(stream));
+                    return Ok(Kept { connection: BufReader::new(stream), socket });
                 }
                 Err(error) => last = unreachable(error),
             }
@@ -146,17 +163,20 @@ impl Api {
             headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // A kept connection may have been closed by the server: then the call has not been seen, and is made again.
-        if let Some(mut connection) = kept {
-            match self.exchange(&mut connection, method, path, &headers, body.as_bytes()) {
-                Ok(answer) => return self.finish(connection, answer),
+        if let Some(mut kept) = kept
+            && kept.is_quiet()
+        {
+            match self.exchange(&mut kept.connection, method, path, &headers, body.as_bytes()) {
+                Ok(answer) => return self.finish(kept, answer),
                 Err(error) if is_closed(&error) => {}
                 Err(error) => return Err(unreachable(error)),
             }
         }
-        let mut connection = self.connect(PATIENCE)?;
-        let answer =
-            self.exchange(&mut connection, method, path, &headers, body.as_bytes()).map_err(unreachable)?;
-        self.finish(connection, answer)
+        let mut fresh = self.connect(PATIENCE)?;
+        let answer = self
+            .exchange(&mut fresh.connection, method, path, &headers, body.as_bytes())
+            .map_err(unreachable)?;
+        self.finish(fresh, answer)
     }
 
     fn exchange(
@@ -173,12 +193,12 @@ impl Api {
         Ok((response.status, response.keep_alive && response.body.is_done(), text))
     }
 
-    fn finish(&self, connection: Connection, answer: (u16, bool, Vec<u8>)) -> Result<Value, ApiError> {
+    fn finish(&self, kept: Kept, answer: (u16, bool, Vec<u8>)) -> Result<Value, ApiError> {
         let (status, keep_alive, text) = answer;
         if keep_alive {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             if idle.len() < MOST_IDLE {
-                idle.push(connection);
+                idle.push(kept);
             }
         }
         let value: Result<Value, _> = serde_json::from_slice(&text);
@@ -208,7 +228,7 @@ impl Api {
 
     /// Hands over events, one JSON object a line, until the stream ends or `each` says no.
     pub fn watch(&self, path: &str, mut each: impl FnMut(Value) -> bool) -> Result<(), ApiError> {
-        let mut connection = self.connect(SILENCE)?;
+        let Kept { mut connection, .. } = self.connect(SILENCE)?;
         let headers = self.headers(None);
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -11,6 +11,7 @@
 //! that the scheduler waits only once for pods that are alike.
 
 use crate::api::Api;
+use crate::names;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -102,8 +103,7 @@ impl Auto {
             };
         }
         let (namespace, name) = (&self.namespace, &self.config_map);
-        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-        if !name.chars().all(is_name) {
+        if !names::is_name(name) || !names::is_namespace(namespace) {
             return Err(format!("{FIT_CONFIG_MAP}: invalid name {name:?}"));
         }
         let api = api.ok_or_else(|| {

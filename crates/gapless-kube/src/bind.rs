@@ -10,6 +10,7 @@ use crate::api::{self, Api, ApiError};
 use crate::book::{self, BookError, Entry, Others};
 use crate::cdi;
 use crate::log::Log;
+use crate::names;
 use crate::objects::{self, BOOKED, INDICES, NODE, UUIDS};
 use gapless_fleet::desk::Place;
 use gapless_fleet::sim::Cause;
@@ -34,6 +35,21 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// Whether these can be names at all: they become parts of paths.
+    pub fn check(&self) -> Result<(), String> {
+        let Target { namespace, name, uid, node } = *self;
+        let parts = [
+            ("PodNamespace", namespace, names::is_namespace(namespace)),
+            ("PodName", name, names::is_name(name)),
+            ("PodUID", uid, names::is_uid(uid)),
+            ("Node", node, names::is_name(node)),
+        ];
+        match parts.into_iter().find(|(.., is_right)| !is_right) {
+            Some((what, text, _)) => Err(format!("{what}: {text:?} is no name of an object")),
+            None => Ok(()),
+        }
+    }
+
     pub fn path(&self) -> String {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
@@ -89,7 +105,7 @@ impl Binder {
     ) -> Result<(), String> {
         let Some((place, request)) = place(api, account, log, target, why)? else { return Ok(()) };
         if place.gpus.is_empty() {
-            bind_object(api, target, &json!({}))?;
+            bind_object(api, target, &json!({})).map_err(|unbound| unbound.what)?;
             locked(account).bound(target.uid, target.node);
             return Ok(());
         }
@@ -112,10 +128,12 @@ impl Binder {
         if names_device {
             notes[cdi::ANNOTATION] = json!(cdi::device(target.uid));
         }
-        if let Err(what) = bind_object(api, target, &notes) {
-            // Without the booking the GPU is free for others at once.
-            self.unbook(api, account, log, target.node, target.uid);
-            return Err(what);
+        if let Err(unbound) = bind_object(api, target, &notes) {
+            // Without the booking the GPU is free for others at once. Without a proof the pod may run on it.
+            if unbound.is_proven {
+                self.unbook(api, account, log, target.node, target.uid);
+            }
+            return Err(unbound.what);
         }
         locked(account).bound(target.uid, target.node);
         // What an attempt that was cut off has left on other nodes.
@@ -260,7 +278,13 @@ fn place(
     }
 }
 
-fn bind_object(api: &Api, target: Target<'_>, notes: &Value) -> Result<(), String> {
+/// Why a pod was not bound, and whether it certainly was not.
+struct Unbound {
+    what: String,
+    is_proven: bool,
+}
+
+fn bind_object(api: &Api, target: Target<'_>, notes: &Value) -> Result<(), Unbound> {
     let Target { namespace, name, uid, node } = target;
     let body = json!({
         "apiVersion": "v1",
@@ -269,15 +293,26 @@ fn bind_object(api: &Api, target: Target<'_>, notes: &Value) -> Result<(), Strin
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     });
     let path = target.path();
-    match api.post(&format!("{path}/binding"), &body) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            // An answer that was lost on its way, or a bind that came first.
-            let object = api.get(&path).map_err(|_| error.to_string())?;
-            let is_ours = objects::text(&object, &["metadata", "uid"]) == uid
-                && objects::text(&object, &["spec", "nodeName"]) == node;
-            if is_ours { Ok(()) } else { Err(error.to_string()) }
+    let Err(error) = api.post(&format!("{path}/binding"), &body) else { return Ok(()) };
+    let unbound = |is_proven| Err(Unbound { what: error.to_string(), is_proven });
+    // Refused before it was done. Anything else may be an answer that was lost on its way, or a bind that came first.
+    if let Some(400..=407 | 410..=499) = error.status() {
+        return unbound(true);
+    }
+    match api.get(&path) {
+        Ok(object) => {
+            let now = objects::text(&object, &["spec", "nodeName"]);
+            let is_ours = objects::text(&object, &["metadata", "uid"]) == uid;
+            let has =
+                |note: &str| notes[note].is_null() || object["metadata"]["annotations"][note] == notes[note];
+            if is_ours && now == node && has(INDICES) && has(UUIDS) && has(BOOKED) {
+                return Ok(());
+            }
+            // A call whose answer was lost may still be on its way to the API server.
+            unbound(!is_ours || !now.is_empty() || error.status() == Some(409))
         }
+        Err(ApiError::Status { status: 404, .. }) => unbound(true),
+        Err(_) => unbound(false),
     }
 }
 
@@ -295,6 +330,9 @@ impl Others for Pods<'_> {
 
     fn is_gone(&self, entry: &Entry) -> bool {
         let Some((namespace, name)) = entry.pod.split_once('/') else { return false };
+        if !names::is_namespace(namespace) || !names::is_name(name) {
+            return false;
+        }
         match self.api.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}")) {
             Ok(object) => {
                 let now = objects::pod(&object);

@@ -160,6 +160,11 @@ impl Extender {
             uid: of("PodUID"),
             node: of("Node"),
         };
+        if let Err(what) = target.check() {
+            self.metrics.conflicts.fetch_add(1, Ordering::Relaxed);
+            self.log.write("warning", "bind refused", json!({"why": what}));
+            return json!({"Error": what});
+        }
         // After a restart, sizes have to be found again.
         let auto = {
             let account = self.account();

@@ -1,12 +1,15 @@
 //! The part of HTTP/1.1 that an extender and a client of the API server need, over any stream.
 //!
-//! The other side is untrusted: heads and bodies are limited in bytes; callers limit the time.
+//! The other side is untrusted: heads and bodies are limited in bytes; callers limit the time. A message whose length
+//! can be read in two ways is refused, and so is a request of ours in which a text would end a line.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 const MOST_HEAD: u64 = 64 << 10;
 /// A list of all pods of a large cluster, or all nodes of one, in one answer.
 pub const MOST_BODY: u64 = 256 << 20;
+/// A request to the extender: a pod, and the names of all nodes of a cluster.
+pub const MOST_REQUEST: u64 = 2 << 20;
 
 /// A stream to the other side.
 pub trait Stream: Read + Write + Send {}
@@ -22,6 +25,10 @@ pub struct Request {
     pub path: String,
     pub body: Vec<u8>,
     pub keep_alive: bool,
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, "the body is too large".to_owned())
 }
 
 fn invalid(what: &str) -> io::Error {
@@ -49,12 +56,21 @@ fn head(input: &mut impl BufRead) -> io::Result<Option<Vec<String>>> {
             }
             return Ok(Some(lines));
         }
+        if text.starts_with([' ', '\t'])
+            || text.split(':').next().is_some_and(|name| name.ends_with([' ', '\t']))
+        {
+            return Err(invalid("a header with blanks around its name"));
+        }
         lines.push(text);
     }
 }
 
 fn header<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
-    lines.iter().skip(1).find_map(|line| {
+    headers(lines, name).next()
+}
+
+fn headers<'a>(lines: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
+    lines.iter().skip(1).filter_map(move |line| {
         let (key, value) = line.split_once(':')?;
         key.trim().eq_ignore_ascii_case(name).then_some(value.trim())
     })
@@ -74,7 +90,7 @@ pub fn read_request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
     let close = header(&lines, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
     let keep_alive = version == "HTTP/1.1" && !close;
     let mut body = Vec::new();
-    let mut reader = Body::of_request(&lines)?;
+    let mut reader = Body::of(&lines, End::Length(0), MOST_REQUEST)?;
     reader.read_all(input, &mut body)?;
     Ok(Some(Request { method, path, body, keep_alive }))
 }
@@ -92,6 +108,7 @@ pub fn write_response(
         400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        413 => "Content Too Large",
         503 => "Service Unavailable",
         _ => "Internal Server Error",
     };
@@ -122,25 +139,33 @@ enum End {
 pub struct Body {
     end: End,
     read: u64,
+    most: u64,
 }
 
 impl Body {
-    fn of(lines: &[String], otherwise: End) -> io::Result<Body> {
-        let chunked = header(lines, "transfer-encoding")
-            .is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
-        let end = match header(lines, "content-length") {
-            _ if chunked => End::Chunks(None),
-            Some(length) => End::Length(length.parse().map_err(|_| invalid("invalid Content-Length"))?),
+    fn of(lines: &[String], otherwise: End, most: u64) -> io::Result<Body> {
+        let mut codings = headers(lines, "transfer-encoding");
+        let chunked = match codings.next() {
+            Some(coding) if coding.eq_ignore_ascii_case("chunked") && codings.next().is_none() => true,
+            Some(_) => return Err(invalid("a Transfer-Encoding other than chunked")),
+            None => false,
+        };
+        let mut lengths = headers(lines, "content-length");
+        let end = match lengths.next() {
+            Some(_) if chunked => return Err(invalid("both Transfer-Encoding and Content-Length")),
+            Some(length) if lengths.all(|other| other == length) => {
+                let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+                let length = length.parse().ok().filter(|_| is_number);
+                End::Length(length.ok_or_else(|| invalid("invalid Content-Length"))?)
+            }
+            Some(_) => return Err(invalid("two Content-Lengths that differ")),
+            None if chunked => End::Chunks(None),
             None => otherwise,
         };
-        if matches!(end, End::Length(length) if length > MOST_BODY) {
-            return Err(invalid("the body is too large"));
+        if matches!(end, End::Length(length) if length > most) {
+            return Err(too_large());
         }
-        Ok(Body { end, read: 0 })
-    }
-
-    fn of_request(lines: &[String]) -> io::Result<Body> {
-        Body::of(lines, End::Length(0))
+        Ok(Body { end, read: 0, most })
     }
 
     /// Reads up to the end of `buffer`; 0 at the end of the body.
@@ -203,8 +228,8 @@ impl Body {
                 return Ok(());
             }
             self.read += n as u64;
-            if self.read > MOST_BODY {
-                return Err(invalid("the body is too large"));
+            if self.read > self.most {
+                return Err(too_large());
             }
             out.extend_from_slice(&buffer[..n]);
         }
@@ -242,6 +267,15 @@ pub fn ask(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> io::Result<Response> {
+    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_line = |text: &str| text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if ![method, host, path].into_iter().all(is_word)
+        || !path.starts_with('/')
+        || !headers.iter().all(|(name, value)| is_word(name) && is_line(value))
+    {
+        let what = format!("a request of {path:?} is not sent: a part of it would end a line");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -255,5 +289,5 @@ pub fn ask(
     let status = lines[0].split(' ').nth(1).and_then(|status| status.parse().ok());
     let status = status.ok_or_else(|| invalid("invalid status line: expected HTTP/1.1 and a status"))?;
     let close = header(&lines, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-    Ok(Response { status, body: Body::of(&lines, End::Close)?, keep_alive: !close })
+    Ok(Response { status, body: Body::of(&lines, End::Close, MOST_BODY)?, keep_alive: !close })
 }

@@ -3,6 +3,7 @@
 use crate::api::{self, Api};
 use crate::extender::Extender;
 use crate::http::{self, Connection};
+use crate::patience::{Answered, Patience};
 use crate::{tls, watch};
 use gapless_threads::or_exit;
 use serde_json::{Value, json};
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 
 /// Connections at once. The scheduler keeps some dozens open.
 const CROWD: usize = 512;
-/// A connection that says nothing for so long is closed.
-const IDLE: Duration = Duration::from_secs(120);
+/// Connections of probes and Prometheus at once.
+const FEW: usize = 64;
 const JSON: &str = "application/json";
+const TOO_LARGE: &[u8] = b"the request is larger than 2 MiB: set nodeCacheCapable: true for this extender";
 const PLAIN: &str = "text/plain; charset=utf-8";
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -88,7 +90,7 @@ pub fn serve_with(
             scope.spawn(move || {
                 // A connection that breaks is the other side's business, and a panic ends only its connection.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    connection(extender, stream, secure, stop)
+                    connection(extender, stream, secure, stop, Door::Scheduler)
                 }));
                 busy.fetch_sub(1, Ordering::Relaxed);
             });
@@ -108,16 +110,54 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
+/// Who may ask for what.
+#[derive(Clone, Copy, Debug)]
+enum Door {
+    /// The scheduler: everything.
+    Scheduler,
+    /// Kubelets and Prometheus: how the extender is.
+    Probes,
+}
+
+/// Serves probes and metrics, and nothing else, on a door of their own until `stop` is set: the scheduler's needs to be
+/// open to nobody but the scheduler.
+pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBool) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let busy = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        while !stop.load(Ordering::Relaxed) {
+            let Ok((stream, _)) = listener.accept() else {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            if busy.fetch_add(1, Ordering::Relaxed) >= FEW || stream.set_nonblocking(false).is_err() {
+                busy.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let busy = &busy;
+            scope.spawn(move || {
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    connection(extender, stream, None, stop, Door::Probes)
+                }));
+                busy.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    Ok(())
+}
+
 fn connection(
     extender: &Extender,
     stream: TcpStream,
     secure: Option<&tls::Server>,
     stop: &AtomicBool,
+    door: Door,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
     let watched = stream.try_clone()?;
+    let answered = Answered::default();
+    let stream = Patience::new(stream, answered.clone());
     let stream: Box<dyn http::Stream> = match secure {
         Some(config) => tls::accept(config, stream).map_err(io::Error::other)?,
         None => Box::new(stream),
@@ -137,11 +177,19 @@ fn connection(
                 );
                 break;
             }
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                let _ = http::write_response(connection.get_mut(), 413, PLAIN, TOO_LARGE, false);
+                break;
+            }
             Err(_) => break,
         };
-        let (status, kind, body) = answer(extender, &request);
+        let (status, kind, body) = match door {
+            Door::Scheduler => answer(extender, &request),
+            Door::Probes => about(extender, &request),
+        };
         let keep = request.keep_alive && !stop.load(Ordering::Relaxed);
         http::write_response(connection.get_mut(), status, kind, &body, keep)?;
+        answered.tell();
         if !keep {
             break;
         }
@@ -150,13 +198,22 @@ fn connection(
     Ok(())
 }
 
-fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
+/// How the extender is.
+fn about(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
     let path = request.path.split('?').next().unwrap_or_default();
     match (request.method.as_str(), path) {
         ("GET", "/healthz" | "/livez") => (200, PLAIN, b"ok".to_vec()),
         ("GET", "/readyz") if extender.is_ready() => (200, PLAIN, b"ok".to_vec()),
         ("GET", "/readyz") => (503, PLAIN, b"not ready: nodes and pods are not listed yet".to_vec()),
         ("GET", "/metrics") => (200, EXPOSITION, extender.metrics.text(extender.gauges()).into_bytes()),
+        _ => (404, PLAIN, b"see /healthz, /readyz, /metrics".to_vec()),
+    }
+}
+
+fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
+    let path = request.path.split('?').next().unwrap_or_default();
+    match (request.method.as_str(), path) {
+        ("GET", "/healthz" | "/livez" | "/readyz" | "/metrics") => about(extender, request),
         ("POST", "/filter" | "/prioritize" | "/bind") => {
             let began = Instant::now();
             let verb = match path {

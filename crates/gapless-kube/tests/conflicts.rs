@@ -11,6 +11,7 @@ use gapless_kube::cdi;
 use gapless_kube::retry::RETRIED;
 use replica::{GIB, Replica, asks, bookings, edit, held, none_is_over_booked};
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 fn pod_of(fake: &Fake, name: &str) -> Value {
@@ -171,5 +172,50 @@ fn versions_that_are_no_numbers_book_no_gpu_twice() {
     }
     assert_eq!(bound, 4);
     none_is_over_booked(&fake, 80 * GIB);
+    fake.stop();
+}
+
+#[test]
+fn a_binding_whose_answer_is_lost_keeps_its_gpu_until_there_is_proof() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("mine", &asks("80GiB"));
+    let other = fake.pod("other", &asks("80GiB"));
+    replica.wait("it knows both", |replica| replica.extender.gauges().known == 2);
+    assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
+    // The API server binds the pod and does not say so, nor what became of it.
+    fake.loses_bindings.store(true, Ordering::Relaxed);
+    assert_ne!(replica.bind(&pod, "n0"), "");
+    assert!(bookings(&fake, "n0")["uid-mine"].is_string(), "{}", bookings(&fake, "n0"));
+    fake.loses_bindings.store(false, Ordering::Relaxed);
+    assert_eq!(replica.schedule(&fake, &other), None, "the GPU is in use");
+    assert_eq!(replica.bind(&pod, "n0"), "", "it is bound");
+    none_is_over_booked(&fake, 80 * GIB);
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}
+
+#[test]
+fn a_pod_that_another_replica_bound_with_another_gpu_is_no_success() {
+    let fake = Fake::start();
+    fake.node("n0", 2, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("mine", &asks("40GiB"));
+    replica.wait("it knows the pod", |replica| replica.extender.gauges().known == 1);
+    assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
+    let mine = replica.extender.assumed_gpus("uid-mine").expect("it is assumed")[0];
+    // Not a word of it comes before the bind: the watch is slower.
+    let notes = json!({"gapless.dev/node": "n0", "gapless.dev/gpu-indices": (1 - mine).to_string(),
+        "gapless.dev/gpu-booked": (40 * GIB).to_string(), "gapless.dev/gpu-uuids": format!("GPU-n0-{}", 1 - mine)});
+    fake.bind_behind_the_back("mine", "n0", &notes);
+    let said = replica.bind(&pod, "n0");
+    let got = pod_of(&fake, "mine")["metadata"]["annotations"]["gapless.dev/gpu-indices"].clone();
+    assert_eq!(got, json!((1 - mine).to_string()), "{said}");
+    replica.wait("the account follows the pod", |replica| {
+        let held = bookings(&fake, "n0");
+        let is_false = held["uid-mine"].as_str().is_some_and(|text| text.contains(&format!(" {mine} ")));
+        !is_false && replica.extender.check().is_ok()
+    });
     fake.stop();
 }

@@ -54,7 +54,7 @@ pub fn client(authorities: &Path) -> Result<Client, String> {
 }
 
 /// The serving end of a connection.
-pub fn accept(config: &Server, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
+pub fn accept(config: &Server, stream: impl Stream + 'static) -> Result<Box<dyn Stream>, String> {
     let connection = ServerConnection::new(Arc::clone(config)).map_err(|error| error.to_string())?;
     Ok(Box::new(StreamOwned::new(connection, stream)))
 }

@@ -30,10 +30,12 @@ pub(crate) struct Fake {
     stop: AtomicBool,
     /// Every n-th call is dropped without an answer, after it was carried out; 0: none.
     pub(crate) drop_every: AtomicU64,
+    /// Bindings are carried out and not answered, and questions about pods are refused for now (429).
+    pub(crate) loses_bindings: AtomicBool,
     /// Whether there are ResourceSlices, and whether their GPUs can be shared.
     pub(crate) has_dra: AtomicBool,
     pub(crate) shares: AtomicBool,
-    calls: AtomicU64,
+    pub(crate) calls: AtomicU64,
 }
 
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
@@ -48,6 +50,7 @@ impl Fake {
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
             drop_every: AtomicU64::new(0),
+            loses_bindings: AtomicBool::new(false),
             has_dra: AtomicBool::new(true),
             shares: AtomicBool::new(true),
             calls: AtomicU64::new(0),
@@ -112,6 +115,17 @@ impl Fake {
         self.changed.notify_all();
     }
 
+    /// Binds a pod, and no watch hears of it.
+    pub(crate) fn bind_behind_the_back(&self, name: &str, node: &str, notes: &Value) {
+        let mut store = self.store.lock().expect("no panic");
+        let object =
+            store.objects.get_mut(&format!("/api/v1/namespaces/default/pods/{name}")).expect("the pod");
+        object["spec"]["nodeName"] = json!(node);
+        for (name, value) in notes.as_object().expect("notes") {
+            object["metadata"]["annotations"][name] = value.clone();
+        }
+    }
+
     pub(crate) fn delete(&self, path: &str) {
         let mut store = self.store.lock().expect("no panic");
         if let Some(object) = store.objects.remove(path) {
@@ -167,7 +181,16 @@ impl Fake {
                 let _ = self.watch(&mut connection, &request.path);
                 return;
             }
-            let (status, body) = self.answer(&request);
+            let loses = self.loses_bindings.load(Ordering::Relaxed);
+            let (status, body) = match request.method.as_str() {
+                "GET" if loses && request.path.contains("/pods/") => {
+                    (429, json!({"message": "too many requests"}))
+                }
+                _ => self.answer(&request),
+            };
+            if loses && request.path.ends_with("/binding") {
+                return;
+            }
             let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
             let every = self.drop_every.load(Ordering::Relaxed);
             if every > 0 && call.is_multiple_of(every) {

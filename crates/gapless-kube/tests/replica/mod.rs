@@ -39,6 +39,10 @@ impl Replica {
         replica
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Waits for something that must come true.
     pub(crate) fn wait(&self, what: &str, is_true: impl Fn(&Replica) -> bool) {
         let began = Instant::now();

@@ -152,7 +152,9 @@ Examples:
   gapless fleet serve --api https://10.0.0.1:6443 --ca ca.crt --token-file token
   gapless fleet serve --in-cluster --tls-cert tls.crt --tls-key tls.key
 
-The scheduler posts to /filter, /prioritize and /bind. /healthz and /readyz are for probes, /metrics is for Prometheus.
+The scheduler posts to /filter, /prioritize and /bind: whoever reaches that door can bind pods, so it is the loopback
+device's unless --listen says otherwise. /healthz and /readyz are for probes, /metrics is for Prometheus: --probes gives
+these a door of their own.
 deploy/fleet has manifests. The log goes to standard error, one JSON object a line.
 
 Exit code: 0 stopped by a signal, 2 an error.")]
@@ -160,6 +162,10 @@ pub(crate) struct ServeArgs {
     /// The address and port to serve
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8888")]
     pub(crate) listen: std::net::SocketAddr,
+
+    /// Another address and port, for /healthz, /readyz and /metrics alone
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) probes: Option<std::net::SocketAddr>,
 
     /// Use the API server and the service account of this pod
     #[arg(long, conflicts_with_all = ["api", "ca", "token_file"], required_unless_present = "api")]

@@ -8,7 +8,7 @@ use anyhow::Result;
 use gapless_kube::api::{Address, Api};
 use gapless_kube::extender::Extender;
 use gapless_kube::{serve, tls};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +26,14 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
         }
         _ => None,
     };
-    let listener = TcpListener::bind(args.listen).map_err(|error| {
-        let what = format!("{} cannot be served: {error}", args.listen);
-        Failure::new(what, "use --listen with another address or port")
-    })?;
+    let bound = |address: SocketAddr, flag: &str| {
+        TcpListener::bind(address).map_err(|error| {
+            let what = format!("{address} cannot be served: {error}");
+            Failure::new(what, format!("use {flag} with another address or port"))
+        })
+    };
+    let listener = bound(args.listen, "--listen")?;
+    let probes = args.probes.map(|address| bound(address, "--probes")).transpose()?;
     let scheme = if secure.is_some() { "https" } else { "http" };
     eprintln!("serving {scheme}://{}", listener.local_addr()?);
     let stop = Arc::new(AtomicBool::new(false));
@@ -47,7 +51,13 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
     });
     let sizer = Programs { traces: args.traces.clone() };
     let extender = Extender::new(Arc::clone(&api)).with_sizer(Box::new(sizer));
-    serve::serve_with(&extender, &listener, secure.as_ref(), &api, &stop)?;
+    std::thread::scope(|scope| {
+        if let Some(probes) = &probes {
+            let (extender, stop) = (&extender, &*stop);
+            scope.spawn(move || serve::serve_probes(extender, probes, stop));
+        }
+        serve::serve_with(&extender, &listener, secure.as_ref(), &api, &stop)
+    })?;
     Ok(Answer::Yes)
 }
 

@@ -1,0 +1,210 @@
+//! Doors that stay shut: what is no name, texts that would end a line, answers that nobody asked for, messages of two
+//! lengths, and requests that are large or slow.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod replica;
+
+use fake::Fake;
+use gapless_kube::api::{Address, Api};
+use gapless_kube::http::{MOST_REQUEST, read_request};
+use gapless_kube::serve;
+use replica::{Replica, asks};
+use serde_json::{Value, json};
+use std::io::{BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What an attacker would put between two names.
+const BETWEEN: [&str; 9] =
+    ["/", "/../", "?", "#", " ", "%2f", "\r\n", "\n", " HTTP/1.1\r\nHost: a\r\n\r\nDELETE /api/v1/pods/x"];
+
+#[test]
+fn a_bind_of_what_is_no_name_asks_the_api_server_for_nothing() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let pod = fake.pod("mine", &asks("40GiB"));
+    replica.wait("it knows the pod", |replica| replica.extender.gauges().known == 1);
+    replica.filter(&fake, &pod);
+    let right = json!({"PodName": "mine", "PodNamespace": "default", "PodUID": "uid-mine", "Node": "n0"});
+    let before = fake.calls.load(Ordering::Relaxed);
+    for member in ["PodName", "PodNamespace", "PodUID", "Node"] {
+        let name = right[member].as_str().expect("a name");
+        for between in BETWEEN {
+            for wrong in [
+                format!("{name}{between}x"),
+                format!("{between}{name}"),
+                format!("{name}{between}"),
+                String::new(),
+            ] {
+                let mut args = right.clone();
+                args[member] = json!(wrong);
+                let said = replica.post("/bind", &args)["Error"].as_str().unwrap_or_default().to_owned();
+                assert!(said.contains(member), "{member} {wrong:?}: {said:?}");
+            }
+        }
+    }
+    assert_eq!(fake.calls.load(Ordering::Relaxed), before, "the API server was asked");
+    assert_eq!(replica.post("/bind", &right)["Error"], "");
+    fake.stop();
+}
+
+/// A server that answers each request with these bytes, and counts the requests.
+fn answering(bytes: &'static [u8]) -> (u16, std::sync::Arc<std::sync::atomic::AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = std::sync::Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let count = std::sync::Arc::clone(&count);
+            std::thread::spawn(move || {
+                let mut input = BufReader::new(stream.try_clone().expect("a socket"));
+                let mut out = stream;
+                while let Ok(Some(request)) = read_request(&mut input) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    // The path comes back, so that an answer shows whose it is.
+                    let body = format!("{{\"path\":\"{}\"}}", request.path);
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                    if out.write_all(&[head.as_bytes(), bytes].concat()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (port, asked)
+}
+
+fn api(port: u16) -> Api {
+    Api::new(Address { host: "127.0.0.1".to_owned(), port, tls: None, token: None })
+}
+
+#[test]
+fn an_answer_that_nobody_asked_for_is_taken_for_no_answer() {
+    let surplus = b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"path\":\"/not\"}";
+    for bytes in
+        [&b""[..], &surplus[..], b"x", b"\r\n", b"HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n"]
+    {
+        let (port, _) = answering(bytes);
+        let api = api(port);
+        for turn in 0..20 {
+            let path = format!("/turn/{turn}");
+            assert_eq!(api.get(&path).expect("an answer")["path"], path, "after {bytes:?}");
+        }
+    }
+}
+
+#[test]
+fn no_text_ends_a_line_of_a_request() {
+    let (port, asked) = answering(b"");
+    let api = api(port);
+    for between in BETWEEN.iter().filter(|text| text.contains(['\r', '\n', ' '])) {
+        assert!(api.get(&format!("/api/v1/pods/a{between}b")).is_err(), "{between:?}");
+        assert!(api.post(&format!("/a{between}b"), &json!({})).is_err());
+    }
+    for byte in (0..=0x20u8).chain([0x7f, 0x80, 0xff]) {
+        let path = format!("/a{}b", char::from(byte));
+        assert!(api.get(&path).is_err(), "{path:?}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    assert!(api.get("/api/v1/pods/a-b").is_ok());
+}
+
+#[test]
+fn a_message_of_two_lengths_is_refused() {
+    let request = |heads: &str| format!("POST /bind HTTP/1.1\r\n{heads}\r\n4\r\nabcd\r\n0\r\n\r\n");
+    for wrong in [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+        "Content-Length: 4\r\nContent-Length: 5\r\n",
+        "Content-Length: +4\r\n",
+        "Content-Length: 4, 4\r\n",
+        "Content-Length: -1\r\n",
+        "Content-Length: \r\n",
+        "Content-Length: 0x4\r\n",
+        "Content-Length : 4\r\n",
+        " Content-Length: 4\r\n",
+        "Transfer-Encoding: chunked, identity\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+        "Content-Length: 99999999999999999999\r\n",
+    ] {
+        let text = request(wrong);
+        assert!(read_request(&mut BufReader::new(text.as_bytes())).is_err(), "{wrong:?}");
+    }
+    for (right, body) in
+        [("Content-Length: 4\r\nContent-Length: 4\r\n", "4\r\na"), ("Transfer-Encoding: chunked\r\n", "abcd")]
+    {
+        let text = request(right);
+        let read =
+            read_request(&mut BufReader::new(text.as_bytes())).expect("it is right").expect("a request");
+        assert_eq!(read.body, body.as_bytes());
+    }
+}
+
+#[test]
+fn a_large_request_is_refused_with_what_to_do() {
+    let fake = Fake::start();
+    let replica = Replica::start(&fake);
+    let names: Vec<String> = (0..5000).map(|i| format!("{i:0>250}")).collect();
+    let args = json!({"Pod": fake.pod("mine", &asks("1GiB")), "NodeNames": names});
+    assert!(args.to_string().len() as u64 <= MOST_REQUEST, "5,000 nodes with the longest names");
+    assert_eq!(replica.ask("POST", "/filter", args.to_string().as_bytes()).0, 200);
+    // Without a body: its length alone is enough.
+    let mut stream = TcpStream::connect(("127.0.0.1", replica.port())).expect("it listens");
+    let head = format!("POST /filter HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MOST_REQUEST + 1);
+    stream.write_all(head.as_bytes()).expect("it reads");
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("an answer");
+    assert!(said.starts_with("HTTP/1.1 413 ") && said.contains("nodeCacheCapable"), "{said}");
+    fake.stop();
+}
+
+#[test]
+fn the_door_for_probes_binds_nothing() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve::serve_probes(&replica.extender, &listener, &stop));
+        let ask = |request: &str| {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            stream.write_all(request.as_bytes()).expect("it reads");
+            let mut said = String::new();
+            stream.read_to_string(&mut said).expect("an answer");
+            said
+        };
+        for path in ["/healthz", "/livez", "/readyz", "/metrics"] {
+            let said = ask(&format!("GET {path} HTTP/1.0\r\n\r\n"));
+            assert!(said.starts_with("HTTP/1.1 200 "), "{path}: {said}");
+        }
+        for path in ["/filter", "/prioritize", "/bind", "/"] {
+            for method in ["GET", "POST"] {
+                let said = ask(&format!("{method} {path} HTTP/1.0\r\nContent-Length: 2\r\n\r\n{{}}"));
+                assert!(said.starts_with("HTTP/1.1 404 "), "{path}: {said}");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    fake.stop();
+}
+
+#[test]
+fn the_manifest_opens_no_door_to_binds() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/fleet/deployment.yaml");
+    let text = std::fs::read_to_string(file).expect("the manifest");
+    let manifest: Value = serde_yaml_ng::from_str(&text).expect("YAML");
+    let extender = &manifest["spec"]["template"]["spec"]["containers"][0];
+    let words: Vec<&str> =
+        extender["command"].as_array().expect("words").iter().filter_map(Value::as_str).collect();
+    let behind = |flag: &str| words.iter().position(|word| *word == flag).map(|at| words[at + 1]);
+    assert_eq!(behind("--listen"), Some("127.0.0.1:8888"));
+    let port = behind("--probes").and_then(|address| address.rsplit(':').next()).expect("a port");
+    assert_eq!(extender["ports"].to_string(), format!("[{{\"containerPort\":{port},\"name\":\"probes\"}}]"));
+}
