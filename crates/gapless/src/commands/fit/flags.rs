@@ -243,7 +243,7 @@ fn quantize(format: QuantizeArg) -> Format {
 
 #[cfg(test)]
 mod tests {
-    use super::{Format, LoraTargets, adapters};
+    use super::{Format, Lora, LoraTargets, adapters};
 
     #[test]
     fn adapters_are_a_rank_and_what_is_said_beside_it() {
