@@ -1,12 +1,12 @@
-"""How far an estimate runs a script: to its end, until nothing new comes, or until its time is over; and what it says."""
+"""How far an estimate runs a script: to its end, until nothing new comes, until its time is over; and what it says."""
 
 import random
 
 import pytest
 
+from gapless._errors import GaplessError
 from gapless._estimate import bars, pace, seen
 from gapless._estimate.assumed import Assumptions, parse, shaped
-from gapless._errors import GaplessError
 from gapless._estimate.unknown import Unknown
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ class Run:
         blocks = size = 0
         try:
             for number, peak in enumerate(peaks):
-                self.pace.called((), {})
+                self.pace.called()
                 self.pace.steps_next([number] if number else [])
                 self.now += each
                 blocks, size = blocks + 10, size + peak

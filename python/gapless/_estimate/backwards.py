@@ -1,7 +1,7 @@
 """The backward pass: the program's own functions and hooks in it find the values that the forward pass had.
 
-torch's engine runs them in a thread of its own, with the modes that are active where it is started. A mode is not active
-inside its own calls, of which `backward` is one.
+torch's engine runs them in a thread of its own, with the modes that are active where it is started. A mode is not
+active inside its own calls, of which `backward` is one.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What calls of torch are made of: nests of tensors, functions by what their results hang on, and the place of a call."""
+"""What calls of torch are made of: nests of tensors, functions by what hangs on their results, the place of a call."""
 
 import os
 import sys

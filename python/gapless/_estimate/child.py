@@ -26,6 +26,7 @@ from .process import State
 
 _ENTRIES = 2_000_000
 
+
 def main(folder: Path) -> int:
     job = pickle.loads((folder / "job.pickle").read_bytes())
     sys.path[:] = job["path"]
@@ -162,7 +163,8 @@ class Phases:
         self._allocated = self._reserved = 0
         # Peaks since the program set them back itself, without the present phase: what it finds when it asks.
         self.own: dict[str, int] = {}
-        self._last: dict[str, int] = {}
+        # torch's statistics at the end of the latest phase.
+        self.last: dict[str, int] = {}
 
     def begin(self) -> None:
         """From here on peaks count."""
@@ -180,7 +182,7 @@ class Phases:
         self._allocated = max(self._allocated, stats["allocated_bytes.all.peak"])
         self._reserved = max(self._reserved, stats["reserved_bytes.all.peak"])
 
-    def end(self, name: str, step: int = 0) -> "dict[str, int]":
+    def end(self, name: str, step: int = 0) -> None:
         stats = self._stats()
         self._keep(stats)
         for key, value in stats.items():
@@ -191,13 +193,12 @@ class Phases:
         self.peak_allocated, self.peak_reserved = max(self.peak_allocated, allocated), max(self.peak_reserved, reserved)
         self.list.append({"name": name, "step": step, "peak_allocated": allocated, "allocated": stats["allocated_bytes.all.current"], "reserved": reserved})
         self._reset()
-        self._last = dict(stats)
+        self.last = dict(stats)
         self._say(f"{sum(phase['name'] == name for phase in self.list)} x {name}" if name != "step" else f"step {step} is done")
-        return self._last
 
     def of_step(self, step: int) -> "tuple[dict[str, int], int]":
         """torch's statistics after a step, and its peak."""
-        return self._last, max(phase["peak_allocated"] for phase in self.list if phase["step"] == step)
+        return self.last, max(phase["peak_allocated"] for phase in self.list if phase["step"] == step)
 
 
 def _call(job: "dict[str, Any]", torch: Any, phases: Phases, pace: Pace) -> None:
@@ -271,10 +272,11 @@ def _plain_loss(model: Any, batch: Any) -> Any:
 
 def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> None:
     def after_step() -> None:
-        pace.stepped(phases.end("step", max(marks.optimizers.values())), phases.list[-1]["peak_allocated"])
+        phases.end("step", max(marks.optimizers.values()))
+        pace.stepped(phases.last, phases.list[-1]["peak_allocated"])
 
     marks.before_step, marks.after_step = lambda: pace.steps_next(list(marks.optimizers.values())), after_step
-    marks.called = pace.called
+    marks.called, marks.given = pace.called, pace.given
     programs.run_own_rank()
     sys.argv[:] = job["arguments"]
     sys.path.insert(0, os.path.dirname(os.path.abspath(job["arguments"][0])))
@@ -289,7 +291,7 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> No
             raise RuntimeError(f"the script ended with exit code {end.code} after {max(marks.optimizers.values(), default=0)} steps") from None
     finally:
         pace.end()
-        marks.before_step = marks.after_step = marks.called = None
+        marks.before_step = marks.after_step = marks.called = marks.given = None
 
 
 def _notes() -> "list[dict[str, Any]]":

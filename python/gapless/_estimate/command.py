@@ -18,9 +18,9 @@ from .assumed import parse
 from .cards import card, names
 from .configured import ATTENTION, CHECKPOINTING, Settings, is_configuration
 from .optimizers import NAMES as OPTIMIZERS
+from .pace import SECONDS
 from .ranks import run_ranks
 from .sizes import Sizes
-from .pace import SECONDS
 from .steps import PRECISIONS, STEPS
 
 # Flags that describe the run of a configuration, by the words of `gapless fit`: name, type, what they are.

@@ -1,4 +1,4 @@
-"""What is known of the memory of a card that stores none: for each storage its bytes on the host, and which of them hold.
+"""What is known of the memory of a card that stores none: for each storage its bytes, and which of them hold.
 
 Values belong to storages and not to tensors, so that every tensor over the same memory has them: views that a program
 writes into, what autograd kept for the backward pass, what code in C++ hands on. A storage of the card holds its shadow
@@ -41,7 +41,7 @@ GUESS = "a number that is not known"
 class Shadow:
     """The bytes of one storage. `holds` is None where all of them hold, else a flag for each byte."""
 
-    __slots__ = ("_bases", "bytes", "choice", "holds", "__weakref__")
+    __slots__ = ("_bases", "bytes", "choice", "holds", "owner", "__weakref__")
 
     def __init__(self, size: int, whole: bool) -> None:
         # A program in inference mode shares these with parts that are not.
@@ -49,6 +49,7 @@ class Shadow:
             self.bytes: Tensor = torch.zeros(size, dtype=torch.uint8, device="cpu")
             self.holds: Optional[Tensor] = None if whole else torch.zeros(size, dtype=torch.bool, device="cpu")
         self.choice: Optional[Choice] = None
+        self.owner: Callable[[], Any] = lambda: None
         self._bases: dict[Any, Tensor] = {torch.uint8: self.bytes}
 
     def view(self, tensor: Tensor) -> Tensor:
@@ -102,11 +103,17 @@ def _covers(tensor: Tensor, size: int) -> bool:
     return tensor.numel() * tensor.element_size() == size and all(stride or side < 2 for side, stride in zip(tensor.shape, tensor.stride()))
 
 
+def _lies_at(shadow: Shadow, place: int) -> bool:
+    """Whether the storage of a shadow still has its memory there: one that was resized has given it back."""
+    owner = shadow.owner()
+    return owner is not None and owner.data_ptr() == place and owner.nbytes() == shadow.bytes.numel()
+
+
 class Known:
     """The shadows of all storages of the card."""
 
     def __init__(self) -> None:
-        self._places: "weakref.WeakValueDictionary[int, Shadow]" = weakref.WeakValueDictionary()
+        self._places: weakref.WeakValueDictionary[int, Shadow] = weakref.WeakValueDictionary()
 
     # ---- what is known ----
 
@@ -118,7 +125,10 @@ class Known:
         found: Optional[Shadow] = getattr(storage, _SHADOW, None)
         if found is None and self._places:
             # Another object over the same memory, as other libraries make them.
-            found = self._places.get(storage.data_ptr())
+            place = storage.data_ptr()
+            found = self._places.get(place)
+            if found is not None and not _lies_at(found, place):
+                found = None
         # Who resizes a storage drops what was in it.
         return found if found is None or found.bytes.numel() == storage.nbytes() else None
 
@@ -204,6 +214,7 @@ class Known:
 
     def _keep(self, storage: Any, shadow: Shadow) -> Shadow:
         setattr(storage, _SHADOW, shadow)
+        shadow.owner = weakref.ref(storage)
         if storage.data_ptr():
             self._places[storage.data_ptr()] = shadow
         return shadow
@@ -271,7 +282,7 @@ class Known:
         with torch._C.DisableTorchFunction():
             for place, shadow in list(self._places.items()):
                 first = at - place
-                if 0 <= first and first + size <= shadow.bytes.numel():
+                if 0 <= first and first + size <= shadow.bytes.numel() and _lies_at(shadow, place):
                     if shadow.holds is not None and not bool(shadow.holds[first : first + size].all()):
                         return 0
                     ctypes.memmove(to, shadow.bytes.data_ptr() + first, size)

@@ -1,8 +1,8 @@
 """When a script has run enough: at its own end, or once its steps bring nothing new, or when its time is over.
 
-Later batches may be larger, and an evaluation may come at the end of an epoch. Steps on this card are cheap, so a script
-goes on until it ends by itself. One that takes longer is stopped once its last steps were all like earlier ones (settled),
-and one whose steps go on to differ when its time is over; the answer then says that more may come.
+Later batches may be larger, and an evaluation may come at the end of an epoch. Steps on this card are cheap, so a
+script goes on until it ends by itself. One that takes longer is stopped once its last steps were all like earlier ones
+(settled), and one whose steps go on to differ when its time is over; the answer then says that more may come.
 
     a step is like another  <=>  it asked for as many blocks and bytes, and its peak is the same
 """
@@ -21,8 +21,9 @@ _FIRST = 3
 _SETTLED, _SETTLED_SECONDS = 8, 20.0
 # Of a model that Gapless steps itself, so many steps show what its batches are like.
 _MOST = 100
-# A program without end that neither steps nor calls a model is stopped after so many times its seconds, on the clock.
-_FALLBACK = 10
+# A program without end that neither steps nor calls a model is stopped after so many times its seconds of computing.
+_FALLBACK = 2
+_LOOK = 5.0
 
 
 class Like(NamedTuple):
@@ -50,18 +51,21 @@ class Pace:
         self._before: Optional[tuple[int, int]] = None
         self.steps: list[Like] = []
         # Shapes of the inputs of the model, of the present step and of the one with the largest peak.
-        self._shapes: "tuple[int, str]" = (0, "")
+        self._shapes: tuple[int, str] = (0, "")
         self.largest: Optional[dict[str, Any]] = None
         # Why the script was stopped: "steps", "settled", "time"; None where it ended by itself.
         self.stopped: Optional[str] = None
 
     # ---- what happens ----
 
-    def called(self, inputs: Any, keywords: Any) -> None:
-        """The outermost module is called. Ends a program that has no more time."""
-        size, told = _shapes(inputs, keywords)
+    def given(self, inputs: Any) -> None:
+        """The outermost module was given these, or a part of it, where it has keywords alone."""
+        size, told = _shapes(inputs)
         if size > self._shapes[0]:
             self._shapes = (size, told)
+
+    def called(self) -> None:
+        """The outermost module is called. Ends a program that has no more time."""
         if not self.steps and self._since is None:
             self._start()
         self._check_time()
@@ -93,8 +97,8 @@ class Pace:
         self._check_time()
 
     def numbers(self, measured: "Callable[[int], tuple[dict[str, int], int]]") -> "Iterator[int]":
-        """The numbers of the steps of a model that Gapless steps itself: those that are wanted, or as many as it takes until
-        two are alike. `measured` has torch's statistics and the peak of a step."""
+        """The numbers of the steps of a model that Gapless steps itself: those that are wanted, or as many as it takes
+        until two are alike. `measured` has torch's statistics and the peak of a step."""
         while self._wanted is None or len(self.steps) < self._wanted:
             if self._wanted is None and len(self.steps) >= _FIRST:
                 if self.steps[-1] == self.steps[-2]:
@@ -138,8 +142,8 @@ class Pace:
         if self._alarms and self._wanted is None and self._seconds is not None and threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, self._alarm):
                 signal.signal(signal.SIGALRM, self._alarm)
-                # Once more each second: an exception in a destructor is lost.
-                signal.setitimer(signal.ITIMER_REAL, _FALLBACK * self._seconds, 1.0)
+                # Again and again: an exception in a destructor is lost.
+                signal.setitimer(signal.ITIMER_REAL, _LOOK, _LOOK)
 
     def compiles(self, begins: bool) -> None:
         """A compiler begins its work, or ends it."""
@@ -156,10 +160,14 @@ class Pace:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _alarm(self, *_: Any) -> None:
-        self._stop("time")
+        if self._seconds is not None and self._elapsed() > _FALLBACK * self._seconds:
+            self._stop("time")
 
     def _elapsed(self) -> float:
-        return 0.0 if self._since is None else self._clock() - self._since
+        """Seconds of computing since the first steps, without a compiler's."""
+        if self._since is None:
+            return 0.0
+        return max(0.0, (self._clock() if self._compiler is None else self._compiler) - self._since)
 
     def _check_time(self) -> None:
         if self._wanted is None and self._seconds is not None and self._elapsed() > self._seconds:
@@ -171,9 +179,9 @@ class Pace:
             raise Enough
 
 
-def _shapes(inputs: Any, keywords: Any) -> "tuple[int, str]":
+def _shapes(inputs: Any) -> "tuple[int, str]":
     """Elements and shapes of the tensors among a module's inputs."""
     import torch
 
-    found = [word for word in (*inputs, *keywords.values()) if isinstance(word, torch.Tensor)]
+    found = [word for word in inputs if isinstance(word, torch.Tensor)]
     return sum(tensor.numel() for tensor in found), ", ".join(str(list(tensor.shape)) for tensor in found[:4])

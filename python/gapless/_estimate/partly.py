@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
+from .calls import tensors_in
 from .known import Known
 
 # Of larger tensors it is not worth the time.
@@ -72,6 +73,8 @@ def _found(known: Known, function: Callable[..., Any], name: str, args: Any, kwa
 
 def _moved(known: Known, function: Callable[..., Any], count: int, args: Any, kwargs: Any) -> Optional[Part]:
     given = args if count == 0 else args[:count]
+    if not any(known.shadow(tensor) is not None for tensor in tensors_in(given) if tensor.is_cuda):
+        return None
     rest = () if count == 0 else tuple(_index(known, word) for word in args[count:])
     if any(word is None for word in rest):
         return None

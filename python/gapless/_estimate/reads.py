@@ -1,7 +1,7 @@
 """Reads of values that are not known: what the program gets, and what is noted of it.
 
-A read gets the card's zero, of floats a number next to it: a program may divide by it or take its logarithm. A check that
-would end the program is taken to pass. What the person who asks assumes of a place goes before all of that.
+A read gets the card's zero, of floats a number next to it: a program may divide by it or take its logarithm. A check
+that would end the program is taken to pass. What the person who asks assumes of a place goes before all of that.
 """
 
 import os
@@ -61,6 +61,9 @@ class Reads:
             found = name == "__bool__" and times % _PATIENCE == 0
             self.decided.setdefault(place, str(found).lower())
             return found
+        if name == "__float__":
+            # Python takes no number of another kind here.
+            return float(found or ALMOST_ZERO)
         if is_float and isinstance(found, (float, list)):
             return mapped(found, lambda number: Unknown(number or ALMOST_ZERO))
         if isinstance(found, (int, list)):
@@ -85,6 +88,8 @@ class Reads:
             return found
         if not isinstance(found, (float, list)):
             self.decided.setdefault(place, str(found))
+        if name == "__float__":
+            return float(found)
         return mapped(found, lambda number: Unknown(number) if isinstance(number, float) else number)
 
     def _compared(self, question: str) -> Any:

@@ -1,4 +1,4 @@
-"""What of a program was seen, in words: how many steps and what they had in common, and what it read that is not known."""
+"""What of a program was seen, in words: how many steps, what they had in common, what it read that is not known."""
 
 import os
 from typing import Any

@@ -6,8 +6,8 @@ depends on known values alone (indices, masks, lengths, small inputs) on the CPU
 `known.py` keeps the values, `reads.py` says what happens where one is not known.
 
 What chooses among unknown numbers (topk, argmax, sort, multinomial) is assumed to choose evenly, as a balanced router
-does, and noted. Masks of unknown numbers choose nothing, and are noted with what they could choose. The program's random
-numbers stay as they are: values here are drawn from a state of their own.
+does, and noted. Masks of unknown numbers choose nothing, and are noted with what they could choose. The program's
+random numbers stay as they are: values here are drawn from a state of their own.
 """
 
 import ctypes

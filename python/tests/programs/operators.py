@@ -43,15 +43,19 @@ def difference(want, found):
     return None
 
 
-def check(name, want, get):
+def check(name, want, get, *given):
     global ran
     ran += 1
     try:
-        found = difference(want, get())
+        found = difference(want, get(*given))
     except Exception as error:
         found = f"{type(error).__name__}: {str(error)[:100]}"
     if found:
         wrong.setdefault(name, found)
+
+
+def plain(op, args, kwargs):
+    return op.op(*args, **kwargs)
 
 
 def part_of(shape, dtype, count):
@@ -92,12 +96,12 @@ for op in op_db:
                 continue
             args, kwargs = tree_map(moved, words)
             name = f"{op.name} {op.variant_test_name} {dtype}"
-            check(name, want, lambda: op.op(*args, **kwargs))
+            check(name, want, plain, op, args, kwargs)
             whole = isinstance(want, torch.Tensor) and want.numel() > 0 and sample is samples[-1]
             if whole and op.supports_out and "out" not in kwargs:
-                check(f"{name} out=", want, lambda: into(op, want, args, kwargs))
+                check(f"{name} out=", want, into, op, want, args, kwargs)
             if whole and op.inplace_variant is not None and isinstance(args[0], torch.Tensor) and (want.dtype, want.shape) == (args[0].dtype, args[0].shape):
-                check(f"{name} in place", want, lambda: in_place(op, want, args, kwargs))
+                check(f"{name} in place", want, in_place, op, want, args, kwargs)
 print("RAN", ran)
 for name, why in wrong.items():
     print("WRONG", name, why)

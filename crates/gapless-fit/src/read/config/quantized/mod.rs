@@ -283,5 +283,5 @@ fn fp8(name: &str, fields: Fields<'_>) -> Outcome<Stored> {
 /// gpt-oss: the experts alone.
 fn mxfp4() -> Stored {
     let layout = Layout::Float4 { group: 32, globals: 0 };
-    Stored { linears: None, ..whole("mxfp4", "MXFP4 experts", layout) }
+    Stored { linears: None, ..whole("mxfp4", "MXFP4 (experts alone)", layout) }
 }
