@@ -125,7 +125,8 @@ impl<D: Device> Pool<D> {
         }
         let end = self.heap(heap).end();
         if self.heap(heap).room() >= bytes {
-            return self.grow(heap, bytes).map(|()| vec![end..end + bytes]);
+            let made = end..end + bytes;
+            return self.grow(heap, bytes).map(|()| vec![made]);
         }
         if !self.may_grow(bytes) {
             return Err(DeviceError::Refused(Refusal::Limit));
