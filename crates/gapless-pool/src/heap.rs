@@ -16,13 +16,14 @@ use crate::blocks::{Block, Blocks, NONE, Seen, State};
 use crate::device::PageHandle;
 use crate::free_set::{Entry, FreeSet};
 use crate::ids::{Fence, PageId};
-use crate::pool::SMALL;
 use crate::stretches::Stretches;
 use crate::visits;
 pub(crate) use picture::Picture;
 pub(crate) use stock::{FRAGMENT, Shelf};
 use stock::{Listed, Stock};
 
+/// Requests up to this size have heaps of their own: they would pin the pages of large ones.
+pub const SMALL: u64 = 1 << 20;
 /// The unit of pages and of reserved addresses.
 pub const GRANULE: u64 = 2 << 20;
 const GRANULE_BITS: u32 = 21;

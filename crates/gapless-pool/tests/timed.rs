@@ -42,7 +42,7 @@ fn least(totals: &Totals) -> [(&'static str, u64, u64); 34] {
         ("private pools that fell asleep", totals.slept, 30),
         ("requests served by plans", totals.planned, 500),
         ("requests served by fronts alone", totals.fronts, 500),
-        ("requests that wait for nobody natively", totals.native, 500),
+        ("requests that wait for nobody natively", totals.native, 100),
     ]
 }
 

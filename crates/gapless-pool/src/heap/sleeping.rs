@@ -3,12 +3,11 @@
 //! What was free between sleeping blocks is closed: it serves nobody. New pages may come meanwhile, in holes or at the
 //! end, and are awake.
 
-use super::{GRANULE_BITS, Heap, Page};
+use super::{GRANULE_BITS, Heap, Page, SMALL};
 use crate::blocks::{Block, NONE, Seen, State};
 use crate::device::PageHandle;
 use crate::free_set::FreeSet;
 use crate::ids::{Fence, PageId};
-use crate::pool::SMALL;
 use crate::stretches::Stretches;
 
 impl Heap {

@@ -65,6 +65,7 @@ mod waiting;
 mod waste;
 mod windows;
 
+pub use crate::heap::SMALL;
 pub use behind::Behind;
 pub use checkpoint::{RestoreError, Saved};
 pub use exact::ExactError;
@@ -97,8 +98,6 @@ use windows::Windows;
 
 /// The unit of block sizes.
 pub const UNIT: u64 = 512;
-/// Requests up to this size have heaps of their own: they would pin the pages of large ones.
-pub const SMALL: u64 = 1 << 20;
 /// A larger request is refused without asking the device.
 pub(crate) const LARGEST: u64 = 1 << 50;
 /// Cached windows that are looked at for one request.
