@@ -103,7 +103,8 @@ fn aside<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
         // SAFETY: mapped above, and its user has ended.
         unsafe { libc::munmap(stack, STACK) };
     }
-    // SAFETY: a variable of this function, which the process has left. It took the work and stored a result, or nothing.
+    // SAFETY: a variable of this function, which the process has left. It took the work and stored a result, or
+    // nothing.
     unsafe {
         match ((*at).result.take(), (*at).work.take()) {
             (Some(result), _) => Ok(result),

@@ -425,8 +425,8 @@ pub fn set_around_fork(recorder: AroundFork) {
     let _ = RECORDER.set(recorder);
 }
 
-/// The process had one thread when it forked: nobody else has a lock, so none was taken. After a fork the first write to
-/// each page copies it, in the parent and in the child, and the locks lie in a dozen of them.
+/// The process had one thread when it forked: nobody else has a lock, so none was taken. After a fork the first write
+/// to each page copies it, in the parent and in the child, and the locks lie in a dozen of them.
 static WAS_ALONE: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn before_fork() {

@@ -77,9 +77,12 @@ mod place {
     use std::ffi::c_void;
     use std::ptr::null_mut;
 
+    const NEW: Local =
+        Local { quick: null_mut(), own: null_mut(), is_ending: 0, is_inside: 0, has_own_files: 0 };
+
     thread_local! {
         static LOCAL: UnsafeCell<Local> =
-            const { UnsafeCell::new(Local { quick: null_mut(), own: null_mut(), is_ending: 0, is_inside: 0, has_own_files: 0 }) };
+            const { UnsafeCell::new(NEW) };
     }
 
     #[inline]
@@ -96,8 +99,8 @@ mod place {
 
 pub use place::{get, quick};
 
-/// Whether this thread has descriptors of its own: the program does not meet what it opens, and the program's own do not
-/// work here.
+/// Whether this thread has descriptors of its own: the program does not meet what it opens, and the program's own do
+/// not work here.
 #[must_use]
 pub fn has_own_files() -> bool {
     // SAFETY: this thread's own variable.

@@ -140,8 +140,8 @@ fn gap(random: &mut u64, mean: u64) -> i64 {
     (-logarithm(uniform) * mean as f64) as i64
 }
 
-/// The natural logarithm of a number in (0, 1], to 1e-10. The standard library's takes a function of `libm`, which every
-/// process would load at its start.
+/// The natural logarithm of a number in (0, 1], to 1e-10. The standard library's takes a function of `libm`, which
+/// every process would load at its start.
 fn logarithm(number: f64) -> f64 {
     // number = part * 2^exponent, with the part in [0.7, 1.42).
     let bits = number.to_bits();

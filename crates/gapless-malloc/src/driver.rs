@@ -1,5 +1,5 @@
-//! Calls of a driver that the helper needs. A driver works through descriptors of the process, and the helper has a table
-//! of its own. So a thread that shares the program's makes the call, and the helper waits for it.
+//! Calls of a driver that the helper needs. A driver works through descriptors of the process, and the helper has a
+//! table of its own. So a thread that shares the program's makes the call, and the helper waits for it.
 //!
 //! The thread begins with the first buffer that the program registers, in the call that registers it. A forked child
 //! has no such thread, and no registrations; it gets one with its own first buffer.

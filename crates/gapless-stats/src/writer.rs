@@ -1,7 +1,7 @@
 //! Writes the statistics file of one process, repeatedly.
 //!
-//! The file is opened, kept and written by a thread with descriptors of its own ([`gapless_aside::own_table`]): those of
-//! the process are the program's, which may close any of them, or put a file of its own in its place.
+//! The file is opened, kept and written by a thread with descriptors of its own ([`gapless_aside::own_table`]): those
+//! of the process are the program's, which may close any of them, or put a file of its own in its place.
 
 use crate::error::StatisticsError;
 use crate::folder::Folder;

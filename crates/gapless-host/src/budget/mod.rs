@@ -1,8 +1,8 @@
 //! What this process and its relatives may hold together.
 //!
-//! The budget is a page of counters that processes share (`page`): forked children inherit it, and `gapless run` names a
-//! file for programs that are started anew. Every process has a slot with its part, so the part of a killed process can
-//! be returned. `total == sum of the slots`, except between the two additions of a charge.
+//! The budget is a page of counters that processes share (`page`): forked children inherit it, and `gapless run` names
+//! a file for programs that are started anew. Every process has a slot with its part, so the part of a killed process
+//! can be returned. `total == sum of the slots`, except between the two additions of a charge.
 //!
 //! Held is what was handed out and what is kept for reuse, in granules. A child that was forked is charged for what it
 //! takes itself: the memory that it shares with its parent is the parent's.
@@ -41,8 +41,8 @@ pub struct Budget {
     told_beside: AtomicU64,
 }
 
-/// Where this process' part is counted. It lies in a page that the kernel empties in a child, however the child is made:
-/// by the bare system call too, which calls no handler.
+/// Where this process' part is counted. It lies in a page that the kernel empties in a child, however the child is
+/// made: by the bare system call too, which calls no handler.
 #[derive(Debug)]
 struct Home {
     /// One of the words below, or the address of the slot.

@@ -34,8 +34,8 @@ fn charges_stop_at_the_limit_and_come_back() {
     budget.leave();
 }
 
-/// A child that runs `work` and then waits for its end by a signal. `made`: how it is made; 0: not by `fork`, so that no
-/// handler runs. `work` must not allocate: other threads of the tests may have the allocator's locks.
+/// A child that runs `work`, and then waits for its end by a signal. `work` must not allocate: other threads of the
+/// tests may have the allocator's locks.
 struct Child(i32);
 
 impl Child {

@@ -96,8 +96,8 @@ impl FileId {
 /// Descriptors of ours lie from here on, where programs that close and open theirs by number meet none.
 const FIRST_FILE: i32 = 512;
 
-/// A file of ours while something is done with it, which is done [`privately`]. Where the kernel lets nobody work aside,
-/// the descriptor is the program's to close or to replace: it is moved up, and compared before it is used.
+/// A file of ours while something is done with it, which is done [`privately`]. Where the kernel lets nobody work
+/// aside, the descriptor is the program's to close or to replace: it is moved up, and compared before it is used.
 #[derive(Debug)]
 pub struct OwnFile {
     descriptor: i32,

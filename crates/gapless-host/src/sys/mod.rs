@@ -83,8 +83,8 @@ pub fn address_limit() -> Option<usize> {
     [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)].into_iter().flatten().min()
 }
 
-/// Zeroed memory that is zero again in a child, however the child is made. Where the kernel cannot do that (before 4.14),
-/// it is a copy there.
+/// Zeroed memory that is zero again in a child, however the child is made. Where the kernel cannot do that (before
+/// 4.14), it is a copy there.
 #[must_use]
 pub fn map_for_one(bytes: usize) -> Option<*mut u8> {
     let start = map(bytes.next_multiple_of(PAGE))?;
