@@ -113,10 +113,22 @@ fn how_far_a_script_runs_and_what_is_assumed_reach_the_package() {
     let script = folder.path().join("train.py");
     std::fs::write(&script, "").expect("written");
     let script = script.to_str().expect("UTF-8");
-    let words =
-        ["estimate", script, "--until-stable", "--time-limit", "5", "--assume", "a.py:3=true", "--assume", "b.py:4=[3,5]"];
+    let words = [
+        "estimate",
+        script,
+        "--until-stable",
+        "--time-limit",
+        "5",
+        "--assume",
+        "a.py:3=true",
+        "--assume",
+        "b.py:4=[3,5]",
+    ];
     let (_, handed) = handed_over(&words);
-    assert!(handed.contains("--until-stable --time-limit 5 --assume=a.py:3=true --assume=b.py:4=[3,5]"), "{handed}");
+    assert!(
+        handed.contains("--until-stable --time-limit 5 --assume=a.py:3=true --assume=b.py:4=[3,5]"),
+        "{handed}"
+    );
     let both = run(&["estimate", script, "--until-stable", "--steps", "3"]);
     assert!(both.code == 2 && both.err.contains("--steps"), "{}", both.err);
 }
@@ -143,7 +155,8 @@ fn the_interpreter_beside_the_program_is_taken() {
     std::os::unix::fs::symlink(&program, &link).expect("linked");
     for called in [&program, &link] {
         let mut command = Command::new(called);
-        let done = command.arg("estimate").arg(&script).env_remove("GAPLESS_PYTHON").output().expect("it runs");
+        let done =
+            command.arg("estimate").arg(&script).env_remove("GAPLESS_PYTHON").output().expect("it runs");
         let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
         assert!(out.starts_with("beside -m gapless._estimate.command"), "{out}\n{err}");
         assert!(err.contains(&python.canonicalize().expect("there").display().to_string()), "{err}");

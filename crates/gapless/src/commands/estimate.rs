@@ -69,10 +69,14 @@ pub(crate) fn interpreter() -> OsString {
         return named;
     }
     let Some(beside) = beside_program() else { return "python3".into() };
-    let first = std::env::var_os("PATH")
-        .and_then(|path| std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|file| file.is_file()));
+    let first = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|file| file.is_file())
+    });
     if first.as_deref() != Some(&beside) {
-        eprintln!("gapless: Python is {}, beside this program (GAPLESS_PYTHON names another)", beside.display());
+        eprintln!(
+            "gapless: Python is {}, beside this program (GAPLESS_PYTHON names another)",
+            beside.display()
+        );
     }
     beside.into()
 }
