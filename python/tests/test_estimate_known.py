@@ -35,6 +35,8 @@ def test_values_belong_to_memory(script):
         assert x.as_strided((2, 2), (1, 2)).tolist() == [[1, 3], [2, 4]] and x.detach().data.unfold(0, 2, 1).tolist() == [[1, 2], [2, 3], [3, 4]]
         complex = torch.tensor([1 + 2j], device="cuda")
         assert complex.conj().imag.item() == -2 and complex.imag.item() == 2
+        # Sizes that hang on values are those of a card.
+        assert (x > 1).nonzero().max().item() == 3 and (x > 9).nonzero().shape == (0, 1) and torch.unique(x % 2).tolist() == [0, 1]
         # Memory that another tensor gets knows nothing of who had it before.
         del x
         score = torch.nn.Linear(4, 4).cuda().weight.sign().long()

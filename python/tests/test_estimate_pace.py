@@ -161,7 +161,7 @@ def test_a_value_that_steers_is_named_and_can_be_said(script):
         weight = torch.nn.Linear(64, 64).cuda().weight
         held = []
         for _ in range(4):
-            score = (weight * 2).argsort().float().std() + weight.mean()
+            score = weight.std() + weight.mean()
             if score > 5:
                 held.append(torch.empty(64 << 20, dtype=torch.uint8, device="cuda"))
             if score.item() > 7:

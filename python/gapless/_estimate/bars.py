@@ -23,7 +23,7 @@ _BRANCH = (0.02, 0.03)
 # An optimizer that decides by its loss how often it evaluates the model.
 _SEARCH = (0.25, 0.25)
 # Steps whose peaks differ, of a program that was stopped: later ones may be larger, the more so the fewer were seen.
-_VARIES_LEAST, _VARIES_STEPS = 0.10, 6
+_VARIES_LEAST, _VARIES_STEPS = 0.10, 18
 _UNMEASURED_CARD = (0.03, 0.10)
 
 

@@ -425,8 +425,8 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         most = _FEW_GUESSED if self.known.guess(inputs) else MOST_ELEMENTS
         if not all(tensor.numel() <= most and (tensor.numel() == 1 or not tensor.requires_grad) for tensor in outputs):
             return out
-        if all(tensor.is_cuda and self.value(tensor) is not None for tensor in outputs):
-            # Views share the memory of what they show.
+        if all(tensor.is_cuda and tensor.numel() and self.value(tensor) is not None for tensor in outputs):
+            # Views share the memory of what they show. What is empty here may have a size on a card.
             return out
         try:
             words = self._on_cpu(kwargs)
