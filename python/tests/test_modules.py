@@ -544,7 +544,8 @@ def folded(expected):
     return found
 
 
-# Other figures of graphs on the CPU: there the modules inside of `graph.0` keep nothing, so `1` is no number of a layer.
+# Other figures of graphs on the CPU: there the modules inside of `graph.0` keep nothing, so `1` is no number of a
+# layer.
 ON_CPU = {"scripted": {"scripted.1": 3, "graph.1": 3}}
 
 

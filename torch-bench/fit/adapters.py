@@ -2,14 +2,15 @@
 
     python torch-bench/fit/adapters.py [--only NUMBER] > cells.jsonl
 
-Needs a card of 24 GiB or more, torch and transformers; less than two minutes on an H200. Adapters come from peft where it can
-be imported, else from a copy of what its `Linear.forward` does (`"peft": false` in the cell). Frozen weights in nf4 come from
-bitsandbytes where it can be imported, else from tensors of the same sizes and a product that dequantises them as
-`bitsandbytes.autograd._functions.MatMul4Bit` does (`"bitsandbytes": false`): what the numbers say is then random, and what
-memory they take is not.
+Needs a card of 24 GiB or more, torch and transformers; less than two minutes on an H200. Adapters come from peft where
+it can be imported, else from a copy of what its `Linear.forward` does (`"peft": false` in the cell). Frozen weights in
+nf4 come from bitsandbytes where it can be imported, else from tensors of the same sizes and a product that dequantises
+them as `bitsandbytes.autograd._functions.MatMul4Bit` does (`"bitsandbytes": false`): what the numbers say is then
+random, and what memory they take is not.
 
-Each cell is three steps of `loss.backward(); optimizer.step(); zero_grad(set_to_none=True)` over random tokens. Bytes come from
-torch's own statistics; the cache is emptied between cells. `base_allocated` is what libraries hold before the model is built.
+Each cell is three steps of `loss.backward(); optimizer.step(); zero_grad(set_to_none=True)` over random tokens. Bytes
+come from torch's own statistics; the cache is emptied between cells. `base_allocated` is what libraries hold before the
+model is built.
 """
 
 import argparse
@@ -123,7 +124,8 @@ def has(name):
 
 
 class Dora(nn.Module):
-    """peft's DoraLinearLayer: the norm of the adapted weight is computed anew in each forward pass, without a gradient."""
+    """peft's DoraLinearLayer: the norm of the adapted weight is computed anew in each forward pass, without a
+    gradient."""
 
     def __init__(self, weight, low, high, scaling):
         super().__init__()

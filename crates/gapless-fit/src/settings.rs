@@ -129,7 +129,8 @@ impl Optimizer {
     }
 }
 
-/// Low-rank adapters, as PEFT adds them: the model itself is frozen. rsLoRA scales by another number, and takes the same.
+/// Low-rank adapters, as PEFT adds them: the model itself is frozen. rsLoRA scales by another number, and takes the
+/// same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lora {
     pub rank: u64,

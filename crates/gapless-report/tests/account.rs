@@ -1,5 +1,5 @@
-//! One account: phases, components, plans, text, JSON and files of an answer tell of the same run, over random questions
-//! with every flag; and the least that an answer names is the least.
+//! One account: phases, components, plans, text, JSON and files of an answer tell of the same run, over random
+//! questions with every flag; and the least that an answer names is the least.
 
 use gapless_fit::ask::{
     Adapters, Answer, Asked, Degrees, Emit, Estimate, Question, Wishes, ask, files, terms,

@@ -101,8 +101,8 @@ pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
     Ok(all)
 }
 
-/// The same with adapters: A parameters of adapters are trained, and S of modules that are trained whole, which keep the
-/// model's own type. The others have neither gradients nor states.
+/// The same with adapters: A parameters of adapters are trained, and S of modules that are trained whole, which keep
+/// the model's own type. The others have neither gradients nor states.
 fn adapted(
     name: &str,
     q: &Question,

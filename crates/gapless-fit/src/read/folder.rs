@@ -111,8 +111,8 @@ fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path)
     Ok(Model { name, architecture, weights: list, stored, notes })
 }
 
-/// How the weights are quantised: by the configuration, or by a file that AutoGPTQ or modelopt wrote beside it. A method
-/// that is not known is an error, unless there are `headers` that say what each tensor takes.
+/// How the weights are quantised: by the configuration, or by a file that AutoGPTQ or modelopt wrote beside it. A
+/// method that is not known is an error, unless there are `headers` that say what each tensor takes.
 fn stored(config: &Path, headers: bool, notes: &mut Vec<String>) -> Result<Option<Stored>, ReadError> {
     let read = |path: &Path| text(path, config::LARGEST);
     let found = config::stored(&read(config)?).named(&config.display().to_string());

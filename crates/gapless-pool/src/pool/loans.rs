@@ -1,6 +1,6 @@
-//! What a lane was lent and gave back. It is its owner's again behind a fence. Until then the lane can have it at once, in
-//! the order of its own stream, as natively a stream has what it freed: the same block, part of one, or several side by
-//! side.
+//! What a lane was lent and gave back. It is its owner's again behind a fence. Until then the lane can have it at once,
+//! in the order of its own stream, as natively a stream has what it freed: the same block, part of one, or several side
+//! by side.
 //!
 //! Invariant: a lane borrows only what nothing of this is enough for. So it never has more of others' memory, in use or
 //! given back, than it would hold itself natively; and what its borrowing takes away from an owner, the pool has not

@@ -1,5 +1,5 @@
-//! `gapless report --tree`: the bytes at peak allocated as a tree of stacks, outermost line first, or of modules, within
-//! the width of a line.
+//! `gapless report --tree`: the bytes at peak allocated as a tree of stacks, outermost line first, or of modules,
+//! within the width of a line.
 //!
 //! Frames of torch and of the standard library are folded, except the innermost one of a stack. A line that has one
 //! child of the same size stands on one row with it. Branches below 1 % are one row with their number and bytes. Blocks

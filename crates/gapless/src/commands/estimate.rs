@@ -62,8 +62,8 @@ fn built_in(script: &Path) -> Result<Option<&'static str>> {
     }
 }
 
-/// The interpreter in GAPLESS_PYTHON; or the one beside this program, so that a `gapless` of an environment that is called
-/// by its path runs that environment's torch; or the one on the PATH. One that is not the PATH's is told.
+/// The interpreter in GAPLESS_PYTHON; or the one beside this program, so that a `gapless` of an environment that is
+/// called by its path runs that environment's torch; or the one on the PATH. One that is not the PATH's is told.
 pub(crate) fn interpreter() -> OsString {
     if let Some(named) = std::env::var_os("GAPLESS_PYTHON") {
         return named;
