@@ -103,12 +103,15 @@ impl Auto {
             };
         }
         let (namespace, name) = (&self.namespace, &self.config_map);
-        if !names::is_name(name) || !names::is_namespace(namespace) {
+        if !names::is_name(name) {
             return Err(format!("{FIT_CONFIG_MAP}: invalid name {name:?}"));
         }
         let api = api.ok_or_else(|| {
             format!("{FIT_CONFIG_MAP}: only the cluster has ConfigMaps: use {FIT} or {FIT_CONFIG} here")
         })?;
+        if !names::is_namespace(namespace) {
+            return Err(format!("invalid namespace {namespace:?}"));
+        }
         let object = api
             .get(&format!("/api/v1/namespaces/{namespace}/configmaps/{name}"))
             .map_err(|error| format!("ConfigMap {namespace}/{name}: {error}"))?;
