@@ -60,11 +60,19 @@ fn copies_of_several_threads_go_to_the_driver_together_or_one_by_one_where_it_ha
             let before = common::ask(c"test_batches");
             let catalogue = Arc::new(Catalogue::open(&path).unwrap());
             let settings = Settings { piece: 64 << 10, threads: 8, ..on_card(0) };
-            let (found, _) = read_with(&catalogue, &all(&catalogue), settings, true).unwrap();
-            for (place, found) in catalogue.tensors.iter().zip(&found) {
-                assert!(*found == model.bytes(&catalogue.tensor(*place).name), "batches: {has_batches}");
+            // Whether two copies meet is the scheduler's business: one that never lets them meet is none.
+            for turn in 0.. {
+                let (found, _) = read_with(&catalogue, &all(&catalogue), settings.clone(), true).unwrap();
+                for (place, found) in catalogue.tensors.iter().zip(&found) {
+                    assert!(*found == model.bytes(&catalogue.tensor(*place).name), "batches: {has_batches}");
+                }
+                let is_batched = common::ask(c"test_batches") > before;
+                assert!(has_batches || !is_batched);
+                if is_batched || !has_batches {
+                    break;
+                }
+                assert!(turn < 500, "no two copies went together");
             }
-            assert_eq!(common::ask(c"test_batches") > before, has_batches);
         }
         assert_eq!(common::ask(c"test_toggle_batches"), 1);
     }
