@@ -6,6 +6,7 @@ import os
 from typing import Any, NamedTuple
 
 from .._errors import GaplessError
+from .unknown import ALMOST_ZERO, Unknown
 
 _WORDS = {"true": True, "false": False}
 
@@ -63,4 +64,7 @@ def shaped(value: Any, found: Any) -> Any:
             return value
         return [shaped(value[0] if isinstance(value, list) else value, part) for part in found]
     one = value[0] if isinstance(value, list) else value
+    if isinstance(one, bool) and isinstance(found, float):
+        # The truth is that of what the line compares the number with.
+        return Unknown(ALMOST_ZERO)
     return type(found)(one) if isinstance(found, (bool, int, float)) else one

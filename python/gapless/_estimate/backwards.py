@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 
+from . import modes
+
 
 def keep(mode: Any) -> None:
-    """The mode is active in every backward pass from here on, but in those of compiled functions."""
+    """The mode is active in every backward pass from here on, but in those of compiled functions, and those that a
+    compiler traces."""
     engine = torch.autograd.graph._engine_run_backward
 
     def run(*args: Any, **words: Any) -> Any:
-        if torch._C._len_torch_function_stack():
+        if torch._C._len_torch_function_stack() or modes.traces(torch):
             return engine(*args, **words)
         with mode:
             return engine(*args, **words)
@@ -27,10 +30,8 @@ def keep(mode: Any) -> None:
 
     @functools.wraps(plain)
     def apply(self: Any, *args: Any) -> Any:
-        from .modes import without_modes
-
         if getattr(self, "_forward_cls", type(self)).__module__.startswith("torch._functorch"):
-            with without_modes(torch):
+            with modes.without_modes(torch):
                 return plain(self, *args)
         return plain(self, *args)
 

@@ -91,11 +91,15 @@ class Shadow:
 
 
 def storage_of(tensor: Tensor) -> Any:
-    """The storage of a tensor; None where it has none, as sparse tensors and those of some subclasses."""
+    """The storage of a tensor; None where it has no memory, as sparse tensors, those of some subclasses, and those that
+    a compiler traces with."""
     try:
-        return tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        # Only storages with memory say where it is.
+        storage.data_ptr()
     except (RuntimeError, NotImplementedError):
         return None
+    return storage
 
 
 def _covers(tensor: Tensor, size: int) -> bool:

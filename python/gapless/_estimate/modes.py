@@ -36,6 +36,12 @@ def compile_without(torch: Any, compiles: "Callable[[bool], None]") -> None:
     torch.compile = compiled
 
 
+def traces(torch: Any) -> bool:
+    """Whether torch traces at present: calls are of a compiler, with tensors that have a shape and no memory."""
+    active, kinds = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
+    return any(active(kind) is not None for kind in (kinds.FAKE, kinds.PROXY, kinds.FUNCTIONAL))
+
+
 def _without(torch: Any, function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **words: Any) -> Any:

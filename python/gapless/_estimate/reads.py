@@ -50,7 +50,7 @@ class Reads:
         place = calls.place()
         assumed = self.assumptions.at(place)
         if assumed is not None:
-            return shaped(assumed, read())
+            return float(assumed) if name == "__float__" and isinstance(assumed, bool) else shaped(assumed, read())
         passes = checks.answer(calls.caller()) if name in calls.TRUTHS else None
         if passes is not None:
             _note(self.reads, place, "a check", 0)
@@ -75,7 +75,7 @@ class Reads:
         place = calls.place()
         assumed = self.assumptions.at(place)
         if assumed is not None:
-            return shaped(assumed, found)
+            return float(assumed) if name == "__float__" and isinstance(assumed, bool) else shaped(assumed, found)
         passes = checks.answer(calls.caller()) if name in calls.TRUTHS else None
         if passes is not None:
             _note(self.reads, place, "a check", 0)

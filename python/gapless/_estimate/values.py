@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import backwards, calls, hollow, stored
+from . import backwards, calls, hollow, stored, weighted
 from .calls import mapped, tensors_in
 from .inside import Inside, is_foreign
 from .known import GUESS, MOST_ELEMENTS, Choice, Known
@@ -116,6 +116,8 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if name == "segment_reduce":
             # Its check of the lengths reads the card.
             kwargs = {**kwargs, "unsafe": True}
+        if name == "cov" and any(isinstance(kwargs.get(word), Tensor) for word in ("fweights", "aweights")):
+            function = weighted.cov
         tensors = tensors_in((args, kwargs))
         if is_foreign(function) and any(tensor.is_cuda for tensor in tensors):
             return self._foreign(function, name, args, kwargs)
@@ -389,10 +391,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 pass
         choice = self._choice(inputs)
         before = self._blind.value
+        layouts = [(target.shape, target.stride(), target.storage_offset()) if target.is_cuda and target.layout == torch.strided else None for target in targets]
         out = function(*args, **kwargs)
         if self._blind.value != before and name not in calls.MAY_READ:
             self.notes.read(name)
         for number, target in enumerate(targets):
+            if len(values) == len(targets) and values[number].shape != target.shape:
+                _laid(target, layouts[number], values[number].shape)
             if target.is_cuda:
                 self.known.forget(target)
             if len(values) != len(targets) or values[number].shape != target.shape or target.numel() > MOST_ELEMENTS:
@@ -513,3 +518,11 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             finally:
                 self._random = torch.get_rng_state()
                 torch.set_rng_state(before)
+
+
+def _laid(target: Tensor, layout: Any, shape: Any) -> None:
+    """A tensor that was written into gets the shape of its result: where a size hangs on values, the card counts none."""
+    if layout is not None and layout[0] == shape:
+        target.as_strided_(*layout)
+    elif layout is not None:
+        target.resize_(shape)
