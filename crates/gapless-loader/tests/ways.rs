@@ -62,7 +62,7 @@ fn copies_of_several_threads_go_to_the_driver_together_or_one_by_one_where_it_ha
             let settings = Settings { piece: 64 << 10, threads: 8, ..on_card(0) };
             // Whether two copies meet is the scheduler's business: one that never lets them meet is none.
             for turn in 0.. {
-                let (found, _) = read_with(&catalogue, &all(&catalogue), settings.clone(), true).unwrap();
+                let (found, _) = read_with(&catalogue, &all(&catalogue), settings, true).unwrap();
                 for (place, found) in catalogue.tensors.iter().zip(&found) {
                     assert!(*found == model.bytes(&catalogue.tensor(*place).name), "batches: {has_batches}");
                 }
