@@ -163,7 +163,7 @@ reader.end()
     assert lines[2:] == [f"{free} True False" for free in (2, 3, 7, 66)], lines
 
 
-@pytest.mark.parametrize("room", [4, 64])
+@pytest.mark.parametrize("room", [5, 64])
 def test_few_addresses_serve_the_program_and_its_readers(share, room):
     """`room` GiB of addresses are left when the program begins: the allocator leaves some for what comes later."""
     lines = share(
