@@ -1,6 +1,11 @@
 //! One account: phases, components, plans, text, JSON and files of an answer tell of the same run, over random
 //! questions with every flag; and the least that an answer names is the least.
 
+#[path = "support/chance.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod chance;
+
+use chance::Chance;
 use gapless_fit::ask::{
     Adapters, Answer, Asked, Degrees, Emit, Estimate, Question, Wishes, ask, files, terms,
 };
@@ -14,27 +19,6 @@ use serde_json::Value;
 use std::path::Path;
 
 const QUESTIONS: u64 = 320;
-
-/// SplitMix64.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn pick<T: Clone>(&mut self, list: &[T]) -> T {
-        list[(self.next() % list.len() as u64) as usize].clone()
-    }
-
-    fn once_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-}
 
 const LLAMA: &str = r#""model_type":"llama","hidden_size":512,"intermediate_size":1408,"num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"vocab_size":8000"#;
 const MODELS: &[&str] = &[

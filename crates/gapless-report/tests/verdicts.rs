@@ -3,6 +3,10 @@
 //!
 //! Most questions have a card whose memory is near to what the run takes, since verdicts go wrong at the edge.
 
+#[path = "support/chance.rs"]
+mod chance;
+
+use chance::Chance;
 use gapless_fit::ask::{Adapters, Answer, Asked, Degrees, Estimate, Method, Question, Wishes, ask};
 use gapless_fit::formulas::sharding::Sharding;
 use gapless_fit::formulas::weights::Format;
@@ -16,31 +20,6 @@ use serde_json::Value;
 use std::path::Path;
 
 const QUESTIONS: u64 = 2000;
-
-/// SplitMix64.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn pick<T: Clone>(&mut self, list: &[T]) -> T {
-        list[(self.next() % list.len() as u64) as usize].clone()
-    }
-
-    fn once_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Small models of many families: what is decided does not depend on the number of layers.
 const MODELS: &[&str] = &[
