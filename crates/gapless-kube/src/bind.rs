@@ -45,7 +45,9 @@ impl Target<'_> {
             ("Node", node, names::is_name(node)),
         ];
         match parts.into_iter().find(|(.., is_right)| !is_right) {
-            Some((what, text, _)) => Err(format!("{what}: {text:?} is no name of an object")),
+            Some((what, text, _)) => {
+                Err(format!("{what}: invalid name {text:?}: use lower-case letters, digits, - and ."))
+            }
             None => Ok(()),
         }
     }

@@ -119,8 +119,8 @@ enum Door {
     Probes,
 }
 
-/// Serves probes and metrics, and nothing else, on a door of their own until `stop` is set: the scheduler's needs to be
-/// open to nobody but the scheduler.
+/// Serves probes and metrics, and nothing else, on a door of their own until `stop` is set: only the scheduler then has
+/// to reach the other one.
 pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBool) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let busy = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! Doors that stay shut: what is no name, texts that would end a line, answers that nobody asked for, messages of two
+//! Doors that stay shut: what is no name, texts that would end a line, answers to no question, messages of two
 //! lengths, and requests that are large or slow.
 
 #[allow(dead_code, reason = "other tests use the rest")]
