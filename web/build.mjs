@@ -4,7 +4,7 @@ import { readFile, writeFile, mkdir } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
-const dist = here("../crates/gapless-report/src/html/dist/");
+const dist = here("../crates/gapless-page/src/dist/");
 const LIMIT = 163_000;
 
 // Names of our own, long and frequent, that neither the browser nor the report's JSON knows: shortened in the bundle.

@@ -1,4 +1,4 @@
-// Reads the sections that crates/gapless-report/src/html/payload.rs writes; the layout is drawn there.
+// Reads the sections that crates/gapless-page/src/payload.rs writes; the layout is drawn there.
 
 import { max, min, ceil } from "./math";
 

@@ -19,7 +19,7 @@ export function subject() {
   if (!html || !json) {
     html = join(mkdtempSync(join(tmpdir(), "gapless-page-")), "page.html");
     json = html + ".json";
-    execFileSync("cargo", ["run", "--quiet", "--release", "--package", "gapless-report", "--example", "page", "--", html, "12000"], { cwd: root, stdio: "inherit" });
+    execFileSync("cargo", ["run", "--quiet", "--release", "--package", "gapless-page", "--example", "page", "--", html, "12000"], { cwd: root, stdio: "inherit" });
   }
   return { html, report: JSON.parse(readFileSync(json, "utf8")) };
 }

@@ -97,7 +97,7 @@ fn rust(skips: &mut Skips) -> Result<()> {
 fn builds(skips: &mut Skips) -> Result<()> {
     let all = [
         ("gapless-pool", "shuttle", "interleavings"),
-        ("gapless-pool", "mutants", "mutants"),
+        ("gapless-checker", "mutants", "mutants"),
         ("gapless-kube", "tls", "tls"),
     ];
     let mut failed = None;

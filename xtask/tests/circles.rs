@@ -30,7 +30,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
     ("gapless-plan", "spaces/pack", "exchanges drive the packer, which follows them"),
     ("gapless-pool", "pool", "the allocator: pool, shards, tallies and steps are one state in four files"),
-    ("gapless-pool", "timed/world", "a capture is a part of the world, and is replayed on it"),
+    ("gapless-checker", "world", "a capture is a part of the world, and is replayed on it"),
     (
         "gapless-replay",
         "outcome",

@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-aside", &[]),
     ("gapless-stats", &["gapless-aside"]),
     ("gapless-pool", &[]),
+    ("gapless-checker", &["gapless-pool"]),
     ("gapless-ledger", &["gapless-size"]),
     ("gapless-host", &["gapless-aside", "gapless-size"]),
     ("gapless-malloc", &["gapless-host", "gapless-stats"]),
@@ -43,7 +44,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "gapless-fit",
         &["gapless-formats", "gapless-trace", "gapless-plan", "gapless-replay", "gapless-threads"],
     ),
-    ("gapless-report", &["gapless-trace", "gapless-replay", "gapless-fit", "gapless-threads"]),
+    ("gapless-page", &["gapless-threads", "gapless-trace"]),
+    (
+        "gapless-report",
+        &["gapless-trace", "gapless-replay", "gapless-fit", "gapless-page", "gapless-threads"],
+    ),
     (
         "gapless",
         &[
@@ -58,6 +63,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gapless-ledger",
             "gapless-size",
             "gapless-stats",
+            "gapless-page",
             "gapless-plan",
             "gapless-problems",
             "gapless-replay",

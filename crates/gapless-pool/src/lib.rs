@@ -30,7 +30,6 @@ mod stretches;
 pub mod supplied;
 mod sync;
 mod tally;
-pub mod timed;
 mod visits;
 
 pub use budget::Budget;

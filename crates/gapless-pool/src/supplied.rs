@@ -32,14 +32,14 @@ fn segment_of(size: u64) -> u64 {
 
 /// Who may use a block: requests of one stream in one pool, small or large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Owner {
-    pub(crate) pool: PoolKey,
-    pub(crate) stream: StreamHandle,
-    pub(crate) is_large: bool,
+pub struct Owner {
+    pub pool: PoolKey,
+    pub stream: StreamHandle,
+    pub is_large: bool,
 }
 
 impl Owner {
-    pub(crate) fn of(pool: PoolKey, stream: StreamHandle, size: u64) -> Owner {
+    pub fn of(pool: PoolKey, stream: StreamHandle, size: u64) -> Owner {
         Owner { pool, stream, is_large: size > SMALL }
     }
 }
@@ -53,17 +53,17 @@ struct Block {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Segment {
-    pub(crate) size: u64,
-    pub(crate) owner: Owner,
+pub struct Segment {
+    pub size: u64,
+    pub owner: Owner,
 }
 
 /// Segments of one size class, the free blocks in those that are used in part, and the bytes of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) segments: u64,
-    pub(crate) split: u64,
-    pub(crate) split_bytes: u64,
+pub struct Counts {
+    pub segments: u64,
+    pub split: u64,
+    pub split_bytes: u64,
 }
 
 /// A segment that goes back to its supplier.
@@ -76,7 +76,7 @@ pub struct Returned {
 
 /// All supplied memory of a card.
 #[derive(Debug, Default)]
-pub(crate) struct Supplied {
+pub struct Supplied {
     /// The pools that have a supplier, and whether their blocks are never split.
     pools: BTreeMap<PoolKey, bool>,
     segments: BTreeMap<u64, Segment>,
@@ -87,26 +87,26 @@ pub(crate) struct Supplied {
     held_by: BTreeMap<(PoolKey, StreamHandle), [u64; 2]>,
     counts: [Counts; 2],
     /// What the supplier is to have back, and has not been told yet.
-    pub(crate) returned: Vec<Returned>,
+    pub returned: Vec<Returned>,
 }
 
 impl Supplied {
-    pub(crate) fn set_pool(&mut self, pool: PoolKey, is_whole: bool) {
+    pub fn set_pool(&mut self, pool: PoolKey, is_whole: bool) {
         *self.pools.entry(pool).or_default() |= is_whole;
     }
 
     #[inline]
-    pub(crate) fn has(&self, pool: PoolKey) -> bool {
+    pub fn has(&self, pool: PoolKey) -> bool {
         !self.pools.is_empty() && self.pools.contains_key(&pool)
     }
 
     /// Whether anything of a pool is there.
-    pub(crate) fn holds_of(&self, pool: PoolKey) -> bool {
+    pub fn holds_of(&self, pool: PoolKey) -> bool {
         self.held_by(pool, None) != [0, 0]
     }
 
     /// Bytes of the segments of a pool, or of one stream in it: small and large.
-    pub(crate) fn held_by(&self, pool: PoolKey, stream: Option<StreamHandle>) -> [u64; 2] {
+    pub fn held_by(&self, pool: PoolKey, stream: Option<StreamHandle>) -> [u64; 2] {
         let mut sum = [0, 0];
         if self.has(pool) {
             let of_pool = self.held_by.range((pool, StreamHandle(0))..=(pool, StreamHandle(u64::MAX)));
@@ -118,7 +118,7 @@ impl Supplied {
     }
 
     /// What there is of small requests, and of large ones.
-    pub(crate) fn counts(&self) -> &[Counts; 2] {
+    pub fn counts(&self) -> &[Counts; 2] {
         &self.counts
     }
 
@@ -161,26 +161,26 @@ impl Supplied {
     }
 
     /// Bytes of all segments.
-    pub(crate) fn held(&self) -> u64 {
+    pub fn held(&self) -> u64 {
         self.held
     }
 
-    pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, &Segment)> {
+    pub fn segments(&self) -> impl Iterator<Item = (u64, &Segment)> {
         self.segments.iter().map(|(&addr, segment)| (addr, segment))
     }
 
     /// The blocks of the segment at `addr`: address, size, whether it is free.
-    pub(crate) fn blocks_of(&self, addr: u64) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
+    pub fn blocks_of(&self, addr: u64) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         let end = addr + self.segments.get(&addr).map_or(0, |segment| segment.size);
         self.blocks.range(addr..end).map(|(&addr, block)| (addr, block.size, block.is_free))
     }
 
-    pub(crate) fn size_of(&self, addr: u64) -> u64 {
+    pub fn size_of(&self, addr: u64) -> u64 {
         self.blocks.get(&addr).map_or(0, |block| block.size)
     }
 
     /// The size of the segment that a request needs first; `None`: a free block serves it.
-    pub(crate) fn missing(&self, owner: Owner, size: u64) -> Option<u64> {
+    pub fn missing(&self, owner: Owner, size: u64) -> Option<u64> {
         if self.fit(owner, size).is_some() { None } else { Some(segment_of(size)) }
     }
 
@@ -191,7 +191,7 @@ impl Supplied {
     }
 
     /// Takes a free block for `size` bytes: its address, and its size, which is more where it was not worth splitting.
-    pub(crate) fn take(&mut self, owner: Owner, size: u64) -> Option<(u64, u64)> {
+    pub fn take(&mut self, owner: Owner, size: u64) -> Option<(u64, u64)> {
         let found = self.fit(owner, size)?;
         let (_, whole, addr) = found;
         let of_segment = self.segments[&self.blocks.get(&addr)?.segment].size;
@@ -211,7 +211,7 @@ impl Supplied {
     }
 
     /// A block can be used again: it joins the free ones beside it.
-    pub(crate) fn release(&mut self, addr: u64) {
+    pub fn release(&mut self, addr: u64) {
         let Some(&Block { mut size, segment, .. }) = self.blocks.get(&addr) else { return };
         let Segment { size: whole, owner } = self.segments[&segment];
         let is_joined = |block: &Block| block.is_free && block.segment == segment;
@@ -238,7 +238,7 @@ impl Supplied {
     }
 
     /// A supplier gave a segment. Whether it is taken: not where it overlaps one that is there.
-    pub(crate) fn add(&mut self, owner: Owner, addr: u64, size: u64) -> bool {
+    pub fn add(&mut self, owner: Owner, addr: u64, size: u64) -> bool {
         let before = self.segments.range(..=addr).next_back();
         let is_over = before.is_some_and(|(start, segment)| start + segment.size > addr);
         if is_over || self.segments.range(addr..addr + size).next().is_some() {
@@ -252,7 +252,7 @@ impl Supplied {
     }
 
     /// The wholly free segments of the pools that `is_given` names.
-    pub(crate) fn idle(&self, is_given: impl Fn(PoolKey) -> bool) -> impl Iterator<Item = (u64, Segment)> {
+    pub fn idle(&self, is_given: impl Fn(PoolKey) -> bool) -> impl Iterator<Item = (u64, Segment)> {
         let is_idle = move |(addr, segment): &(&u64, &Segment)| {
             let whole = (segment.owner, segment.size, **addr);
             is_given(segment.owner.pool) && self.free.contains(&whole)
@@ -261,7 +261,7 @@ impl Supplied {
     }
 
     /// Takes every wholly free segment of the pools that `is_given` names out, for its supplier.
-    pub(crate) fn give_back(&mut self, is_given: impl Fn(PoolKey) -> bool) -> Vec<(Owner, Returned)> {
+    pub fn give_back(&mut self, is_given: impl Fn(PoolKey) -> bool) -> Vec<(Owner, Returned)> {
         let mut found: Vec<(u64, Segment)> = self.idle(is_given).collect();
         // PyTorch's order within a pool.
         found.sort_unstable_by_key(|&(addr, Segment { size, owner })| {
@@ -281,12 +281,12 @@ impl Supplied {
     }
 
     /// A pool ends when nobody uses it and nothing of it is left. Whether it did.
-    pub(crate) fn end(&mut self, pool: PoolKey) -> bool {
+    pub fn end(&mut self, pool: PoolKey) -> bool {
         !self.holds_of(pool) && self.pools.remove(&pool).is_some()
     }
 
     /// Live bytes, where every invariant holds.
-    pub(crate) fn check(&self) -> Result<u64, String> {
+    pub fn check(&self) -> Result<u64, String> {
         let mut live = 0;
         let mut free = 0;
         for (&start, segment) in &self.segments {

@@ -7,7 +7,7 @@
 mod generate;
 
 use gapless_report::ranks::{self, RankFile, Run, Summary};
-use gapless_report::{Analysis, diff, html};
+use gapless_report::{Analysis, diff};
 use gapless_trace::{Action, BlockNote, Tick, Trace};
 use generate::{Base, Fault, Noise};
 use std::io::{BufWriter, Write};
@@ -47,8 +47,9 @@ fn main() -> std::io::Result<()> {
     let report = ranks::report(&run);
     let json = ranks::json(&report).map_err(std::io::Error::other)?;
     std::fs::write(format!("{path}.json"), &json)?;
-    let mut page = html::ranks::Writer::new(BufWriter::new(std::fs::File::create(&path)?), "run", &json)?;
-    for rank in html::ranks::shown(&report) {
+    let mut page =
+        gapless_page::ranks::Writer::new(BufWriter::new(std::fs::File::create(&path)?), "run", &json)?;
+    for rank in ranks::shown(&report) {
         let own = trace(rank);
         let analysis = Analysis::of(&own).map_err(std::io::Error::other)?;
         let report =

@@ -2,14 +2,15 @@
 //! [`crate::Report`] made from it.
 
 use crate::advice::Answer;
-use crate::html::{Page, PageDevice};
 use crate::model::Report;
 use crate::{assemble, findings};
+use gapless_page::{Page, PageDevice};
 use gapless_trace::churn::{self, Churn};
 use gapless_trace::growth::{self, Growth};
 use gapless_trace::kinds::{self, Kind, Kinds};
+use gapless_trace::steps::levels::{self, StepPeak};
 use gapless_trace::steps::{self, Steps};
-use gapless_trace::{Ahead, Bytes, DeviceTrace, History, HistoryError, Tick, Trace, sweep};
+use gapless_trace::{Ahead, Bytes, DeviceTrace, History, HistoryError, Tick, Trace};
 
 /// A trace and what it means.
 #[derive(Debug)]
@@ -36,13 +37,6 @@ pub struct DeviceAnalysis<'t> {
     /// For the page: `kinds` as numbers and `steps` as pairs.
     kind_codes: Vec<u8>,
     spans: Vec<(Tick, Tick)>,
-}
-
-/// The most that was allocated within a step, and when that was first so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepPeak {
-    pub bytes: Bytes,
-    pub at: Tick,
 }
 
 /// Kinds by number, as the page has them.
@@ -121,7 +115,7 @@ impl<'t> DeviceAnalysis<'t> {
         let ((growth, churn), (step_peaks, step_ends)) = gapless_threads::both(
             "analysis",
             || (growth::measure(&history, &steps), churn::measure(device, &history, &steps)),
-            || (step_peaks(&history, &steps), step_ends(&history, &steps)),
+            || (levels::peaks(&history, &steps), levels::ends(&history, &steps)),
         );
         Ok(DeviceAnalysis {
             step_peaks,
@@ -136,55 +130,4 @@ impl<'t> DeviceAnalysis<'t> {
             churn,
         })
     }
-}
-
-fn step_peaks(history: &History, steps: &Steps) -> Vec<StepPeak> {
-    if steps.spans.is_empty() {
-        return Vec::new();
-    }
-    let spans = &steps.spans;
-    let mut peaks: Vec<StepPeak> =
-        spans.iter().map(|span| StepPeak { bytes: Bytes::ZERO, at: span.start }).collect();
-    let all = history.allocations.columns();
-    let mut step = 0;
-    sweep::levels(all.starts, all.freed, all.blocks, history.last_tick, |tick, level| {
-        while spans.get(step).is_some_and(|span| span.end <= tick) {
-            step += 1;
-        }
-        if let Some(span) = spans.get(step)
-            && span.start <= tick
-            && level > peaks[step].bytes.0
-        {
-            peaks[step] = StepPeak { bytes: Bytes(level), at: tick };
-        }
-    });
-    peaks
-}
-
-fn step_ends(history: &History, steps: &Steps) -> Vec<Bytes> {
-    let ends: Vec<u32> = steps.spans.iter().map(|s| s.end.0).collect();
-    let mut change = vec![0i64; ends.len() + 1];
-    let all = history.allocations.columns();
-    // Births are in order, and most of what is born in a step is freed in it.
-    let mut step = 0;
-    for ((&start, &freed), &requested) in all.starts.iter().zip(all.freed).zip(all.requested) {
-        while ends.get(step).is_some_and(|&end| end < start) {
-            step += 1;
-        }
-        let last = match ends.get(step) {
-            Some(&end) if end < freed => step + ends[step..].partition_point(|&end| end < freed),
-            _ => step,
-        };
-        // Live at every step end in [start, freed).
-        change[step] += requested as i64;
-        change[last] -= requested as i64;
-    }
-    let mut live = 0;
-    change[..ends.len()]
-        .iter()
-        .map(|&by| {
-            live += by;
-            Bytes(live as u64)
-        })
-        .collect()
 }

@@ -1,6 +1,6 @@
 //! What every page of plain markup has around its content: the head, a policy that forbids the network, the brand.
 
-use crate::html::escape_text;
+use gapless_page::escape_text;
 
 const BRAND: &str = "<svg viewBox=\"0 0 16 16\" aria-hidden=\"true\"><rect x=\"1\" y=\"1\" width=\"6\" height=\"8\" rx=\"1\"/>\
     <rect x=\"8\" y=\"1\" width=\"7\" height=\"4\" rx=\"1\"/><rect x=\"8\" y=\"6\" width=\"7\" height=\"9\" rx=\"1\"/>\

@@ -9,7 +9,7 @@ use gapless_fit::read::{self as models, Options};
 use gapless_ingest::ReadOptions;
 use gapless_plan::{Problem, Watch};
 use gapless_problems::csv::OffsetColumn;
-use gapless_report::{Analysis, html, text};
+use gapless_report::{Analysis, text};
 use std::io::Read;
 use std::path::Path;
 
@@ -118,7 +118,8 @@ fn report(bytes: &[u8]) -> bool {
         let report = analysis.report("damaged", 10);
         assert!(!text::render(&report).is_empty());
         let json = serde_json::to_string(&report).expect("a report is JSON");
-        html::write(&mut std::io::sink(), &analysis.page("damaged", &json)).expect("a sink takes all");
+        gapless_page::write(&mut std::io::sink(), &analysis.page("damaged", &json))
+            .expect("a sink takes all");
     }
     true
 }

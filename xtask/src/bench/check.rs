@@ -4,6 +4,6 @@ use crate::shell::{self, command};
 use anyhow::Result;
 
 pub(crate) fn run() -> Result<()> {
-    let args = ["run", "--release", "--locked", "--package", "gapless-pool", "--example", "check", "--"];
+    let args = ["run", "--release", "--locked", "--package", "gapless-checker", "--example", "check", "--"];
     shell::run(command(".", "cargo", &[&args[..], &["--operations", "10000000", "--seed", "1"]].concat()))
 }

@@ -1,8 +1,8 @@
 //! Markup that the page of two files and the page of two runs of many ranks share.
 
-use crate::html::escape_text;
 use crate::shell;
 use crate::text::{bytes, percent};
+use gapless_page::escape_text;
 use std::fmt::Write;
 
 /// One look for all pages of plain markup; what only these have comes after it.

@@ -8,8 +8,8 @@ use super::diff::{HolderChange, OddSide, RankDiff, RanksDiff, Sides};
 use super::text::ranges;
 use crate::axes::{bytes_label, bytes_step, decimal_step};
 use crate::diff::pieces;
-use crate::html::escape_text;
 use crate::text::{bytes, percent, plural};
+use gapless_page::escape_text;
 use std::fmt::Write;
 
 /// Rows of the tables that are open; the rest of the ranks is behind a click, the rest of the holders in the JSON.

@@ -4,7 +4,7 @@
 //! the summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
 //! gives the JSON contract `gapless.ranks/1`. [`text`] and [`markdown`] show it, [`findings`] names what is odd.
 //! [`diff`] compares two such runs ([`diff_page`] shows that), [`check`] holds one against budgets, [`advice`] finds
-//! one setting for all. File names become rank numbers in [`names`].
+//! one setting for all, [`shown`] the ranks that a page has whole. File names become rank numbers in [`names`].
 
 pub mod advice;
 pub mod check;
@@ -26,12 +26,14 @@ mod excess;
 mod held;
 mod replicas;
 mod robust;
+mod shown;
 mod sizes;
 mod stretches;
 mod text;
 
 pub use assemble::report;
 pub use model::Ranks;
+pub use shown::shown;
 pub use summary::Summary;
 pub use text::text;
 

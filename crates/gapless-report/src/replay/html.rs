@@ -7,9 +7,9 @@
 use super::model::{Replay, Replayed};
 use super::picture::{self, PAPERS};
 use super::text::{driver_time, label, settings};
-use crate::html::{escape_json, escape_text};
 use crate::shell;
 use crate::text::{bytes, count, percent, plural};
+use gapless_page::{escape_json, escape_text};
 use serde_json::json;
 use std::fmt::Write;
 

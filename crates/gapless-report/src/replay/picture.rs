@@ -4,8 +4,8 @@
 
 use super::model::{Replayed, RunInfo};
 use crate::axes::{bytes_label, bytes_step, decimal_step};
-use crate::html::escape_text;
 use crate::text::{bytes, count};
+use gapless_page::escape_text;
 use std::fmt::Write;
 
 const LEFT: f64 = 72.0;

@@ -7,6 +7,7 @@
 
 mod annotated;
 pub(crate) mod curve;
+pub mod levels;
 mod structure;
 
 use crate::history::History;

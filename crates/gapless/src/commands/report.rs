@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::ranks::Inputs;
 use crate::{Answer, load, opener, output};
 use anyhow::Result;
-use gapless_report::{Analysis, Report, html, markdown, text};
+use gapless_report::{Analysis, Report, markdown, text};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -161,7 +161,7 @@ pub(crate) fn write_page(out: &mut dyn Write, analysis: &Analysis<'_>, report: &
     let json = serde_json::to_string(report)?;
     let path = &report.source.path;
     let title = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path);
-    Ok(html::write(out, &analysis.page(title, &json))?)
+    Ok(gapless_page::write(out, &analysis.page(title, &json))?)
 }
 
 /// `run.pickle.gz` becomes `run.html`, in the current folder.

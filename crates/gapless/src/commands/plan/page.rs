@@ -2,8 +2,8 @@
 
 use super::{Planned, gap, show};
 use anyhow::Result;
+use gapless_page::{Page, PageDevice};
 use gapless_report::headline::{Bar, Headline, List, Part, Tile, Tone};
-use gapless_report::html::{self, Page, PageDevice};
 use gapless_report::text::count;
 use gapless_report::{Analysis, Report};
 use gapless_trace::{Action, Bytes, DeviceAddr, DeviceTrace, Event, Micros, StreamId, Trace};
@@ -30,7 +30,7 @@ pub(super) fn write(out: &mut dyn Write, planned: &Planned) -> Result<()> {
     let name = planned.name.rsplit('/').next().unwrap_or(&planned.name);
     let title = format!("plan of {name}");
     let page = Page { title: &title, report_json: &json, trace: &trace, devices, kind_names: &[] };
-    Ok(html::write(out, &page)?)
+    Ok(gapless_page::write(out, &page)?)
 }
 
 /// The plan as a run that allocates each buffer at its offset, and the offsets in the order of births. A gap within a

@@ -6,7 +6,6 @@ use crate::failure::{self, Failure};
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output};
 use anyhow::Result;
-use gapless_report::html;
 use gapless_report::ranks::names::Numbering;
 use gapless_report::ranks::{Ranks, Run, markdown};
 use std::io::Write;
@@ -52,8 +51,8 @@ pub(super) fn run(args: &ReportArgs, inputs: &Inputs, target: &Target) -> Result
 fn write_page(out: &mut dyn Write, args: &ReportArgs, run: &Run, report: &Ranks) -> Result<()> {
     let json = gapless_report::ranks::json(report)?;
     let title = title(&args.files, run.files.len());
-    let mut page = html::ranks::Writer::new(out, &title, &json)?;
-    for rank in html::ranks::shown(report) {
+    let mut page = gapless_page::ranks::Writer::new(out, &title, &json)?;
+    for rank in gapless_report::ranks::shown(report) {
         let Some(file) = run.files.iter().find(|file| file.rank == rank && file.error.is_none()) else {
             continue;
         };

@@ -4,8 +4,8 @@ use super::clock::Clock;
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT};
 use super::violation::Rule;
 use super::world::{Event, PER_THREAD, World};
-use crate::device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
-use crate::marks::{self, Calls};
+use gapless_pool::device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
+use gapless_pool::marks::{self, Calls};
 use std::cell::RefCell;
 use std::rc::Rc;
 

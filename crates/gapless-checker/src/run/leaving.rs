@@ -4,7 +4,7 @@ use super::super::native::Native;
 use super::super::violation::Rule;
 use super::super::world::{Call, Handing};
 use super::{Held, Kind, Named, Private, Runner};
-use crate::pool::{Pool, PoolKey, SleepError};
+use gapless_pool::pool::{Pool, PoolKey, SleepError};
 
 impl Runner {
     pub(super) fn trim(&mut self) {

@@ -1,9 +1,9 @@
 //! Runs random programs on a device that knows time, and prints what they met.
 //!
-//! `cargo run --release -p gapless-pool --example check -- --operations 10000000 --seed 1`
+//! `cargo run --release -p gapless-checker --example check -- --operations 10000000 --seed 1`
 
+use gapless_checker::{Campaign, Rule};
 use gapless_pool::mutants::{self, Mutant};
-use gapless_pool::timed::{Campaign, Rule};
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -3,7 +3,7 @@
 #[path = "../tests/support/synthetic.rs"]
 mod synthetic;
 
-use gapless_report::html::{self, Page, PageDevice};
+use gapless_page::{Page, PageDevice};
 use gapless_trace::{Bytes, History, Meter, Moment};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ fn main() -> std::io::Result<()> {
         }],
         kind_names: &synthetic::KINDS,
     };
-    html::write(&mut out, &page)?;
+    gapless_page::write(&mut out, &page)?;
     out.flush()?;
     println!(
         "{path}: {} allocations, {} events, {}, in {:?}",

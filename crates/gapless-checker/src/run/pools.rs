@@ -4,7 +4,7 @@ use super::super::clock::Clock;
 use super::super::ops::{FOREIGN_SLOT, OWN_SLOTS, UNHEARD_SLOT};
 use super::super::world::Call;
 use super::{Private, Runner};
-use crate::pool::PoolKey;
+use gapless_pool::pool::PoolKey;
 
 impl Runner {
     pub(super) fn new_key(&mut self, is_graphs: bool) -> PoolKey {

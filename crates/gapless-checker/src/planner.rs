@@ -1,7 +1,7 @@
 //! Planners that answer at once, or when they are asked again: first fit, largest first. No good plan, but a valid
 //! one.
 
-use crate::steps::{Period, Planner, Recurring, Spot, Ticket};
+use gapless_pool::steps::{Period, Planner, Recurring, Spot, Ticket};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]

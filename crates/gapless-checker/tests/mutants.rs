@@ -1,10 +1,10 @@
-//! Each mistake that can be switched on is found. `cargo test -p gapless-pool --features mutants --test mutants --
+//! Each mistake that can be switched on is found. `cargo test -p gapless-checker --features mutants --test mutants --
 //! --nocapture`
 
 #![cfg(feature = "mutants")]
 
+use gapless_checker::Campaign;
 use gapless_pool::mutants::{self, Mutant};
-use gapless_pool::timed::Campaign;
 
 /// Operations within which a mutant is found.
 const MOST: u64 = 100_000;

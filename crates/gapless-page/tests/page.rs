@@ -5,7 +5,7 @@ mod support {
     pub(crate) mod synthetic;
 }
 
-use gapless_report::html::{self, Page, PageDevice};
+use gapless_page::{Page, PageDevice};
 use gapless_trace::History;
 use support::synthetic::{self, KINDS};
 
@@ -26,7 +26,7 @@ fn page(run: &synthetic::Run, title: &str, json: &str) -> (Vec<u8>, usize) {
         }],
         kind_names: &KINDS,
     };
-    html::write(&mut out, &page).unwrap();
+    gapless_page::write(&mut out, &page).unwrap();
     (out, history.allocations.len())
 }
 
@@ -78,7 +78,7 @@ fn a_page_of_nothing_is_a_page() {
     let trace = gapless_trace::Trace::default();
     let mut out = Vec::new();
     let page = Page { title: "empty", report_json: "{}", trace: &trace, devices: vec![], kind_names: &[] };
-    html::write(&mut out, &page).unwrap();
+    gapless_page::write(&mut out, &page).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
 }

@@ -11,7 +11,7 @@ use super::memory::{Broken, MapId, Memory, Owner, OwnerId, work_of};
 use super::ops::Config;
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT, Streams};
 use super::violation::{Rule, Violation};
-use crate::pool::PoolKey;
+use gapless_pool::pool::PoolKey;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -325,7 +325,7 @@ impl World {
 mod tests {
     use super::super::ops::Plans;
     use super::*;
-    use crate::options::Options;
+    use gapless_pool::options::Options;
 
     const MIB: u64 = 1 << 20;
     const POOL: PoolKey = PoolKey(0, 0);

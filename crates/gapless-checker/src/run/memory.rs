@@ -6,7 +6,7 @@ use super::super::ops::{FOREIGN_SLOT, PER_THREAD_SLOT, UNHEARD_SLOT};
 use super::super::violation::Rule;
 use super::super::world::{Call, Handing, PER_THREAD, THREADS};
 use super::{ASKING_THREAD, DEFAULT_POOL, Held, Runner, Slot};
-use crate::pool::{PoolKey, UNIT};
+use gapless_pool::pool::{PoolKey, UNIT};
 
 impl Runner {
     pub(super) fn alloc(&mut self, id: u32, slot: u8, pool: u8, size: u64, budget: Option<u8>) -> Option<()> {

@@ -5,8 +5,8 @@ use super::ops::{
     Config, DEFAULT_SLOT, FOREIGN_SLOT, OWN_SLOTS, Op, PER_THREAD_SLOT, Plans, Program, SLOTS, UNHEARD_SLOT,
 };
 use super::random::Random;
-use crate::options::Options;
-use crate::pool::UNIT;
+use gapless_pool::options::Options;
+use gapless_pool::pool::UNIT;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,8 @@
 //! The allocator on a device that knows time: random programs that are right on native PyTorch break no rule, and
 //! they reach the states in which rules could be broken. `examples/check.rs` runs more of them.
 
+use gapless_checker::{Campaign, Config, Op, Plans, Program, Rule, Totals, generate, run};
 use gapless_pool::Options;
-use gapless_pool::timed::{Campaign, Config, Op, Plans, Program, Rule, Totals, generate, run};
 
 const OPERATIONS: u64 = 200_000;
 

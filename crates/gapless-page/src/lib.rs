@@ -114,7 +114,8 @@ fn parts(skeleton: &'static str) -> impl Iterator<Item = (&'static str, &'static
 }
 
 /// Text for the inside of an element.
-pub(crate) fn escape_text(text: &str) -> String {
+#[must_use]
+pub fn escape_text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -133,6 +134,7 @@ pub(crate) fn escape_text(text: &str) -> String {
 
 /// JSON for the inside of a script element: `<` occurs in strings only, where `\u003c` means the same, so no
 /// `</script>` or `<!--` can.
-pub(crate) fn escape_json(json: &str) -> String {
+#[must_use]
+pub fn escape_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }

@@ -3,9 +3,9 @@
 //!
 //! It has less of the card than the allocator has: pages are coarser than blocks, and lie where they were first mapped.
 
-use crate::device::StreamHandle;
-use crate::pool::PoolKey;
-use crate::supplied::{Owner, Supplied};
+use gapless_pool::device::StreamHandle;
+use gapless_pool::pool::PoolKey;
+use gapless_pool::supplied::{Owner, Supplied};
 use rustc_hash::FxHashMap;
 
 /// Of the card.

@@ -8,7 +8,7 @@
 
 use super::clock::{Clock, Moment, Uses};
 use super::violation::Rule;
-use crate::pool::PoolKey;
+use gapless_pool::pool::PoolKey;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::rc::Rc;

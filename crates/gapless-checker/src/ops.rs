@@ -2,7 +2,7 @@
 //! others were left out; an operation that does not apply (its allocation was never made, its stream is gone) does
 //! nothing.
 
-use crate::options::Options;
+use gapless_pool::options::Options;
 use std::fmt;
 
 /// The streams of a program, by slot. Handle 0 is nobody's to destroy.
@@ -214,7 +214,7 @@ pub enum Plans {
 pub struct Config {
     pub capacity: u64,
     pub options: Options,
-    /// Through [`SharedPool`](crate::SharedPool) and its fronts.
+    /// Through [`SharedPool`](gapless_pool::SharedPool) and its fronts.
     pub is_shared: bool,
     pub planner: Plans,
     /// Addresses that the device has.

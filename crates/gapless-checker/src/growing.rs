@@ -9,9 +9,9 @@ use super::device::TimedDevice;
 use super::memory::OwnerId;
 use super::streams::OWN_CONTEXT;
 use super::world::{Call, Handing, World};
-use crate::device::Device;
-use crate::elastic::{Book, Done, Job, RangeId};
-use crate::pool::PoolKey;
+use gapless_pool::device::Device;
+use gapless_pool::elastic::{Book, Done, Job, RangeId};
+use gapless_pool::pool::PoolKey;
 use std::cell::RefCell;
 use std::rc::Rc;
 

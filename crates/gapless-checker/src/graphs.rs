@@ -8,7 +8,7 @@ use super::clock::{Clock, Line};
 use super::memory::{MapId, OwnerId};
 use super::violation::Rule;
 use super::world::World;
-use crate::pool::PoolKey;
+use gapless_pool::pool::PoolKey;
 use std::rc::Rc;
 
 /// A capture that is open.

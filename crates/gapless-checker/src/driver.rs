@@ -1,10 +1,10 @@
 //! The allocator as a program calls it: alone, or as threads do.
 
 use super::device::TimedDevice;
-use crate::budget::Budget;
-use crate::device::StreamHandle;
-use crate::pool::{AllocError, FreeError, Pool, PoolKey};
-use crate::shared::SharedPool;
+use gapless_pool::budget::Budget;
+use gapless_pool::device::StreamHandle;
+use gapless_pool::pool::{AllocError, FreeError, Pool, PoolKey};
+use gapless_pool::shared::SharedPool;
 
 #[derive(Debug)]
 pub(crate) enum Driver {
