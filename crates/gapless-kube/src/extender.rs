@@ -206,8 +206,14 @@ impl Extender {
 
     /// Drops assumptions that were not bound in time.
     pub fn expire(&self, now: Instant) {
-        let expired = self.account().expire(now);
+        let (expired, left) = {
+            let mut account = self.account();
+            (account.expire(now), account.left_behind(now))
+        };
         self.metrics.expired.fetch_add(expired, Ordering::Relaxed);
+        for (node, uids) in left {
+            self.binder.check(&self.api, &self.account, &self.log, &node, uids);
+        }
     }
 
     /// Makes the scheduler try pods again whose bind has failed some time ago.
@@ -319,9 +325,7 @@ impl Listener for PodListener<'_> {
         self.0.account().forget_pod(objects::text(object, &["metadata", "uid"]));
     }
 
-    fn reached(&self, version: &str) {
-        self.0.account().reach(version);
-    }
+    fn reached(&self, _version: &str) {}
 
     fn trouble(&self, what: &str) {
         self.0.log.write("warning", "API server", json!({"why": what}));

@@ -3,6 +3,7 @@
 use crate::auto::{Auto, FIT, FIT_CONFIG, FIT_CONFIG_MAP, TRACE};
 use crate::{cdi, quantity};
 use gapless_fleet::words::{MAX_PODS, Node, Request, Share, WHOLE};
+use gapless_ledger::promise::{self, Claim};
 use gapless_trace::Bytes;
 use serde_json::Value;
 
@@ -45,23 +46,35 @@ pub struct KubePod {
     /// CPUs and memory only, for pods of others.
     pub plain: Request,
     pub asked: Asked,
-    /// The node and GPUs that were booked for it.
-    pub booked: Option<Booked>,
+    /// What its annotations say that it got: its owner can edit them.
+    pub claim: Option<Claim>,
+    /// It says that it got something, whether that makes sense or not.
+    pub claims: bool,
 }
 
-/// What a pod's annotations say that it got.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Booked {
-    pub node: String,
-    pub gpus: Vec<u16>,
-    /// Units of each GPU, if the annotation has a number.
-    pub units: Option<u64>,
+impl KubeNode {
+    /// A name for each GPU: its UUID, or its index if the node does not tell that.
+    pub fn gpus(&self) -> Vec<String> {
+        let is_right = |uuid: &&String| {
+            let is_once = self.uuids.iter().filter(|other| *other == *uuid).count() == 1;
+            is_once && !uuid.is_empty() && uuid.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';')
+        };
+        let name = |at: usize| self.uuids.get(at).filter(is_right).cloned().unwrap_or_else(|| at.to_string());
+        (0..self.node.gpus as usize).map(name).collect()
+    }
 }
 
 impl KubePod {
     /// `NAMESPACE/NAME`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// It uses GPUs, or may do so.
+    pub fn is_ours(&self) -> bool {
+        let asks =
+            !matches!(&self.request, Ok(None)) && !matches!(&self.request, Ok(Some(one)) if one.gpus == 0);
+        asks || self.claims
     }
 
     /// The size that `auto` stands for is known.
@@ -131,12 +144,9 @@ pub fn node(object: &Value) -> Result<KubeNode, String> {
 pub fn pod(object: &Value) -> KubePod {
     let phase = text(object, &["status", "phase"]);
     let plain = plain_request(object);
-    let node = note(object, &[NODE]).unwrap_or_default().to_owned();
-    let indices = note(object, &[INDICES]).map(parse_indices);
-    let booked = match indices {
-        Some(Ok(gpus)) if !node.is_empty() && !gpus.is_empty() => {
-            let units = note(object, &[BOOKED]).and_then(|units| units.trim().parse().ok());
-            Some(Booked { node, gpus, units })
+    let claim = match (note(object, &[UUIDS]), note(object, &[BOOKED]).map(str::parse)) {
+        (Some(gpus), Some(Ok(amount))) => {
+            Some(Claim { gpus: gpus.split(',').map(str::to_owned).collect(), amount })
         }
         _ => None,
     };
@@ -164,7 +174,22 @@ pub fn pod(object: &Value) -> KubePod {
         }),
         asked,
         plain,
-        booked,
+        claim,
+        claims: note(object, &[INDICES, UUIDS, BOOKED]).is_some(),
+    }
+}
+
+/// A pod as the ledger's rules want it.
+pub fn promised(object: &Value) -> promise::Pod {
+    let pod = pod(object);
+    promise::Pod {
+        name: pod.full_name(),
+        is_ours: pod.is_ours(),
+        version: text(object, &["metadata", "resourceVersion"]).to_owned(),
+        uid: pod.uid,
+        node: pod.node,
+        is_finished: pod.finished,
+        claim: pod.claim,
     }
 }
 

@@ -3,7 +3,7 @@
 //! A booking reads the node, checks pods where that matters, and writes the page with the version that it read. If the
 //! node has changed since, it starts again.
 
-use super::entry::{Verdict, first_full};
+use super::entry::{Verdict, first_full, is_on};
 use super::mutants::{self, Mutant};
 use super::{Ask, Claim, Entry, Node, Pod, Told};
 use std::fmt;
@@ -111,7 +111,7 @@ impl Booking {
                 let name = name.clone();
                 self.note(name, Some(pod));
             }
-            (Ask::Touch { name, .. }, Told::Pod(Some(pod))) => {
+            (Ask::Touch { name, version, .. }, Told::Pod(Some(pod))) if pod.version != *version => {
                 let name = name.clone();
                 self.note(name, Some(Some(pod)));
             }
@@ -239,7 +239,7 @@ impl Booking {
         }
         if let Some((gpu, left)) = first_full(node, entries, wish) {
             let is_beside = |other: &&Entry| {
-                other.uid != wish.uid && other.gpus.iter().any(|gpu| wish.gpus.contains(gpu))
+                other.uid != wish.uid && wish.gpus.iter().any(|gpu| is_on(node, other, gpu))
             };
             let mut beside = entries.iter().filter(is_beside);
             if let Some(other) = beside.find(|other| self.read_of(&other.pod).is_none()) {

@@ -152,14 +152,19 @@ pub fn first_full<'a>(node: &Node, others: &[Entry], entry: &'a Entry) -> Option
 }
 
 /// Whether an entry is on a GPU. A mutant knows GPUs by their places, which shift when one is lost.
-fn is_on(node: &Node, entry: &Entry, gpu: &str) -> bool {
+#[must_use]
+pub fn is_on(node: &Node, entry: &Entry, gpu: &str) -> bool {
     if mutants::is(Mutant::GpuByIndex) {
         // The mutant's tests name GPUs by a digit at the end.
         let place = |name: &str| name.bytes().last().map(|digit| usize::from(digit - b'0'));
         let at = node.gpus.iter().position(|known| known == gpu);
         return entry.gpus.iter().any(|name| place(name) == at);
     }
-    entry.gpus.iter().any(|name| name == gpu)
+    // A GPU that has no UUID is known by its index. If the node has named its GPUs since, it may be any of them.
+    let is_index = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    entry.gpus.iter().any(|name| {
+        name == gpu || (!node.gpus.contains(name) && (is_index(name) || is_index(gpu)))
+    })
 }
 
 /// A sum over a page, to notice edits by hand: FNV-1a.
