@@ -238,9 +238,8 @@ impl Booking {
             }
         }
         if let Some((gpu, left)) = first_full(node, entries, wish) {
-            let is_beside = |other: &&Entry| {
-                other.uid != wish.uid && wish.gpus.iter().any(|gpu| is_on(node, other, gpu))
-            };
+            let is_beside =
+                |other: &&Entry| other.uid != wish.uid && wish.gpus.iter().any(|gpu| is_on(node, other, gpu));
             let mut beside = entries.iter().filter(is_beside);
             if let Some(other) = beside.find(|other| self.read_of(&other.pod).is_none()) {
                 return Err(Ask::Pod(other.pod.clone()));

@@ -162,9 +162,10 @@ pub fn is_on(node: &Node, entry: &Entry, gpu: &str) -> bool {
     }
     // A GPU that has no UUID is known by its index. If the node has named its GPUs since, it may be any of them.
     let is_index = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
-    entry.gpus.iter().any(|name| {
-        name == gpu || (!node.gpus.contains(name) && (is_index(name) || is_index(gpu)))
-    })
+    entry
+        .gpus
+        .iter()
+        .any(|name| name == gpu || (!node.gpus.contains(name) && (is_index(name) || is_index(gpu))))
 }
 
 /// A sum over a page, to notice edits by hand: FNV-1a.
