@@ -16,6 +16,7 @@
 
 use crate::book::{self, Page};
 use crate::cdi;
+use crate::limits::{ASSUMED_FOR, BOOKED_FOR, MOST_DEAD, MOST_UNKNOWN, UNKNOWN_FOR};
 use crate::log::Log;
 use crate::objects::{self, KubeNode, KubePod};
 use gapless_fleet::desk::{Desk, Place};
@@ -26,14 +27,7 @@ use gapless_ledger::promise::{Amount, Entry};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-/// A pod that is assumed on a node and not bound for so long is forgotten. The clock is monotonic.
-pub const ASSUMED_FOR: Duration = Duration::from_secs(300);
-/// A pod that is booked and not bound for so long gives its place back: whoever booked it is gone.
-pub const BOOKED_FOR: Duration = Duration::from_secs(60);
-/// Ids of deleted pods that are remembered: an answer that is older than the deletion does not bring them back.
-const MOST_DEAD: usize = 100_000;
+use std::time::Instant;
 
 /// A pod that has a place and is not bound yet.
 #[derive(Clone, Debug)]
@@ -242,6 +236,10 @@ impl Account {
         // Asked again: the old place may not be among the candidates any more.
         self.assumed.remove(uid);
         self.desk.delete(uid);
+        let is_unknown = |uid: &&String| !self.pods.contains_key(*uid);
+        if !self.pods.contains_key(uid) && self.assumed.keys().filter(is_unknown).count() >= MOST_UNKNOWN {
+            return Err(Cause::Elsewhere);
+        }
         let result = self.desk.create_among(uid, request, names);
         match &result {
             Ok(place) => {
@@ -277,9 +275,11 @@ impl Account {
 
     /// Drops assumptions that were not bound in time, and says how many.
     pub fn expire(&mut self, now: Instant) -> u64 {
-        let is_old = |assumed: &Assumed| now.saturating_duration_since(assumed.when) > ASSUMED_FOR;
-        let old: Vec<String> =
-            self.assumed.iter().filter(|(_, one)| is_old(one)).map(|(uid, _)| uid.clone()).collect();
+        let is_old = |(uid, assumed): &(&String, &Assumed)| {
+            let most = if self.pods.contains_key(*uid) { ASSUMED_FOR } else { UNKNOWN_FOR };
+            now.saturating_duration_since(assumed.when) > most
+        };
+        let old: Vec<String> = self.assumed.iter().filter(is_old).map(|(uid, _)| uid.clone()).collect();
         old.iter().for_each(|uid| self.drop_assumption(uid));
         old.len() as u64
     }

@@ -1,6 +1,7 @@
 //! A client of the Kubernetes API server: calls with JSON, and streams of events.
 
 use crate::http::{self, Connection};
+use crate::limits::{MOST_EVENT, PATIENCE};
 use crate::tls;
 use serde_json::Value;
 use std::cell::Cell;
@@ -39,14 +40,10 @@ impl ApiError {
     }
 }
 
-/// Answers of calls must come within this time.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// A watch that is silent for longer is dead: the server ends it, or sends a bookmark, before that.
 const SILENCE: Duration = Duration::from_secs(330);
 /// Connections that wait for the next call.
 const MOST_IDLE: usize = 32;
-/// The longest event of a watch.
-const MOST_EVENT: usize = 16 << 20;
 
 thread_local! {
     /// Time that this thread has spent on waiting for the API server.

@@ -53,6 +53,11 @@ impl Target<'_> {
         }
     }
 
+    /// Whether these can be the names of a pod.
+    pub fn is_pod(&self) -> bool {
+        names::is_namespace(self.namespace) && names::is_name(self.name) && names::is_uid(self.uid)
+    }
+
     pub fn path(&self) -> String {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }

@@ -104,6 +104,14 @@ fn note<'a>(object: &'a Value, names: &[&str]) -> Option<&'a str> {
     names.iter().find_map(|name| of("annotations", name).or_else(|| of("labels", name)))
 }
 
+/// A number of bytes: `18GiB` as Gapless writes it, or `18Gi` as Kubernetes does.
+fn size(text: &str) -> Result<u64, String> {
+    if text.trim().ends_with('i') {
+        return quantity::whole(text);
+    }
+    text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
+}
+
 /// Reads a node. GPUs come from our annotations, or from the labels of NVIDIA's feature discovery.
 pub fn node(object: &Value) -> Result<KubeNode, String> {
     let name = text(object, &["metadata", "name"]).to_owned();
@@ -112,7 +120,7 @@ pub fn node(object: &Value) -> Result<KubeNode, String> {
         count.trim().parse::<u32>().map_err(|_| format!("invalid number of GPUs {count:?}"))
     })?;
     let gpu_memory = match (note(object, &[GPU_MEMORY]), note(object, &["nvidia.com/gpu.memory"])) {
-        (Some(size), _) => Some(size.parse::<Bytes>().map_err(|error| error.to_string())?.0),
+        (Some(text), _) => Some(size(text)?),
         (None, Some(mebibytes)) => {
             let wrong = || format!("invalid GPU memory {mebibytes:?}");
             let count = mebibytes.trim().parse::<u64>().map_err(|_| wrong())?;
@@ -253,7 +261,7 @@ fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Op
             None => return Err(format!("{GPU_MEMORY}: the size that auto stands for is not known yet")),
         },
         (Some(size), None) => {
-            Share::Bytes(size.parse::<Bytes>().map_err(|error| format!("{GPU_MEMORY}: {error}"))?.0)
+            Share::Bytes(self::size(size).map_err(|error| format!("{GPU_MEMORY}: {error}"))?)
         }
         (None, Some(milli)) => {
             let wrong = |_| format!("{GPU_MILLI}: invalid number {milli:?}: use 1 to 1000");
@@ -267,4 +275,17 @@ fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Op
     let request = Request { gpus: count, share, models, ..plain.clone() };
     request.check()?;
     Ok(Some(request))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_gapless_and_as_kubernetes_write_them() {
+        for text in ["18GiB", "18Gi", "18432Mi", " 18Gi "] {
+            assert_eq!(size(text), Ok(18 << 30), "{text}");
+        }
+        assert!(size("i").is_err() && size("18i").is_err() && size("99999999Pi").is_err());
+    }
 }

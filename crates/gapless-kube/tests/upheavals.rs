@@ -136,7 +136,7 @@ fn a_booking_whose_replica_died_gives_its_place_back() {
     let now = std::time::Instant::now();
     replica.extender.expire(now);
     assert!(bookings(&fake, "n0")["uid-left"].is_string(), "not yet");
-    replica.extender.expire(now + gapless_kube::account::BOOKED_FOR * 2);
+    replica.extender.expire(now + gapless_kube::limits::BOOKED_FOR * 2);
     assert!(
         bookings(&fake, "n0")["uid-left"].is_null(),
         "binds of it that are on their way find another version"
