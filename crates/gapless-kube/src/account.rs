@@ -10,9 +10,8 @@
 //! finished or deleted     nothing
 //! ```
 //!
-//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern. If the nodes
-//! themselves change, the desk is built anew. Nodes stand in the order of their names, so that every replica breaks
-//! ties in the same way.
+//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern: for a node that
+//! changes, those that it holds. If many nodes change at once, the desk is built anew.
 
 use crate::book::{self, Page};
 use crate::cdi;
@@ -28,6 +27,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
+
+/// If more nodes change at once, the desk is built anew.
+const FEW_NODES: usize = 64;
 
 /// A pod that has a place and is not bound yet.
 #[derive(Clone, Debug)]
@@ -107,6 +109,10 @@ pub struct Account {
     /// Pods that hold something by the table and found no room in the desk: tried again when something is freed.
     unheld: FxHashSet<String>,
     dead: FxHashSet<String>,
+    /// The node that has no room for a pod that is bound to it.
+    over: FxHashMap<String, String>,
+    /// Pods that were looked at, for tests of what an event costs.
+    pub settled: u64,
     /// Bound pods that were found to share a GPU that cannot hold both.
     pub conflicts: u64,
 }
@@ -124,6 +130,8 @@ impl Default for Account {
             waiting: FxHashMap::default(),
             unheld: FxHashSet::default(),
             dead: FxHashSet::default(),
+            over: FxHashMap::default(),
+            settled: 0,
             conflicts: 0,
         }
     }
@@ -290,14 +298,16 @@ impl Account {
             objects.iter().map(|node| objects::text(node, &["metadata", "name"])).collect();
         let gone: Vec<String> =
             self.nodes.keys().filter(|name| !there.contains(name.as_str())).cloned().collect();
-        let mut is_other = false;
-        for name in &gone {
-            is_other |= self.take_node(name);
-        }
-        for object in objects {
-            is_other |= self.put_node(object, true, log);
-        }
-        if is_other {
+        if gone.len() + objects.len().saturating_sub(self.nodes.len()) <= FEW_NODES {
+            gone.iter().for_each(|name| self.forget_node(name));
+            objects.iter().for_each(|object| self.change_node(object, true, log));
+        } else {
+            for name in &gone {
+                self.take_node(name);
+            }
+            for object in objects {
+                self.put_node(object, true, log);
+            }
             self.rebuild();
         }
         for state in self.nodes.values() {
@@ -308,30 +318,64 @@ impl Account {
 
     /// A node is new or has changed.
     pub fn see_node(&mut self, object: &Value, log: &Log) {
+        self.change_node(object, false, log);
+    }
+
+    fn change_node(&mut self, object: &Value, is_listed: bool, log: &Log) {
         let name = objects::text(object, &["metadata", "name"]).to_owned();
         let before: Vec<Entry> =
             self.nodes.get(&name).map(|state| state.page.entries.clone()).unwrap_or_default();
-        if self.put_node(object, false, log) {
-            self.rebuild();
-            return;
-        }
+        let was_founded = self.nodes.get(&name).is_some_and(|state| state.page.is_founded);
+        let is_other = self.put_node(object, is_listed, log);
         let Some(state) = self.nodes.get(&name) else { return };
-        self.desk.set_open(&name, state.is_open());
         let after = &state.page.entries;
-        let changed = before.iter().filter(|entry| !after.contains(entry));
-        let mut uids: Vec<String> = changed.map(|entry| entry.uid.clone()).collect();
-        uids.extend(after.iter().filter(|entry| !before.contains(entry)).map(|entry| entry.uid.clone()));
+        let uids: FxHashSet<String> = if is_other || was_founded != state.page.is_founded {
+            self.holders(&name, &before)
+        } else {
+            let changed = before.iter().filter(|entry| !after.contains(entry));
+            let new = after.iter().filter(|entry| !before.contains(entry));
+            changed.chain(new).map(|entry| entry.uid.clone()).collect()
+        };
+        if is_other {
+            uids.iter().for_each(|uid| self.free_on(uid, &name));
+            self.desk.put_node(state.kube.node.clone());
+        }
+        let state = &self.nodes[&name];
+        self.desk.set_open(&name, state.is_open());
         uids.iter().for_each(|uid| self.settle(uid));
+    }
+
+    /// Pods that may hold something on a node; `before`: the entries of its last page.
+    fn holders(&self, name: &str, before: &[Entry]) -> FxHashSet<String> {
+        let bound = self.bound.get(name).into_iter().flatten();
+        let now = self.nodes.get(name).map(|state| state.page.entries.as_slice()).unwrap_or_default();
+        let booked = before.iter().chain(now).map(|entry| &entry.uid);
+        let assumed = self.assumed.iter().filter(|(_, one)| one.place.node == name).map(|(uid, _)| uid);
+        bound.chain(booked).chain(assumed).cloned().collect()
+    }
+
+    fn free_on(&self, uid: &str, node: &str) {
+        if self.desk.find(uid).is_some_and(|place| place.node == node) {
+            self.desk.delete(uid);
+        }
     }
 
     /// A node is gone.
     pub fn forget_node(&mut self, name: &str) {
-        if self.take_node(name) {
+        let holders = self.holders(name, &[]);
+        if !self.take_node(name) {
+            return;
+        }
+        holders.iter().for_each(|uid| self.free_on(uid, name));
+        if self.desk.node_places() > 2 * self.nodes.len() + FEW_NODES {
             self.rebuild();
+        } else {
+            self.desk.remove_node(name);
+            holders.iter().for_each(|uid| self.settle(uid));
         }
     }
 
-    /// Takes note of a node. True if the desk has to be built anew. A list is believed even if its versions are lower:
+    /// Takes note of a node. True if its capacities or GPUs are others. A list is believed even if its versions are lower:
     /// the API server may have been restored from a backup.
     fn put_node(&mut self, object: &Value, is_listed: bool, log: &Log) -> bool {
         let name = objects::text(object, &["metadata", "name"]).to_owned();
@@ -396,6 +440,9 @@ impl Account {
         for entry in &state.page.entries {
             if let Some(names) = self.booked.get_mut(&entry.uid) {
                 names.retain(|other| other != name);
+                if names.is_empty() {
+                    self.booked.remove(&entry.uid);
+                }
             }
         }
         true
@@ -574,6 +621,7 @@ impl Account {
 
     /// Makes the desk agree with what a pod holds.
     fn settle(&mut self, uid: &str) {
+        self.settled += 1;
         let wanted = self.wanted(uid);
         let held = self.desk.find(uid);
         let is_held = match (&wanted, &held) {
@@ -667,13 +715,15 @@ impl Account {
             if state.over.insert(uid.to_owned()) {
                 self.conflicts += 1;
             }
+            self.over.insert(uid.to_owned(), name.to_owned());
             self.desk.set_open(name, false);
             return;
         }
-        for state in self.nodes.values_mut().filter(|state| !state.over.is_empty()) {
-            if state.over.remove(uid) {
-                self.desk.set_open(&state.kube.node.name, state.is_open());
-            }
+        if let Some(name) = self.over.remove(uid)
+            && let Some(state) = self.nodes.get_mut(&name)
+        {
+            state.over.remove(uid);
+            self.desk.set_open(&name, state.is_open());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A client of the Kubernetes API server: calls with JSON, and streams of events.
 
 use crate::http::{self, Connection};
-use crate::limits::{MOST_EVENT, PATIENCE};
+use crate::limits::{MOST_EVENT, PATIENCE, SILENCE};
 use crate::tls;
 use serde_json::Value;
 use std::cell::Cell;
@@ -40,8 +40,6 @@ impl ApiError {
     }
 }
 
-/// A watch that is silent for longer is dead: the server ends it, or sends a bookmark, before that.
-const SILENCE: Duration = Duration::from_secs(330);
 /// Connections that wait for the next call.
 const MOST_IDLE: usize = 32;
 

@@ -53,3 +53,7 @@ pub const MOST_UNKNOWN: usize = 16;
 pub const BOOKED_FOR: Duration = Duration::from_secs(60);
 /// Ids of deleted pods that are remembered: an answer that is older than the deletion does not bring them back.
 pub const MOST_DEAD: usize = 100_000;
+/// Seconds after which the API server ends a watch; the next one begins where it ended.
+pub const WATCHED_FOR: u64 = 30;
+/// A watch that is silent for longer is dead: the other end is gone, and nobody told.
+pub const SILENCE: Duration = Duration::from_secs(WATCHED_FOR + 10);
