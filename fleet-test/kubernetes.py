@@ -468,8 +468,8 @@ def conflicts(home: Path, programs: Path, gapless: Path) -> None:
         def rival() -> None:
             """Another replica books the GPU at the last moment, for a pod that is then deleted."""
             api.create_pods([pod("rival", {"gapless.dev/gpu-memory": "80GiB"}, scheduler="nobody")])
-            uid = api.get("/api/v1/namespaces/default/pods/rival")["metadata"]["uid"]
-            booked = json.dumps({uid: f"default/rival 0 {80 * GIB}"})
+            seen = api.get("/api/v1/namespaces/default/pods/rival")["metadata"]
+            booked = json.dumps({seen["uid"]: f"default/rival GPU-n0-0 {80 * GIB} {seen['resourceVersion']}"})
             api.patch("/api/v1/nodes/n0", {"metadata": {"annotations": {"gapless.dev/bookings": booked}}})
 
         with before_bind(port, rival) as between:
@@ -555,7 +555,7 @@ def chaos(home: Path, programs: Path, gapless: Path, kills: int, seed: int) -> N
         names = {one["metadata"]["uid"]: one for one in pods}
         for one in api.all("/api/v1/nodes"):
             written = json.loads(one["metadata"]["annotations"].get("gapless.dev/bookings") or "{}")
-            for uid in written:
+            for uid in filter(None, written):
                 stale += names.get(uid, {"spec": {}})["spec"].get("nodeName") != one["metadata"]["name"]
             missing = [uid for uid, other in names.items() if other["spec"].get("nodeName") == one["metadata"]["name"] and uid not in written]
             if missing:

@@ -110,7 +110,7 @@ def said(log):
 
 def test_a_node_is_described_and_its_bookings_count(start, tmp_path):
     server = Server()
-    server.node["gapless.dev/bookings"] = json.dumps({POD: f"default/p 0 {GIB}"})
+    server.node["gapless.dev/bookings"] = json.dumps({POD: f"default/p 0 {GIB} 1"})
     # The owner of the pod would like to have more.
     server.add_pod({"gapless.dev/gpu-indices": "0", "gapless.dev/gpu-booked": str(3 * GIB)})
     file = tmp_path / "cdi" / f"gapless.dev-pod_{POD}.json"
@@ -139,6 +139,7 @@ def test_a_node_is_described_and_its_bookings_count(start, tmp_path):
 
 def test_a_cluster_without_dra_is_told_once_and_pods_keep_their_limits(start, tmp_path):
     server = Server(has_dra=False)
+    server.node["gapless.dev/bookings"] = json.dumps({POD: f"default/p 0 {GIB} 1"})
     server.add_pod({"gapless.dev/gpu-indices": "0", "gapless.dev/gpu-booked": str(GIB)})
     process, log = start(server, "--cdi-dir", str(tmp_path / "cdi"), "--dra")
     until(lambda: (tmp_path / "cdi" / f"gapless.dev-pod_{POD}.json").exists(), process, log)

@@ -23,7 +23,11 @@ const PARTS: [Part; 2] = [
 ];
 const MORE: [Part; 3] = [
     Part { name: "lint", what: "rustfmt, clippy, ruff, mypy", run: lint },
-    Part { name: "builds", what: "the pool's locks and mutants, and the fleet over TLS", run: builds },
+    Part {
+        name: "builds",
+        what: "the pool's locks, mistakes that are found, and the fleet over TLS",
+        run: builds,
+    },
     Part { name: "web", what: "the HTML pages in Debian's chromium", run: web },
 ];
 /// What `cargo xtask ci` has beside [`PARTS`] and [`MORE`], in other files.
@@ -92,12 +96,13 @@ fn rust(skips: &mut Skips) -> Result<()> {
     shell::watch(tests, skips)
 }
 
-/// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool with its
-/// fixes taken out one by one, and the fleet's server and client over TLS.
+/// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool and
+/// the ledger with their fixes taken out one by one, and the fleet's server and client over TLS.
 fn builds(skips: &mut Skips) -> Result<()> {
     let all = [
         ("gapless-pool", "shuttle", "interleavings"),
         ("gapless-checker", "mutants", "mutants"),
+        ("gapless-ledger", "mutants", "mistakes"),
         ("gapless-kube", "tls", "tls"),
     ];
     let mut failed = None;

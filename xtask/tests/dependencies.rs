@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gapless-plan", &["gapless-threads", "gapless-trace"]),
     ("gapless-problems", &["gapless-formats", "gapless-plan", "gapless-trace"]),
     ("gapless-fleet", &["gapless-formats", "gapless-trace"]),
-    ("gapless-kube", &["gapless-fleet", "gapless-threads", "gapless-trace"]),
+    ("gapless-kube", &["gapless-fleet", "gapless-ledger", "gapless-threads", "gapless-trace"]),
     ("gapless-aside", &[]),
     ("gapless-stats", &["gapless-aside"]),
     ("gapless-pool", &[]),

@@ -39,6 +39,7 @@ struct State {
     learner: Learner,
     /// Pods whose requests were learned.
     learned: FxHashSet<String>,
+    policies: u64,
 }
 
 impl Desk {
@@ -58,7 +59,7 @@ impl Desk {
         let ledger = Ledger::new(nodes);
         let policy = Policy::Value(Box::new(Value::new(&ledger, &learner.mix())));
         let placer = Placer::new(ledger, policy);
-        let state = State { placer, nodes: names, held: FxHashMap::default(), learner, learned };
+        let state = State { placer, nodes: names, held: FxHashMap::default(), learner, learned, policies: 0 };
         Desk { state: Mutex::new(state) }
     }
 
@@ -168,6 +169,47 @@ impl Desk {
         let index = state.placer.add_node(node, |ledger| Policy::Value(Box::new(Value::new(ledger, &mix))));
         state.nodes.insert(name, index);
         true
+    }
+
+    /// Adds a node, or gives one of this name other capacities; nothing may be booked on it then. What other nodes have
+    /// is not looked at, as long as the policy knows nodes of this kind.
+    pub fn put_node(&self, node: Node) {
+        let mut state = self.state();
+        let State { placer, nodes, learner, policies, .. } = &mut *state;
+        let policy = |ledger: &Ledger| {
+            *policies += 1;
+            Policy::Value(Box::new(Value::new(ledger, &learner.mix())))
+        };
+        match nodes.get(&node.name) {
+            Some(&index) if *placer.ledger().node(index) == node => {}
+            Some(&index) => placer.replace_node(index, node, policy),
+            None => {
+                let name = node.name.clone();
+                let index = placer.add_node(node, policy);
+                nodes.insert(name, index);
+            }
+        }
+    }
+
+    /// Takes a node away on which nothing is booked. Its place stays, and counts for nothing.
+    pub fn remove_node(&self, name: &str) {
+        let old = {
+            let state = self.state();
+            let Some(&index) = state.nodes.get(name) else { return };
+            state.placer.ledger().node(index).clone()
+        };
+        self.put_node(Node { gpus: 0, cpu_milli: 0, memory: 0, max_pods: 0, ..old });
+        self.close_node(name);
+    }
+
+    /// Policies that were made for nodes of new kinds, for tests of what a change costs.
+    pub fn policies_made(&self) -> u64 {
+        self.state().policies
+    }
+
+    /// Places of nodes, used or not.
+    pub fn node_places(&self) -> usize {
+        self.state().nodes.len()
     }
 
     /// Gives a node nothing more. Pods on it keep what they have.

@@ -66,6 +66,8 @@ pub struct Ledger {
     left: Vec<u64>,
     milli: Vec<u16>,
     models: Vec<Model>,
+    /// Thousandths of all GPUs.
+    total: u64,
 }
 
 /// GPUs that are alike: a name, and the units of each.
@@ -101,6 +103,7 @@ impl Ledger {
             left: Vec::new(),
             milli: Vec::new(),
             models: Vec::new(),
+            total: 0,
         };
         for node in nodes {
             ledger.add(node);
@@ -110,6 +113,22 @@ impl Ledger {
 
     /// Adds an empty node; its index is the number of nodes before.
     pub fn add(&mut self, node: Node) -> u32 {
+        let slot = self.empty(&node);
+        self.slots.push(slot);
+        self.nodes.push(node);
+        self.nodes.len() as u32 - 1
+    }
+
+    /// Another node takes the place of one that nothing is booked on.
+    pub fn replace(&mut self, index: u32, node: Node) {
+        let at = index as usize;
+        self.total -= u64::from(self.slots[at].gpus) * u64::from(WHOLE);
+        // The places of its GPUs stay unused: who replaces many builds anew some time.
+        self.slots[at] = self.empty(&node);
+        self.nodes[at] = node;
+    }
+
+    fn empty(&mut self, node: &Node) -> Slot {
         let units = node.units();
         let model = Model { name: node.model.clone(), units };
         let model = self.models.iter().position(|known| *known == model).unwrap_or_else(|| {
@@ -133,10 +152,9 @@ impl Ledger {
         };
         self.left.extend((0..node.gpus).map(|_| units));
         self.milli.extend((0..node.gpus).map(|_| WHOLE as u16));
+        self.total += u64::from(node.gpus) * u64::from(WHOLE);
         summarise(&mut slot, &self.left, &self.milli);
-        self.slots.push(slot);
-        self.nodes.push(node);
-        self.nodes.len() as u32 - 1
+        slot
     }
 
     pub fn len(&self) -> usize {
@@ -180,7 +198,7 @@ impl Ledger {
 
     /// Thousandths of all GPUs.
     pub fn total_milli(&self) -> u64 {
-        self.left.len() as u64 * u64::from(WHOLE)
+        self.total
     }
 
     /// Whether `request` fits on the node. The model must have been checked.

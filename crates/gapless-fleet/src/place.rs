@@ -90,15 +90,33 @@ impl Placer {
         self.befores.fill(f64::NAN);
     }
 
-    /// Adds a node, which has the highest rank. A model that is new needs a policy that knows it: the caller sets one.
+    /// Adds a node, which has the highest rank. `policy` makes one that knows it, where this one does not.
     pub fn add_node(&mut self, node: Node, policy: impl FnOnce(&Ledger) -> Policy) -> u32 {
         let index = self.ledger.add(node);
         self.last.push(0);
         self.befores.push(f64::NAN);
-        self.free += u64::from(self.ledger.slot(index).free);
-        let policy = policy(&self.ledger);
-        self.set_policy(policy);
+        for row in &mut self.rows {
+            row.scores.push(NO);
+            row.blocks.resize(row.scores.len().div_ceil(BLOCK), NO);
+        }
+        self.changed(index, 0);
+        self.learn_node(index, policy);
         index
+    }
+
+    /// Another node takes the place of one that nothing is booked on.
+    pub fn replace_node(&mut self, index: u32, node: Node, policy: impl FnOnce(&Ledger) -> Policy) {
+        let before = self.ledger.slot(index).free;
+        self.ledger.replace(index, node);
+        self.changed(index, before);
+        self.learn_node(index, policy);
+    }
+
+    fn learn_node(&mut self, index: u32, policy: impl FnOnce(&Ledger) -> Policy) {
+        if !self.policy.knows(&self.ledger, index) {
+            let policy = policy(&self.ledger);
+            self.set_policy(policy);
+        }
     }
 
     /// Closes a node, or opens it again.

@@ -3,33 +3,33 @@
 //! Nodes and pods come from lists and watches. From them follows what each pod holds:
 //!
 //! ```text
-//! bound to a node         the node's booking of the pod; else what the pod's own annotations say; else only CPUs. If
-//!                         it asks for GPUs and nobody says which, the node gets no more pods
+//! bound to a node         the node's entry for the pod; else the one that is remembered, if the pod says the same; else
+//!                         only CPUs. If it uses GPUs and nobody can tell which, the node gets no more pods
 //! not bound, assumed      the place that filter chose; it may expire
-//! not bound, booked       the booking that a replica has made, and is about to bind or never will
+//! not bound, booked       the entry that a replica has made, and is about to bind or never will
 //! finished or deleted     nothing
 //! ```
 //!
-//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern. If the nodes
-//! themselves change, the desk is built anew. Nodes stand in the order of their names, so that every replica breaks
-//! ties in the same way.
+//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern: for a node that
+//! changes, those that it holds. If many nodes change at once, the desk is built anew.
 
-use crate::book::{Entry, Snapshot};
+use crate::book::{self, Page};
 use crate::cdi;
+use crate::limits::{ASSUMED_FOR, BOOKED_FOR, MOST_DEAD, MOST_UNKNOWN, UNKNOWN_FOR};
 use crate::log::Log;
 use crate::objects::{self, KubeNode, KubePod};
 use gapless_fleet::desk::{Desk, Place};
 use gapless_fleet::sim::Cause;
 use gapless_fleet::words::{Node, Request, Share};
+use gapless_ledger::promise::life::{Facts, Life};
+use gapless_ledger::promise::{Amount, Entry};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A pod that is assumed on a node and not bound for so long is forgotten. The clock is monotonic.
-pub const ASSUMED_FOR: Duration = Duration::from_secs(300);
-/// Ids of deleted pods that are remembered, to clear their bookings without asking.
-const MOST_DEAD: usize = 100_000;
+/// If more nodes change at once, the desk is built anew.
+const FEW_NODES: usize = 64;
 
 /// A pod that has a place and is not bound yet.
 #[derive(Clone, Debug)]
@@ -43,7 +43,9 @@ pub struct Assumed {
 struct NodeState {
     kube: KubeNode,
     version: String,
-    entries: Vec<Entry>,
+    page: Page,
+    /// A name for each GPU.
+    gpus: Vec<String>,
     /// Why it gets no more pods, if the object makes no sense.
     fault: Option<String>,
     /// Pods that are bound there and for which it has no room.
@@ -51,6 +53,26 @@ struct NodeState {
 }
 
 impl NodeState {
+    fn entry(&self, uid: &str) -> Option<&Entry> {
+        self.page.entries.iter().find(|entry| entry.uid == uid)
+    }
+
+    /// The places of an entry's GPUs. A GPU that is lost has none. Nothing: nobody can tell which ones they are, for
+    /// the node has given its GPUs other kinds of names since.
+    fn places(&self, gpus: &[String]) -> Option<Vec<u16>> {
+        let is_index = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let mut places = Vec::new();
+        for name in gpus {
+            match self.gpus.iter().position(|known| known == name) {
+                Some(at) => places.push(at as u16),
+                None if is_index(name) || self.gpus.iter().any(is_index) => return None,
+                None => {}
+            }
+        }
+        places.sort_unstable();
+        Some(places)
+    }
+
     fn is_open(&self) -> bool {
         self.kube.schedulable && self.fault.is_none() && self.over.is_empty()
     }
@@ -80,11 +102,17 @@ pub struct Account {
     /// Nodes on which a pod is booked.
     booked: FxHashMap<String, Vec<String>>,
     assumed: FxHashMap<String, Assumed>,
+    /// The last entry of each pod, and its node: a witness if a page is lost.
+    witnessed: FxHashMap<String, (String, Entry)>,
+    /// Entries of pods that are not bound, and since when they are seen as they are.
+    waiting: FxHashMap<(String, String), (String, Instant)>,
     /// Pods that hold something by the table and found no room in the desk: tried again when something is freed.
     unheld: FxHashSet<String>,
     dead: FxHashSet<String>,
-    /// The version up to which pods are known.
-    reached: u64,
+    /// The node that has no room for a pod that is bound to it.
+    over: FxHashMap<String, String>,
+    /// Pods that were looked at, for tests of what an event costs.
+    pub settled: u64,
     /// Bound pods that were found to share a GPU that cannot hold both.
     pub conflicts: u64,
 }
@@ -98,9 +126,12 @@ impl Default for Account {
             bound: FxHashMap::default(),
             booked: FxHashMap::default(),
             assumed: FxHashMap::default(),
+            witnessed: FxHashMap::default(),
+            waiting: FxHashMap::default(),
             unheld: FxHashSet::default(),
             dead: FxHashSet::default(),
-            reached: 0,
+            over: FxHashMap::default(),
+            settled: 0,
             conflicts: 0,
         }
     }
@@ -128,20 +159,17 @@ impl Account {
         self.assumed.get(uid)
     }
 
-    /// The node as it was last seen, if it makes sense.
-    pub fn snapshot(&self, name: &str) -> Option<Snapshot> {
-        let state = self.nodes.get(name).filter(|state| state.fault.is_none())?;
-        Some(Snapshot {
-            version: state.version.clone(),
-            node: state.kube.node.clone(),
-            entries: state.entries.clone(),
-        })
+    /// The names of a place's GPUs, and how much it is of each; nothing if the node is not known.
+    pub fn named(&self, place: &Place) -> Option<(Vec<String>, Amount)> {
+        let state = self.nodes.get(&place.node)?;
+        let gpus: Option<Vec<String>> =
+            place.gpus.iter().map(|&gpu| state.gpus.get(usize::from(gpu)).cloned()).collect();
+        Some((gpus?, Amount::of_units(place.units, state.kube.node.gpu_memory)))
     }
 
-    /// The names of GPUs of a node.
-    pub fn uuids(&self, place: &Place) -> Vec<String> {
-        let all = self.nodes.get(&place.node).map(|state| state.kube.uuids.as_slice()).unwrap_or_default();
-        place.gpus.iter().filter_map(|&gpu| all.get(gpu as usize).cloned()).collect()
+    /// The places of an entry's GPUs on the node as it was last seen.
+    pub fn indices(&self, node: &str, entry: &Entry) -> Vec<u16> {
+        self.nodes.get(node).and_then(|state| state.places(&entry.gpus)).unwrap_or_default()
     }
 
     /// Whether a pod on this node names the device that the agent there describes. If the pod brings a value, it is
@@ -152,20 +180,21 @@ impl Account {
         cdi::is_name(uid) && (has_agent || has_own)
     }
 
-    /// The bookings of pods that are bound to a node.
+    /// What is remembered of pods that are bound to a node.
     pub fn bound_on(&self, name: &str) -> Vec<Entry> {
-        let Some(uids) = self.bound.get(name) else { return Vec::new() };
-        let entry = |uid: &String| {
-            let hold = self.wanted(uid)?;
-            let pod = self.pods.get(uid)?;
-            (!hold.gpus.is_empty()).then(|| Entry {
-                uid: uid.clone(),
-                pod: pod.full_name(),
-                gpus: hold.gpus,
-                units: hold.units,
-            })
+        let uids = self.bound.get(name).into_iter().flatten();
+        let entry = |uid: &String| self.witnessed.get(uid).filter(|(node, _)| node == name);
+        uids.filter_map(entry).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Pods whose entries on a node are void, as far as is known here: worth a question, and no proof.
+    pub fn suspects(&self, name: &str) -> Vec<String> {
+        let entries = self.nodes.get(name).map(|state| state.page.entries.as_slice()).unwrap_or_default();
+        let is_suspect = |entry: &&Entry| match self.pods.get(&entry.uid) {
+            Some(pod) => !pod.node.is_empty() && pod.node != name,
+            None => true,
         };
-        uids.iter().filter_map(entry).collect()
+        entries.iter().filter(is_suspect).map(|entry| entry.uid.clone()).collect()
     }
 
     /// Other nodes on which a pod is booked.
@@ -174,16 +203,33 @@ impl Account {
         all.iter().filter(|name| *name != node).cloned().collect()
     }
 
-    /// Whether a booking on a node is void for certain. `at` is the version of the node: a pod that is booked there is
-    /// older than that, so if pods are known up to it and this one is not among them, it is deleted.
-    pub fn is_void(&self, entry: &Entry, node: &str, at: &str) -> bool {
-        match self.pods.get(&entry.uid) {
-            Some(pod) => !pod.node.is_empty() && pod.node != node,
-            None => {
-                self.dead.contains(&entry.uid)
-                    || (!self.assumed.contains_key(&entry.uid) && number(at) <= self.reached)
+    /// Whether a pod is booked on a node.
+    pub fn is_booked(&self, uid: &str, node: &str) -> bool {
+        self.booked.get(uid).is_some_and(|names| names.iter().any(|name| name == node))
+    }
+
+    /// Pods that are booked and not bound for long, by their nodes: whoever booked them is gone.
+    pub fn left_behind(&mut self, now: Instant) -> Vec<(String, Vec<String>)> {
+        let mut waiting = FxHashMap::default();
+        let mut left: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (uid, nodes) in &self.booked {
+            let is_waiting = self.pods.get(uid).is_some_and(|pod| pod.node.is_empty());
+            if !is_waiting || self.assumed.contains_key(uid) {
+                continue;
+            }
+            for node in nodes {
+                let Some(entry) = self.nodes.get(node).and_then(|state| state.entry(uid)) else { continue };
+                let key = (node.clone(), uid.clone());
+                let known = self.waiting.get(&key).filter(|(seen, _)| *seen == entry.seen);
+                let since = known.map_or(now, |(_, since)| *since);
+                if now.saturating_duration_since(since) > BOOKED_FOR {
+                    left.entry(node.clone()).or_default().push(uid.clone());
+                }
+                waiting.insert(key, (entry.seen.clone(), since));
             }
         }
+        self.waiting = waiting;
+        left.into_iter().collect()
     }
 
     /// The size that `auto` stands for is known.
@@ -198,6 +244,10 @@ impl Account {
         // Asked again: the old place may not be among the candidates any more.
         self.assumed.remove(uid);
         self.desk.delete(uid);
+        let is_unknown = |uid: &&String| !self.pods.contains_key(*uid);
+        if !self.pods.contains_key(uid) && self.assumed.keys().filter(is_unknown).count() >= MOST_UNKNOWN {
+            return Err(Cause::Elsewhere);
+        }
         let result = self.desk.create_among(uid, request, names);
         match &result {
             Ok(place) => {
@@ -217,31 +267,27 @@ impl Account {
         }
     }
 
-    /// A bind has worked.
-    pub fn bound(&mut self, uid: &str, node: &str) {
-        if let Some(assumed) = self.assumed.get_mut(uid) {
-            assumed.when = Instant::now();
+    /// A bind has worked, of this entry if this replica did it.
+    pub fn bound(&mut self, uid: &str, node: &str, entry: Option<Entry>) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        node.clone_into(&mut pod.node);
+        if let Some(entry) = entry {
+            // The pod's annotations say the same, once the event comes.
+            pod.claim = Some(entry.claim());
+            self.witnessed.insert(uid.to_owned(), (node.to_owned(), entry));
         }
-        if let Some(pod) = self.pods.get_mut(uid) {
-            node.clone_into(&mut pod.node);
-            if let Some(Assumed { place, .. }) = self.assumed.get(uid)
-                && !place.gpus.is_empty()
-            {
-                // The pod's annotations say the same, once the event comes.
-                let Place { node, gpus, units } = place.clone();
-                pod.booked = Some(objects::Booked { node, gpus, units: Some(units) });
-            }
-            self.bound.entry(node.to_owned()).or_default().insert(uid.to_owned());
-            self.assumed.remove(uid);
-            self.settle(uid);
-        }
+        self.bound.entry(node.to_owned()).or_default().insert(uid.to_owned());
+        self.assumed.remove(uid);
+        self.settle(uid);
     }
 
     /// Drops assumptions that were not bound in time, and says how many.
     pub fn expire(&mut self, now: Instant) -> u64 {
-        let is_old = |assumed: &Assumed| now.saturating_duration_since(assumed.when) > ASSUMED_FOR;
-        let old: Vec<String> =
-            self.assumed.iter().filter(|(_, one)| is_old(one)).map(|(uid, _)| uid.clone()).collect();
+        let is_old = |(uid, assumed): &(&String, &Assumed)| {
+            let most = if self.pods.contains_key(*uid) { ASSUMED_FOR } else { UNKNOWN_FOR };
+            now.saturating_duration_since(assumed.when) > most
+        };
+        let old: Vec<String> = self.assumed.iter().filter(is_old).map(|(uid, _)| uid.clone()).collect();
         old.iter().for_each(|uid| self.drop_assumption(uid));
         old.len() as u64
     }
@@ -252,14 +298,16 @@ impl Account {
             objects.iter().map(|node| objects::text(node, &["metadata", "name"])).collect();
         let gone: Vec<String> =
             self.nodes.keys().filter(|name| !there.contains(name.as_str())).cloned().collect();
-        let mut is_other = false;
-        for name in &gone {
-            is_other |= self.take_node(name);
-        }
-        for object in objects {
-            is_other |= self.put_node(object, true, log);
-        }
-        if is_other {
+        if gone.len() + objects.len().saturating_sub(self.nodes.len()) <= FEW_NODES {
+            gone.iter().for_each(|name| self.forget_node(name));
+            objects.iter().for_each(|object| self.change_node(object, true, log));
+        } else {
+            for name in &gone {
+                self.take_node(name);
+            }
+            for object in objects {
+                self.put_node(object, true, log);
+            }
             self.rebuild();
         }
         for state in self.nodes.values() {
@@ -270,29 +318,64 @@ impl Account {
 
     /// A node is new or has changed.
     pub fn see_node(&mut self, object: &Value, log: &Log) {
+        self.change_node(object, false, log);
+    }
+
+    fn change_node(&mut self, object: &Value, is_listed: bool, log: &Log) {
         let name = objects::text(object, &["metadata", "name"]).to_owned();
-        let before: Vec<Entry> = self.nodes.get(&name).map(|state| state.entries.clone()).unwrap_or_default();
-        if self.put_node(object, false, log) {
-            self.rebuild();
-            return;
-        }
+        let before: Vec<Entry> =
+            self.nodes.get(&name).map(|state| state.page.entries.clone()).unwrap_or_default();
+        let was_founded = self.nodes.get(&name).is_some_and(|state| state.page.is_founded);
+        let is_other = self.put_node(object, is_listed, log);
         let Some(state) = self.nodes.get(&name) else { return };
+        let after = &state.page.entries;
+        let uids: FxHashSet<String> = if is_other || was_founded != state.page.is_founded {
+            self.holders(&name, &before)
+        } else {
+            let changed = before.iter().filter(|entry| !after.contains(entry));
+            let new = after.iter().filter(|entry| !before.contains(entry));
+            changed.chain(new).map(|entry| entry.uid.clone()).collect()
+        };
+        if is_other {
+            uids.iter().for_each(|uid| self.free_on(uid, &name));
+            self.desk.put_node(state.kube.node.clone());
+        }
+        let state = &self.nodes[&name];
         self.desk.set_open(&name, state.is_open());
-        let after = &state.entries;
-        let changed = before.iter().filter(|entry| !after.contains(entry));
-        let mut uids: Vec<String> = changed.map(|entry| entry.uid.clone()).collect();
-        uids.extend(after.iter().filter(|entry| !before.contains(entry)).map(|entry| entry.uid.clone()));
         uids.iter().for_each(|uid| self.settle(uid));
+    }
+
+    /// Pods that may hold something on a node; `before`: the entries of its last page.
+    fn holders(&self, name: &str, before: &[Entry]) -> FxHashSet<String> {
+        let bound = self.bound.get(name).into_iter().flatten();
+        let now = self.nodes.get(name).map(|state| state.page.entries.as_slice()).unwrap_or_default();
+        let booked = before.iter().chain(now).map(|entry| &entry.uid);
+        let assumed = self.assumed.iter().filter(|(_, one)| one.place.node == name).map(|(uid, _)| uid);
+        bound.chain(booked).chain(assumed).cloned().collect()
+    }
+
+    fn free_on(&self, uid: &str, node: &str) {
+        if self.desk.find(uid).is_some_and(|place| place.node == node) {
+            self.desk.delete(uid);
+        }
     }
 
     /// A node is gone.
     pub fn forget_node(&mut self, name: &str) {
-        if self.take_node(name) {
+        let holders = self.holders(name, &[]);
+        if !self.take_node(name) {
+            return;
+        }
+        holders.iter().for_each(|uid| self.free_on(uid, name));
+        if self.desk.node_places() > 2 * self.nodes.len() + FEW_NODES {
             self.rebuild();
+        } else {
+            self.desk.remove_node(name);
+            holders.iter().for_each(|uid| self.settle(uid));
         }
     }
 
-    /// Takes note of a node. True if the desk has to be built anew. A list is believed even if its versions are lower:
+    /// Takes note of a node. True if its capacities or GPUs are others. A list is believed even if its versions are lower:
     /// the API server may have been restored from a backup.
     fn put_node(&mut self, object: &Value, is_listed: bool, log: &Log) -> bool {
         let name = objects::text(object, &["metadata", "name"]).to_owned();
@@ -319,9 +402,9 @@ impl Account {
                 return false;
             }
         };
-        let (entries, fault) = match crate::book::entries(object) {
-            Ok(entries) => (entries, None),
-            Err(what) => (Vec::new(), Some(what)),
+        let (page, fault) = match book::page(object) {
+            Ok(page) => (page, None),
+            Err(what) => (Page::default(), Some(what)),
         };
         let before = self.nodes.remove(&name);
         let old_fault = before.as_ref().and_then(|state| state.fault.clone());
@@ -330,7 +413,7 @@ impl Account {
         {
             refused(what);
         }
-        for entry in before.iter().flat_map(|state| &state.entries) {
+        for entry in before.iter().flat_map(|state| &state.page.entries) {
             if let Some(names) = self.booked.get_mut(&entry.uid) {
                 names.retain(|other| *other != name);
                 if names.is_empty() {
@@ -338,20 +421,28 @@ impl Account {
                 }
             }
         }
-        for entry in &entries {
+        for entry in &page.entries {
             self.booked.entry(entry.uid.clone()).or_default().push(name.clone());
+            if page.is_founded && self.pods.contains_key(&entry.uid) {
+                self.witnessed.insert(entry.uid.clone(), (name.clone(), entry.clone()));
+            }
         }
-        let is_other = before.as_ref().is_none_or(|state| state.kube.node != kube.node);
+        let gpus = kube.gpus();
+        // Places shift if a GPU is lost.
+        let is_other = before.as_ref().is_none_or(|state| state.kube.node != kube.node || state.gpus != gpus);
         let over = before.map(|state| state.over).unwrap_or_default();
-        self.nodes.insert(name, NodeState { kube, version, entries, fault, over });
+        self.nodes.insert(name, NodeState { kube, version, page, gpus, fault, over });
         is_other
     }
 
     fn take_node(&mut self, name: &str) -> bool {
         let Some(state) = self.nodes.remove(name) else { return false };
-        for entry in &state.entries {
+        for entry in &state.page.entries {
             if let Some(names) = self.booked.get_mut(&entry.uid) {
                 names.retain(|other| other != name);
+                if names.is_empty() {
+                    self.booked.remove(&entry.uid);
+                }
             }
         }
         true
@@ -384,14 +475,42 @@ impl Account {
         let gone: Vec<String> =
             self.pods.keys().filter(|uid| !there.contains(uid.as_str())).cloned().collect();
         gone.iter().for_each(|uid| self.forget_pod(uid));
-        objects.iter().for_each(|object| self.see_pod(objects::pod(object), log));
+        for object in objects {
+            let pod = objects::pod(object);
+            // A server that comes back from a backup may have unbound it.
+            if let Some(known) = self.pods.get_mut(&pod.uid)
+                && known.node != pod.node
+            {
+                let node = std::mem::take(&mut known.node);
+                self.leave(&node, &pod.uid);
+            }
+            self.see_pod(pod, log);
+        }
+    }
+
+    fn leave(&mut self, node: &str, uid: &str) {
+        if let Some(uids) = self.bound.get_mut(node) {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.bound.remove(node);
+            }
+        }
+    }
+
+    /// An answer tells of a pod. It may be older than what the watch has told.
+    pub fn hear_pod(&mut self, pod: KubePod, log: &Log) {
+        if !self.dead.contains(&pod.uid) {
+            self.see_pod(pod, log);
+        }
     }
 
     /// A pod is new or has changed.
     pub fn see_pod(&mut self, mut pod: KubePod, log: &Log) {
-        if pod.uid.is_empty() || self.dead.contains(&pod.uid) {
+        if pod.uid.is_empty() {
             return;
         }
+        // A pod that was deleted once may be back, from a backup.
+        self.dead.remove(&pod.uid);
         if pod.finished {
             self.forget_pod(&pod.uid);
             return;
@@ -404,7 +523,8 @@ impl Account {
             // A pod is bound for good: an event that says otherwise is an old one.
             if pod.node.is_empty() {
                 known.node.clone_into(&mut pod.node);
-                pod.booked.clone_from(&known.booked);
+                pod.claim.clone_from(&known.claim);
+                pod.claims |= known.claims;
             }
         }
         if !pod.node.is_empty() {
@@ -426,14 +546,10 @@ impl Account {
 
     /// A pod is deleted or finished.
     pub fn forget_pod(&mut self, uid: &str) {
-        if let Some(pod) = self.pods.remove(uid)
-            && let Some(uids) = self.bound.get_mut(&pod.node)
-        {
-            uids.remove(uid);
-            if uids.is_empty() {
-                self.bound.remove(&pod.node);
-            }
+        if let Some(pod) = self.pods.remove(uid) {
+            self.leave(&pod.node, uid);
         }
+        self.witnessed.remove(uid);
         if self.dead.len() >= MOST_DEAD {
             self.dead.clear();
         }
@@ -443,51 +559,69 @@ impl Account {
         self.desk.forget(uid);
     }
 
-    /// Pods are known up to this version.
-    pub fn reach(&mut self, version: &str) {
-        self.reached = version.parse().unwrap_or(0);
+    /// The entry that counts for a bound pod: that of its node's page. If that is lost, the one that is remembered, if
+    /// the pod says the same. Where the page is whole and has none, its news are on their way, and the pod's word does.
+    fn entry_of(&self, uid: &str, pod: &KubePod, state: &NodeState) -> Option<Entry> {
+        if let Some(entry) = state.entry(uid) {
+            return Some(entry.clone());
+        }
+        let claim = pod.claim.clone()?;
+        let (is_on, entry) =
+            self.witnessed.get(uid).map(|(node, entry)| (*node == pod.node, entry.clone())).unzip();
+        match entry.filter(|entry| is_on == Some(true) && entry.claim() == claim) {
+            Some(entry) => Some(entry),
+            None if state.page.is_founded => {
+                let (uid, pod, seen) = (uid.to_owned(), pod.full_name(), String::new());
+                Some(Entry { uid, pod, gpus: claim.gpus, amount: claim.amount, seen })
+            }
+            None => None,
+        }
     }
 
     /// What a pod holds by the table above.
     fn wanted(&self, uid: &str) -> Option<Hold> {
-        if self.dead.contains(uid) {
-            return None;
-        }
         let pod = self.pods.get(uid);
-        if let Some(pod) = pod
-            && !pod.node.is_empty()
-        {
-            let state = self.nodes.get(&pod.node)?;
-            let (gpus, units) = match state.entries.iter().find(|entry| entry.uid == uid) {
-                Some(entry) => (entry.gpus.clone(), entry.units),
-                None => match &pod.booked {
-                    Some(booked) if booked.node == pod.node => {
-                        (booked.gpus.clone(), booked.units_on(state, pod))
-                    }
-                    _ => (Vec::new(), 0),
-                },
-            };
-            let Request { cpu_milli, memory, .. } = pod.plain;
-            let asks =
-                !matches!(&pod.request, Ok(None)) && !matches!(&pod.request, Ok(Some(one)) if one.gpus == 0);
-            let is_lost = asks && gpus.is_empty();
-            return Some(Hold { node: pod.node.clone(), gpus, units, cpu_milli, memory, is_lost });
-        }
-        if let Some(Assumed { place, request, .. }) = self.assumed.get(uid) {
+        let home = pod.filter(|pod| !pod.node.is_empty());
+        let node = match (home, self.booked.get(uid)) {
+            (Some(pod), _) => Some(&pod.node),
+            (None, names) => names.and_then(|names| names.first()),
+        };
+        let state = node.and_then(|node| self.nodes.get(node));
+        let entry = match (home, state) {
+            (Some(pod), Some(state)) => self.entry_of(uid, pod, state),
+            (None, Some(state)) => state.entry(uid).cloned(),
+            (_, None) => None,
+        };
+        let assumed = self.assumed.get(uid);
+        let life = Life::of(Facts {
+            is_gone: self.dead.contains(uid),
+            is_bound: home.is_some(),
+            is_ours: pod.is_some_and(KubePod::is_ours),
+            is_booked: entry.is_some(),
+            is_assumed: assumed.is_some(),
+        });
+        if let (Life::Assumed, Some(Assumed { place, request, .. })) = (life, assumed) {
             self.nodes.get(&place.node)?;
             let Place { node, gpus, units } = place.clone();
             let (cpu_milli, memory) = (request.cpu_milli, request.memory);
             return Some(Hold { node, gpus, units, cpu_milli, memory, is_lost: false });
         }
-        let (pod, node) = (pod?, self.booked.get(uid)?.first()?);
-        let entry = self.nodes.get(node)?.entries.iter().find(|entry| entry.uid == uid)?;
+        if matches!(life, Life::Gone | Life::Seen) {
+            return None;
+        }
+        let (pod, state) = (pod?, state?);
+        let places = entry.as_ref().map_or(Some(Vec::new()), |entry| state.places(&entry.gpus));
+        let is_lost = life == Life::Lost || places.is_none();
+        let gpus = places.unwrap_or_default();
+        let whole = state.kube.node.gpu_memory;
+        let units = entry.filter(|_| !gpus.is_empty()).map_or(0, |entry| entry.amount.units(whole));
         let Request { cpu_milli, memory, .. } = pod.plain;
-        let (node, gpus) = (node.clone(), entry.gpus.clone());
-        Some(Hold { node, gpus, units: entry.units, cpu_milli, memory, is_lost: false })
+        Some(Hold { node: state.kube.node.name.clone(), gpus, units, cpu_milli, memory, is_lost })
     }
 
     /// Makes the desk agree with what a pod holds.
     fn settle(&mut self, uid: &str) {
+        self.settled += 1;
         let wanted = self.wanted(uid);
         let held = self.desk.find(uid);
         let is_held = match (&wanted, &held) {
@@ -581,25 +715,16 @@ impl Account {
             if state.over.insert(uid.to_owned()) {
                 self.conflicts += 1;
             }
+            self.over.insert(uid.to_owned(), name.to_owned());
             self.desk.set_open(name, false);
             return;
         }
-        for state in self.nodes.values_mut().filter(|state| !state.over.is_empty()) {
-            if state.over.remove(uid) {
-                self.desk.set_open(&state.kube.node.name, state.is_open());
-            }
+        if let Some(name) = self.over.remove(uid)
+            && let Some(state) = self.nodes.get_mut(&name)
+        {
+            state.over.remove(uid);
+            self.desk.set_open(&name, state.is_open());
         }
-    }
-}
-
-impl objects::Booked {
-    /// The units that it says, or those that follow from the request.
-    fn units_on(&self, state: &NodeState, pod: &KubePod) -> u64 {
-        let of_request = || {
-            let request = pod.request.as_ref().ok().and_then(Option::as_ref);
-            request.map_or(0, |request| request.units_of(state.kube.node.units()))
-        };
-        self.units.unwrap_or_else(of_request)
     }
 }
 

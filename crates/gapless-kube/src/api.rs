@@ -1,6 +1,7 @@
 //! A client of the Kubernetes API server: calls with JSON, and streams of events.
 
 use crate::http::{self, Connection};
+use crate::limits::{MOST_EVENT, PATIENCE, SILENCE};
 use crate::tls;
 use serde_json::Value;
 use std::cell::Cell;
@@ -39,14 +40,8 @@ impl ApiError {
     }
 }
 
-/// Answers of calls must come within this time.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A watch that is silent for longer is dead: the server ends it, or sends a bookmark, before that.
-const SILENCE: Duration = Duration::from_secs(330);
 /// Connections that wait for the next call.
 const MOST_IDLE: usize = 32;
-/// The longest event of a watch.
-const MOST_EVENT: usize = 16 << 20;
 
 thread_local! {
     /// Time that this thread has spent on waiting for the API server.
@@ -70,6 +65,12 @@ pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
 struct Kept {
     connection: Connection,
     socket: TcpStream,
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kept").field("socket", &self.socket).finish_non_exhaustive()
+    }
 }
 
 impl Kept {
@@ -196,12 +197,20 @@ impl Api {
     fn finish(&self, kept: Kept, answer: (u16, bool, Vec<u8>)) -> Result<Value, ApiError> {
         let (status, keep_alive, text) = answer;
         if keep_alive {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.len() < MOST_IDLE {
-                idle.push(kept);
-            }
+            self.keep(kept);
         }
-        let value: Result<Value, _> = serde_json::from_slice(&text);
+        Api::read(status, &text)
+    }
+
+    fn keep(&self, kept: Kept) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MOST_IDLE {
+            idle.push(kept);
+        }
+    }
+
+    fn read(status: u16, text: &[u8]) -> Result<Value, ApiError> {
+        let value: Result<Value, _> = serde_json::from_slice(text);
         match (status, value) {
             (200..=299, Ok(value)) => Ok(value),
             (200..=299, Err(error)) => Err(unreachable(format!("invalid JSON in the answer: {error}"))),
@@ -210,6 +219,11 @@ impl Api {
                 Err(ApiError::Status { status, message: message.unwrap_or_default() })
             }
         }
+    }
+
+    /// Calls that go over one connection.
+    pub fn session(&self) -> Session<'_> {
+        Session { api: self, kept: None }
     }
 
     pub fn get(&self, path: &str) -> Result<Value, ApiError> {
@@ -266,6 +280,75 @@ impl Api {
             if pending.len() > MOST_EVENT {
                 return Err(unreachable("an event is too long"));
             }
+        }
+    }
+}
+
+/// Calls over one connection: the server that answered the first one answers all, so none of them knows another
+/// history. A backup is restored while no server runs.
+#[derive(Debug)]
+pub struct Session<'a> {
+    api: &'a Api,
+    kept: Option<Kept>,
+}
+
+impl Session<'_> {
+    /// Reads, over a new connection or one that is as good.
+    pub fn begin(&mut self, path: &str) -> Result<Value, ApiError> {
+        if let Some(kept) = self.kept.take() {
+            self.api.keep(kept);
+        }
+        let kept = self.api.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(mut kept) = kept
+            && kept.is_quiet()
+        {
+            match waiting(|| self.exchange(kept, "GET", path, None, None)) {
+                Err(ApiError::Unreachable(_)) => {}
+                answer => return answer,
+            }
+        }
+        waiting(|| {
+            let kept = self.api.connect(PATIENCE)?;
+            self.exchange(kept, "GET", path, None, None)
+        })
+    }
+
+    /// Goes on over the same connection, and fails if that has ended. No call is made twice.
+    pub fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        kind: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value, ApiError> {
+        let quiet = self.kept.take().and_then(|mut kept| kept.is_quiet().then_some(kept));
+        let kept = quiet.ok_or_else(|| unreachable("the connection has ended"))?;
+        waiting(|| self.exchange(kept, method, path, kind, body))
+    }
+
+    fn exchange(
+        &mut self,
+        mut kept: Kept,
+        method: &str,
+        path: &str,
+        kind: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value, ApiError> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let headers = self.api.headers(kind);
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let answer = self.api.exchange(&mut kept.connection, method, path, &headers, body.as_bytes());
+        let (status, keep_alive, text) = answer.map_err(unreachable)?;
+        self.kept = keep_alive.then_some(kept);
+        Api::read(status, &text)
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            self.api.keep(kept);
         }
     }
 }

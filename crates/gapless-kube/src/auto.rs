@@ -8,22 +8,23 @@
 //! ```
 //!
 //! This module finds out what is asked; the program that serves brings the [`Sizer`] that answers. Answers are kept, so
-//! that the scheduler waits only once for pods that are alike.
+//! that the scheduler waits only once for pods that are alike. A size that takes long is worked out beside the
+//! scheduling: [`Sizes::within`] says that it is not known yet.
 
 use crate::api::Api;
+use crate::limits::{MOST_SIZES, SIZE_COUNTS, SIZED_AT_ONCE};
 use crate::names;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 pub const FIT: &str = "gapless.dev/fit";
 pub const FIT_CONFIG: &str = "gapless.dev/fit-config";
 pub const FIT_CONFIG_MAP: &str = "gapless.dev/fit-config-map";
 pub const TRACE: &str = "gapless.dev/trace";
-/// Answers that are kept; then all are forgotten.
-const MOST: usize = 10_000;
 
 /// What a pod's annotations say of its program.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Auto {
     pub fit: String,
     pub config: String,
@@ -48,36 +49,80 @@ pub trait Sizer: Send + Sync + std::fmt::Debug {
     fn size(&self, wish: &Wish) -> Result<u64, String>;
 }
 
-type Kept = Arc<OnceLock<Result<u64, String>>>;
+type Answer = Result<u64, String>;
 
 /// The answers of a sizer.
+#[derive(Clone, Debug, Default)]
+pub struct Sizes(Arc<Shared>);
+
 #[derive(Debug, Default)]
-pub struct Sizes {
+struct Shared {
     sizer: Option<Box<dyn Sizer>>,
-    known: Mutex<FxHashMap<Wish, Kept>>,
+    /// By what was found to be asked.
+    known: Mutex<FxHashMap<Wish, Arc<OnceLock<Answer>>>>,
+    /// By what pods say; nothing: it is being worked out.
+    told: Mutex<FxHashMap<Auto, Option<(Answer, Instant)>>>,
+    done: Condvar,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sizes {
     pub fn new(sizer: Box<dyn Sizer>) -> Sizes {
-        Sizes { sizer: Some(sizer), known: Mutex::default() }
+        Sizes(Arc::new(Shared { sizer: Some(sizer), ..Shared::default() }))
     }
 
-    /// The bytes of each GPU that a pod needs.
+    /// The bytes of each GPU that a pod needs, however long that takes.
     /// Without an API server, no ConfigMap can be read.
-    pub fn of(&self, api: Option<&Api>, auto: &Auto) -> Result<u64, String> {
-        let Some(sizer) = &self.sizer else {
+    pub fn of(&self, api: Option<&Api>, auto: &Auto) -> Answer {
+        let Some(sizer) = &self.0.sizer else {
             return Err("gpu-memory: auto is not served here: set a size such as 18GiB".to_owned());
         };
         let wish = auto.wish(api)?;
         let kept = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.len() >= MOST {
+            let mut known = locked(&self.0.known);
+            if known.len() >= MOST_SIZES {
                 known.clear();
             }
             Arc::clone(known.entry(wish.clone()).or_default())
         };
         // Others who ask the same wait for the answer.
         kept.get_or_init(|| sizer.size(&wish)).clone()
+    }
+
+    /// The same, if it is known within this time. It is worked out on a thread of its own, for which others wait.
+    pub fn within(&self, api: &Arc<Api>, auto: &Auto, patience: Duration) -> Option<Answer> {
+        let counts = |at: &Instant| auto.config_map.is_empty() || at.elapsed() < SIZE_COUNTS;
+        let mut told = locked(&self.0.told);
+        match told.get(auto) {
+            Some(Some((answer, at))) if counts(at) => return Some(answer.clone()),
+            Some(None) => {}
+            _ => {
+                if told.values().filter(|answer| answer.is_none()).count() >= SIZED_AT_ONCE {
+                    return None;
+                }
+                if told.len() >= MOST_SIZES {
+                    told.retain(|_, answer| answer.is_none());
+                }
+                told.insert(auto.clone(), None);
+                let (sizes, api, auto) = (self.clone(), Arc::clone(api), auto.clone());
+                std::thread::spawn(move || {
+                    let work = || sizes.of(Some(&api), &auto);
+                    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+                    let answer = answer.unwrap_or_else(|_| Err("the size cannot be worked out".to_owned()));
+                    locked(&sizes.0.told).insert(auto, Some((answer, Instant::now())));
+                    sizes.0.done.notify_all();
+                });
+            }
+        }
+        let is_open = |told: &mut FxHashMap<Auto, Option<(Answer, Instant)>>| {
+            told.get(auto).is_some_and(Option::is_none)
+        };
+        let waited = self.0.done.wait_timeout_while(told, patience, is_open);
+        let (told, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        told.get(auto).cloned().flatten().map(|(answer, _)| answer)
     }
 }
 

@@ -1,13 +1,12 @@
-//! Makes a place true: books the GPUs on the node object, then binds the pod, with its GPUs in annotations.
+//! Makes a place true: books the GPUs on the node's page, then binds the pod, with its GPUs in annotations. The rules
+//! are those of [`gapless_ledger::promise`]; this module drives them over the API server.
 //!
-//! Both writes are made for the pod with this id only. If another replica has booked the GPU first, another GPU of the
-//! same node is tried: the scheduler waits before it tries a pod again whose bind has failed. If the second write
-//! fails, the first is undone; if that fails too, or the process is killed between the two, the booking waits until the
-//! pod is bound somewhere, finished or deleted.
+//! If another replica has booked the GPU first, another GPU of the same node is tried: the scheduler waits before it
+//! tries a pod again whose bind has failed. What a failed bind leaves on a page is taken off once there is a proof.
 
 use crate::account::Account;
-use crate::api::{self, Api, ApiError};
-use crate::book::{self, BookError, Entry, Others};
+use crate::api::{self, Api, ApiError, Session};
+use crate::book::{self, Booked};
 use crate::cdi;
 use crate::log::Log;
 use crate::names;
@@ -15,6 +14,8 @@ use crate::objects::{self, BOOKED, INDICES, NODE, UUIDS};
 use gapless_fleet::desk::Place;
 use gapless_fleet::sim::Cause;
 use gapless_fleet::words::Request;
+use gapless_ledger::promise::attempt::Failure;
+use gapless_ledger::promise::{Ask, Attempt, Booking, Entry, NotBooked, Step, Told};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use std::hash::BuildHasher;
@@ -52,6 +53,11 @@ impl Target<'_> {
         }
     }
 
+    /// Whether these can be the names of a pod.
+    pub fn is_pod(&self) -> bool {
+        names::is_namespace(self.namespace) && names::is_name(self.name) && names::is_uid(self.uid)
+    }
+
     pub fn path(&self) -> String {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
@@ -65,22 +71,8 @@ pub struct Binder {
     waiting: Mutex<FxHashMap<String, Vec<(Entry, Outcome)>>>,
 }
 
-/// What became of a booking, once somebody has made it.
-type Outcome = Arc<Mutex<Option<Result<(), Refused>>>>;
-
-/// Why a booking was not made.
-#[derive(Clone, Debug)]
-struct Refused {
-    what: String,
-    /// Another booking came first: another GPU may have room.
-    is_full: bool,
-}
-
-impl From<BookError> for Refused {
-    fn from(error: BookError) -> Refused {
-        Refused { is_full: matches!(error, BookError::NoRoom { .. }), what: error.to_string() }
-    }
-}
+/// What became of a booking, once somebody has made it; with the words of an error.
+type Outcome = Arc<Mutex<Option<(Result<Entry, NotBooked>, Option<String>)>>>;
 
 impl Default for Binder {
     fn default() -> Binder {
@@ -96,7 +88,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub type Why<'a> = &'a dyn Fn(&Account, &Request, Cause) -> String;
 
 impl Binder {
-    /// Books and binds. An error leaves no booking, as far as the API server can be reached.
+    /// Books and binds.
     pub fn bind(
         &self,
         api: &Api,
@@ -107,72 +99,67 @@ impl Binder {
     ) -> Result<(), String> {
         let Some((place, request)) = place(api, account, log, target, why)? else { return Ok(()) };
         if place.gpus.is_empty() {
-            bind_object(api, target, &json!({})).map_err(|unbound| unbound.what)?;
-            locked(account).bound(target.uid, target.node);
+            bind_plain(api, target)?;
+            locked(account).bound(target.uid, target.node, None);
             return Ok(());
         }
-        let place = self.book_somewhere(api, account, log, target, place, request.as_ref())?;
-        let (uuids, elsewhere, names_device) = {
-            let account = locked(account);
-            (
-                account.uuids(&place).join(","),
-                account.booked_elsewhere(target.uid, target.node),
-                account.names_device(target.uid, target.node),
-            )
+        let full_name = format!("{}/{}", target.namespace, target.name);
+        let Some((gpus, amount)) = locked(account).named(&place) else {
+            return Err(format!("node {} is not known any more", target.node));
         };
-        let indices: Vec<String> = place.gpus.iter().map(u16::to_string).collect();
-        let mut notes = json!({
-            NODE: place.node,
-            INDICES: indices.join(";"),
-            BOOKED: place.units.to_string(),
-            UUIDS: uuids,
-        });
-        if names_device {
-            notes[cdi::ANNOTATION] = json!(cdi::device(target.uid));
-        }
-        if let Err(unbound) = bind_object(api, target, &notes) {
-            // Without the booking the GPU is free for others at once. Without a proof the pod may run on it.
-            if unbound.is_proven {
-                self.unbook(api, account, log, target.node, target.uid);
+        let mut attempt = Attempt::new(target.uid, &full_name, target.node, gpus, amount);
+        let mut session = api.session();
+        // The last error of the API server, for the event that people read.
+        let mut error = None;
+        let mut tried = 1;
+        loop {
+            match attempt.step().clone() {
+                Step::Ask(ask) => {
+                    let told = ask_api(&mut session, account, target, &ask);
+                    attempt.hear(told.unwrap_or_else(|why| {
+                        error = Some(why);
+                        Told::Nothing
+                    }));
+                }
+                Step::Book(entry) => {
+                    let (result, why) = self.book(api, account, log, target.node, entry);
+                    error = why.or(error);
+                    attempt.booked(result);
+                }
+                // The account has seen the node as it is now.
+                Step::Choose(_) => {
+                    tried += 1;
+                    let other = request.as_ref().filter(|_| tried <= PLACES).and_then(|request| {
+                        let mut account = locked(account);
+                        let place = account.choose(target.uid, request, &[target.node]).ok()?;
+                        account.named(&place)
+                    });
+                    match other {
+                        Some((gpus, amount)) => attempt.place(gpus, amount),
+                        None => attempt.give_up(),
+                    }
+                }
+                Step::Bound(entry) => {
+                    let elsewhere = {
+                        let mut account = locked(account);
+                        account.bound(target.uid, target.node, entry);
+                        account.booked_elsewhere(target.uid, target.node)
+                    };
+                    // What an attempt that was cut off has left on other nodes.
+                    for node in elsewhere {
+                        self.check(api, account, log, &node, vec![target.uid.to_owned()]);
+                    }
+                    return Ok(());
+                }
+                Step::Failed(failure) => {
+                    drop(session);
+                    if locked(account).is_booked(target.uid, target.node) {
+                        self.check(api, account, log, target.node, vec![target.uid.to_owned()]);
+                    }
+                    return Err(words(&failure, target, error));
+                }
             }
-            return Err(unbound.what);
         }
-        locked(account).bound(target.uid, target.node);
-        // What an attempt that was cut off has left on other nodes.
-        for node in elsewhere {
-            self.unbook(api, account, log, &node, target.uid);
-        }
-        Ok(())
-    }
-
-    /// Books this place, or another one on the same node if others were faster. Gives the place that was booked.
-    fn book_somewhere(
-        &self,
-        api: &Api,
-        account: &Mutex<Account>,
-        log: &Log,
-        target: Target<'_>,
-        mut place: Place,
-        request: Option<&Request>,
-    ) -> Result<Place, String> {
-        for tried in 1.. {
-            let entry = Entry {
-                uid: target.uid.to_owned(),
-                pod: format!("{}/{}", target.namespace, target.name),
-                gpus: place.gpus.clone(),
-                units: place.units,
-            };
-            let refused = match self.book(api, account, log, target.node, entry) {
-                Ok(()) => break,
-                Err(refused) => refused,
-            };
-            // The account has seen the node as it is now.
-            let other = request
-                .filter(|_| refused.is_full && tried < PLACES)
-                .and_then(|request| locked(account).choose(target.uid, request, &[target.node]).ok());
-            place = other.ok_or(refused.what)?;
-        }
-        Ok(place)
     }
 
     /// Books on a node, with all that wait for the same node.
@@ -183,7 +170,7 @@ impl Binder {
         log: &Log,
         node: &str,
         entry: Entry,
-    ) -> Result<(), Refused> {
+    ) -> (Result<Entry, NotBooked>, Option<String>) {
         let mine = Outcome::default();
         locked(&self.waiting).entry(node.to_owned()).or_default().push((entry, Arc::clone(&mine)));
         let _one_by_one = api::waiting(|| locked(self.lock(node)));
@@ -192,35 +179,29 @@ impl Binder {
         }
         // Nobody has taken mine, so it is among these.
         let taken = locked(&self.waiting).remove(node).unwrap_or_default();
-        let entries: Vec<Entry> = taken.iter().map(|(entry, _)| entry.clone()).collect();
-        let (snapshot, bound) = {
+        let wishes: Vec<Entry> = taken.iter().map(|(entry, _)| entry.clone()).collect();
+        let (known, suspects) = {
             let account = locked(account);
-            (account.snapshot(node), account.bound_on(node))
+            (account.bound_on(node), account.suspects(node))
         };
-        let others = Pods { api, account, node };
-        match book::add(api, node, snapshot, &entries, &bound, &others) {
-            Ok(book::Booked { after, results }) => {
-                locked(account).see_node(&after, log);
-                for ((_, outcome), result) in taken.iter().zip(results) {
-                    *locked(outcome) = Some(result.map_err(Refused::from));
-                }
-            }
-            Err(error) => {
-                let refused = Refused::from(error);
-                for (_, outcome) in &taken {
-                    *locked(outcome) = Some(Err(refused.clone()));
-                }
-            }
+        let booking = Booking::new(node, wishes, known).with_suspects(suspects, false);
+        let Booked { after, results, error } = book::run(&mut api.session(), node, booking);
+        if let Some(object) = after {
+            locked(account).see_node(&object, log);
         }
-        let lost = || Refused { what: "the booking was not made".to_owned(), is_full: false };
-        locked(&mine).take().unwrap_or_else(|| Err(lost()))
+        for ((_, outcome), result) in taken.iter().zip(results) {
+            *locked(outcome) = Some((result, error.clone()));
+        }
+        locked(&mine).take().unwrap_or((Err(NotBooked::Unknown), error))
     }
 
-    /// Takes a booking off a node. If this fails, the booking is void, and cleared by the next one on that node.
-    fn unbook(&self, api: &Api, account: &Mutex<Account>, log: &Log, node: &str, uid: &str) {
+    /// Takes entries of pods off a node, where that can be proven; binds of them that are on their way are ended. What
+    /// cannot be proven stays, and is tried again by the next booking that needs the room, or later.
+    pub fn check(&self, api: &Api, account: &Mutex<Account>, log: &Log, node: &str, uids: Vec<String>) {
         let _one_by_one = locked(self.lock(node));
-        let snapshot = locked(account).snapshot(node);
-        if let Ok(object) = book::remove(api, node, snapshot, uid) {
+        let known = locked(account).bound_on(node);
+        let booking = Booking::new(node, Vec::new(), known).with_suspects(uids, true);
+        if let Some(object) = book::run(&mut api.session(), node, booking).after {
             locked(account).see_node(&object, log);
         }
     }
@@ -241,7 +222,7 @@ fn place(
     target: Target<'_>,
     why: Why<'_>,
 ) -> Result<Option<(Place, Option<Request>)>, String> {
-    let Target { namespace, name, uid, node } = target;
+    let Target { uid, node, .. } = target;
     let is_known = {
         let account = locked(account);
         if let Some(assumed) = account.assumption(uid)
@@ -258,15 +239,18 @@ fn place(
     // After a restart the assumption is lost, but the node is the scheduler's choice. A pod that the watch does not
     // know, or knows as bound, is read.
     if !is_known {
-        let object = api.get(&target.path()).map_err(|error| error.to_string())?;
+        let object = api.get(&target.path()).map_err(|error| match error.status() {
+            Some(404) => words(&Failure::Gone, target, None),
+            _ => error.to_string(),
+        })?;
         let pod = objects::pod(&object);
         if pod.uid != uid {
-            return Err(format!("pod {namespace}/{name} was deleted and made anew since it was scheduled"));
+            return Err(words(&Failure::Gone, target, None));
         }
-        locked(account).see_pod(pod, log);
+        locked(account).hear_pod(pod, log);
     }
     let mut account = locked(account);
-    let Some(pod) = account.pod(uid) else { return Err(format!("pod {namespace}/{name} has finished")) };
+    let Some(pod) = account.pod(uid) else { return Err(words(&Failure::Gone, target, None)) };
     if !pod.node.is_empty() {
         return if pod.node == node { Ok(None) } else { Err(format!("it is bound to {} already", pod.node)) };
     }
@@ -280,68 +264,78 @@ fn place(
     }
 }
 
-/// Why a pod was not bound, and whether it certainly was not.
-struct Unbound {
-    what: String,
-    is_proven: bool,
+/// Why a pod was not bound, for the event that its owner reads.
+fn words(failure: &Failure, target: Target<'_>, error: Option<String>) -> String {
+    let Target { namespace, name, node, .. } = target;
+    let told = |what: &str| error.map_or_else(|| what.to_owned(), |why| format!("{what}: {why}"));
+    match failure {
+        Failure::Gone => format!("pod {namespace}/{name} is deleted, finished or made anew"),
+        Failure::Elsewhere(other) => format!("it is bound to {other} already"),
+        Failure::NotBooked(NotBooked::Unknown) => told(&format!("node {node}: nothing is booked")),
+        Failure::NotBooked(why) => format!("node {node}: {why}"),
+        Failure::Refused => told("it is not bound"),
+        Failure::Unknown => told("the API server does not say whether it is bound"),
+    }
 }
 
-fn bind_object(api: &Api, target: Target<'_>, notes: &Value) -> Result<(), Unbound> {
+/// Asks for one thing of the pod that is being bound. It is read and bound over one connection.
+fn ask_api(
+    session: &mut Session<'_>,
+    account: &Mutex<Account>,
+    target: Target<'_>,
+    ask: &Ask,
+) -> Result<Told, String> {
+    let entry = match ask {
+        Ask::Pod(_) => return book::pod_told(session.begin(&target.path())),
+        Ask::Bind(entry) => entry,
+        _ => return Err("a question that is not for a pod".to_owned()),
+    };
+    let (indices, names_device) = {
+        let account = locked(account);
+        (account.indices(target.node, entry), account.names_device(target.uid, target.node))
+    };
+    let mut notes = json!({
+        NODE: target.node,
+        INDICES: indices.iter().map(u16::to_string).collect::<Vec<_>>().join(";"),
+        BOOKED: entry.amount.to_string(),
+        UUIDS: entry.gpus.join(","),
+    });
+    if names_device {
+        notes[cdi::ANNOTATION] = json!(cdi::device(target.uid));
+    }
+    // With this version only: what was booked counts for it.
+    let body = binding(target, &json!(entry.seen), &notes);
+    match session.call("POST", &format!("{}/binding", target.path()), Some(JSON), Some(&body)) {
+        Ok(_) => Ok(Told::Done),
+        Err(ApiError::Status { status: 404 | 409, .. }) => Ok(Told::Conflict),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+const JSON: &str = "application/json";
+
+fn binding(target: Target<'_>, version: &Value, notes: &Value) -> Value {
     let Target { namespace, name, uid, node } = target;
-    let body = json!({
+    let mut object = json!({
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": notes},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     });
+    if !version.is_null() {
+        object["metadata"]["resourceVersion"] = version.clone();
+    }
+    object
+}
+
+/// Binds a pod that gets no GPU.
+fn bind_plain(api: &Api, target: Target<'_>) -> Result<(), String> {
     let path = target.path();
+    let body = binding(target, &Value::Null, &json!({}));
     let Err(error) = api.post(&format!("{path}/binding"), &body) else { return Ok(()) };
-    let unbound = |is_proven| Err(Unbound { what: error.to_string(), is_proven });
-    // Refused before it was done. Anything else may be an answer that was lost on its way, or a bind that came first.
-    if let Some(400..=407 | 410..=499) = error.status() {
-        return unbound(true);
-    }
-    match api.get(&path) {
-        Ok(object) => {
-            let now = objects::text(&object, &["spec", "nodeName"]);
-            let is_ours = objects::text(&object, &["metadata", "uid"]) == uid;
-            let has =
-                |note: &str| notes[note].is_null() || object["metadata"]["annotations"][note] == notes[note];
-            if is_ours && now == node && has(INDICES) && has(UUIDS) && has(BOOKED) {
-                return Ok(());
-            }
-            // A call whose answer was lost may still be on its way to the API server.
-            unbound(!is_ours || !now.is_empty() || error.status() == Some(409))
-        }
-        Err(ApiError::Status { status: 404, .. }) => unbound(true),
-        Err(_) => unbound(false),
-    }
-}
-
-/// What is known of the pods of other bookings.
-struct Pods<'a> {
-    api: &'a Api,
-    account: &'a Mutex<Account>,
-    node: &'a str,
-}
-
-impl Others for Pods<'_> {
-    fn is_void(&self, entry: &Entry, at: &str) -> bool {
-        locked(self.account).is_void(entry, self.node, at)
-    }
-
-    fn is_gone(&self, entry: &Entry) -> bool {
-        let Some((namespace, name)) = entry.pod.split_once('/') else { return false };
-        if !names::is_namespace(namespace) || !names::is_name(name) {
-            return false;
-        }
-        match self.api.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}")) {
-            Ok(object) => {
-                let now = objects::pod(&object);
-                now.uid != entry.uid || now.finished || (!now.node.is_empty() && now.node != self.node)
-            }
-            Err(ApiError::Status { status: 404, .. }) => true,
-            Err(_) => false,
-        }
-    }
+    // The answer may have been lost on its way.
+    let object = api.get(&path).map_err(|_| error.to_string())?;
+    let is_ours = objects::text(&object, &["metadata", "uid"]) == target.uid;
+    let is_here = objects::text(&object, &["spec", "nodeName"]) == target.node;
+    if is_ours && is_here { Ok(()) } else { Err(error.to_string()) }
 }

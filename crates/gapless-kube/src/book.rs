@@ -1,215 +1,158 @@
-//! The bookings of a node, in an annotation of the node: the one place where all replicas agree.
+//! The page of a node, in an annotation of the node: the one place where all replicas agree. The rules are those of
+//! [`gapless_ledger::promise`]; this module reads and writes pages, and drives bookings over the API server.
 //!
 //! ```text
-//! gapless.dev/bookings: {"UID": "NAMESPACE/NAME 0;1 19327352832", ...}      pod, GPUs, units of each
+//! gapless.dev/bookings: {"": "NODE-UID SUM", "UID": "NAMESPACE/NAME GPU-a;GPU-b 19327352832 VERSION", ...}
 //! ```
 //!
-//! A booking adds up what is booked on each GPU of the node, and writes the new list with the version that it knows. If
-//! anybody has changed the node since, the API server refuses the change, and the booking reads the node and starts
-//! again. So no GPU is booked twice, whatever the replicas believe.
+//! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, where nobody knows the bytes), and
+//! the version of the pod that its binding asks for. Uid and sum show a node that was made anew, and edits by hand.
 
-use crate::api::{Api, ApiError};
-use crate::objects::{node, parse_indices, text};
-use gapless_fleet::words::Node;
+use crate::api::{ApiError, Session};
+use crate::names;
+use crate::objects::{self, node, text};
+use crate::retry;
+use gapless_ledger::promise::entry::sum;
+use gapless_ledger::promise::{Ask, Booking, Entry, Node, NotBooked, Told};
 use serde_json::{Map, Value, json};
 
 pub const BOOKINGS: &str = "gapless.dev/bookings";
-/// How often a change of the node is tried; kubelets change nodes all the time.
-const TRIES: usize = 20;
-/// If a node has more bookings, each is checked.
-const MOST_ENTRIES: usize = 256;
+const MERGE: Option<&str> = Some("application/merge-patch+json");
 
-/// A booking of one pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub uid: String,
-    pub pod: String,
-    pub gpus: Vec<u16>,
-    /// Units of each GPU.
-    pub units: u64,
-}
-
-/// Why a booking was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum BookError {
-    #[error(
-        "GPU {gpu} of node {node} has {left} of the {asked} units that the pod needs: another booking came first"
-    )]
-    NoRoom { node: String, gpu: u16, left: u64, asked: u64 },
-    #[error("node {node}: {what}")]
-    Node { node: String, what: String },
-    #[error(transparent)]
-    Api(#[from] ApiError),
-}
-
-/// A node at some version.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    pub version: String,
-    pub node: Node,
+/// A node's page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// It is this node's, and as it was written.
+    pub is_founded: bool,
     pub entries: Vec<Entry>,
 }
 
-impl Snapshot {
-    /// Reads a node object.
-    pub fn of(object: &Value) -> Result<Snapshot, String> {
-        let version = text(object, &["metadata", "resourceVersion"]).to_owned();
-        Ok(Snapshot { version, node: node(object)?.node, entries: entries(object)? })
-    }
-}
-
-/// What became of bookings.
-#[derive(Debug)]
-pub struct Booked {
-    /// The node as it was last read or written.
-    pub after: Value,
-    /// One for each entry.
-    pub results: Vec<Result<(), BookError>>,
-}
-
-/// What a booking knows of other pods.
-pub trait Others {
-    /// Whether this booking is certainly void: its pod is deleted, finished or bound to another node.
-    fn is_void(&self, entry: &Entry, at: &str) -> bool;
-    /// The same, and the API server may be asked.
-    fn is_gone(&self, entry: &Entry) -> bool;
-}
-
-/// The bookings in a node's annotation; an error if somebody has edited it into nonsense.
-pub fn entries(object: &Value) -> Result<Vec<Entry>, String> {
+/// Reads the page of a node; an error if somebody has edited it into nonsense.
+pub fn page(object: &Value) -> Result<Page, String> {
     let Some(written) = object["metadata"]["annotations"][BOOKINGS].as_str().filter(|text| !text.is_empty())
     else {
-        return Ok(Vec::new());
+        return Ok(Page::default());
     };
-    let wrong = || format!("the annotation {BOOKINGS} is damaged: delete it, and Gapless makes it anew");
+    let wrong =
+        || format!("the annotation {BOOKINGS} is damaged: delete it once no pod uses the node's GPUs");
     let members: Map<String, Value> = serde_json::from_str(written).map_err(|_| wrong())?;
-    let entry = |(uid, value): (&String, &Value)| {
-        let mut words = value.as_str()?.split(' ');
-        let (pod, gpus, units) = (words.next()?, words.next()?, words.next()?);
-        let gpus = parse_indices(gpus).ok()?;
-        Some(Entry { uid: uid.clone(), pod: pod.to_owned(), gpus, units: units.parse().ok()? })
-    };
-    members.iter().map(|member| entry(member).ok_or_else(wrong)).collect()
+    let entry = |(uid, words): (&String, &Value)| Entry::read(uid, words.as_str()?);
+    let entries = members.iter().filter(|(uid, _)| !uid.is_empty());
+    let entries: Vec<Entry> =
+        entries.map(|member| entry(member).ok_or_else(wrong)).collect::<Result<_, _>>()?;
+    let uid = text(object, &["metadata", "uid"]);
+    let is_founded = members.get("").and_then(Value::as_str) == Some(&head(uid, &entries));
+    Ok(Page { is_founded, entries })
 }
 
-fn written(entries: &[Entry]) -> String {
-    let members: Map<String, Value> = entries
-        .iter()
-        .map(|entry| {
-            let gpus: Vec<String> = entry.gpus.iter().map(u16::to_string).collect();
-            (entry.uid.clone(), json!(format!("{} {} {}", entry.pod, gpus.join(";"), entry.units)))
-        })
-        .collect();
+fn head(uid: &str, entries: &[Entry]) -> String {
+    format!("{uid} {:016x}", sum(uid, entries))
+}
+
+/// The text of a page of the node with this uid.
+pub fn written(uid: &str, entries: &[Entry]) -> String {
+    let member = |entry: &Entry| (entry.uid.clone(), json!(entry.words()));
+    let mut members: Map<String, Value> = entries.iter().map(member).collect();
+    members.insert(String::new(), json!(head(uid, entries)));
     Value::Object(members).to_string()
 }
 
-/// The first GPU on which `entry` has no room beside `others`, with what is left there.
-pub fn first_full(node: &Node, others: &[Entry], entry: &Entry) -> Option<(u16, u64)> {
-    entry.gpus.iter().find_map(|&gpu| {
-        if u32::from(gpu) >= node.gpus {
-            return Some((gpu, 0));
-        }
-        let on_it = others.iter().filter(|other| other.uid != entry.uid && other.gpus.contains(&gpu));
-        let used = on_it.fold(0u64, |sum, other| sum.saturating_add(other.units));
-        let left = node.units().saturating_sub(used);
-        (left < entry.units).then_some((gpu, left))
-    })
+/// What became of a booking.
+#[derive(Debug)]
+pub struct Booked {
+    /// The node as it was last read or written.
+    pub after: Option<Value>,
+    /// One for each wish.
+    pub results: Vec<Result<Entry, NotBooked>>,
+    /// Why the API server did not say, if it did not.
+    pub error: Option<String>,
 }
 
-/// Books `new` entries on a node, each if it has room. `first` is what is known of the node; without it the node is
-/// read. `bound` are pods that are bound there: those that the annotation lacks, because somebody has edited it, are
-/// added.
-pub fn add(
-    api: &Api,
-    name: &str,
-    first: Option<Snapshot>,
-    new: &[Entry],
-    bound: &[Entry],
-    others: &dyn Others,
-) -> Result<Booked, BookError> {
-    let mut results = Vec::new();
-    let after = change(api, name, first, |now, is_read| {
-        results = Vec::with_capacity(new.len());
-        if new.iter().all(|entry| now.entries.contains(entry)) {
-            results.extend(new.iter().map(|_| Ok(())));
-            return None;
-        }
-        let is_new = |uid: &str| new.iter().any(|entry| entry.uid == uid);
-        let mut all = now.entries.clone();
-        all.retain(|other| !is_new(&other.uid) && !others.is_void(other, &now.version));
-        for known in bound {
-            if !is_new(&known.uid) && all.iter().all(|other| other.uid != known.uid) {
-                all.push(known.clone());
-            }
-        }
-        let mut is_changed = false;
-        for entry in new {
-            let mut full = first_full(&now.node, &all, entry);
-            // What was known may be old: only for a node that was just read it is worth asking for each pod.
-            if is_read && (full.is_some() || all.len() > MOST_ENTRIES) {
-                all.retain(|other| is_new(&other.uid) || !others.is_gone(other));
-                full = first_full(&now.node, &all, entry);
-            }
-            results.push(match full {
-                Some((gpu, left)) => {
-                    Err(BookError::NoRoom { node: name.to_owned(), gpu, left, asked: entry.units })
-                }
-                None => {
-                    all.push(entry.clone());
-                    is_changed = true;
-                    Ok(())
-                }
-            });
-        }
-        if !is_read && results.iter().any(Result::is_err) {
-            return None;
-        }
-        is_changed.then(|| written(&all))
-    })?;
-    Ok(Booked { after, results })
-}
-
-/// Takes the booking of a pod off a node. Gives the node as it was last read or written.
-pub fn remove(api: &Api, name: &str, first: Option<Snapshot>, uid: &str) -> Result<Value, BookError> {
-    change(api, name, first, |now, _| {
-        let mut all = now.entries.clone();
-        all.retain(|other| other.uid != uid);
-        (all.len() < now.entries.len()).then(|| written(&all))
-    })
-}
-
-/// Makes the new list and writes it with the version that it was made from, until nobody came between. `make` hears
-/// whether the node was just read. Nothing to write counts only then. Gives the node as it was last read or written.
-fn change(
-    api: &Api,
-    name: &str,
-    first: Option<Snapshot>,
-    mut make: impl FnMut(&Snapshot, bool) -> Option<String>,
-) -> Result<Value, BookError> {
+/// Runs a booking to its end. The page is read and written over one connection.
+pub fn run(session: &mut Session<'_>, name: &str, mut booking: Booking) -> Booked {
     let path = format!("/api/v1/nodes/{name}");
-    let wrong = |what| BookError::Node { node: name.to_owned(), what };
-    let mut now = first;
-    let mut last = None;
-    for _ in 0..TRIES {
-        let (snapshot, read) = match now.take() {
-            Some(snapshot) => (snapshot, None),
-            None => {
-                let object = api.get(&path)?;
-                (Snapshot::of(&object).map_err(wrong)?, Some(object))
-            }
+    let (mut after, mut error) = (None, None);
+    let mut uid = String::new();
+    loop {
+        let ask = match booking.ask() {
+            Ok(ask) => ask.clone(),
+            Err(results) => return Booked { after, results: results.to_vec(), error },
         };
-        let Some(new) = make(&snapshot, read.is_some()) else {
-            match read {
-                Some(object) => return Ok(object),
-                None => continue,
+        let told = match &ask {
+            Ask::Node => session.begin(&path).map_err(|why| why.to_string()).and_then(|object| {
+                let node = read(&object)?;
+                text(&object, &["metadata", "uid"]).clone_into(&mut uid);
+                after = Some(object);
+                Ok(Told::Node(node))
+            }),
+            Ask::BoundPods => {
+                let list = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}");
+                session.call("GET", &list, None, None).map_err(|why| why.to_string()).map(|list| {
+                    let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+                    // A server that ignores the selector tells of pods on other nodes.
+                    let bound = items.iter().map(objects::promised).filter(|pod| pod.node == name);
+                    Told::BoundPods(bound.collect())
+                })
             }
+            Ask::Write(version, entries) => {
+                let notes = json!({BOOKINGS: written(&uid, entries)});
+                let body = json!({"metadata": {"resourceVersion": version, "annotations": notes}});
+                match session.call("PATCH", &path, MERGE, Some(&body)) {
+                    Ok(object) => {
+                        after = Some(object);
+                        Ok(Told::Done)
+                    }
+                    Err(why) if why.status() == Some(409) => Ok(Told::Conflict),
+                    Err(why) => Err(why.to_string()),
+                }
+            }
+            ask => about_pod(session, ask),
         };
-        let body = json!({"metadata": {"resourceVersion": snapshot.version, "annotations": {BOOKINGS: new}}});
-        match api.patch(&path, &body) {
-            Ok(object) => return Ok(object),
-            Err(error) if error.status() == Some(409) => last = Some(error),
-            Err(error) => return Err(error.into()),
-        }
+        booking.hear(told.unwrap_or_else(|why| {
+            error = Some(why);
+            Told::Nothing
+        }));
     }
-    Err(last.map_or_else(|| wrong("it cannot be changed".to_owned()), BookError::Api))
+}
+
+/// Reads or touches a pod over a connection that is open.
+fn about_pod(session: &mut Session<'_>, ask: &Ask) -> Result<Told, String> {
+    let answer = match ask {
+        Ask::Pod(name) => session.call("GET", &path_of(name)?, None, None),
+        Ask::Touch { name, uid, version } => {
+            let mut body = retry::mark(uid);
+            body["metadata"]["resourceVersion"] = json!(version);
+            session.call("PATCH", &path_of(name)?, MERGE, Some(&body))
+        }
+        _ => return Err("a question that is not for a page".to_owned()),
+    };
+    pod_told(answer)
+}
+
+/// The path of a pod; an error if its name on the page is no name.
+pub(crate) fn path_of(name: &str) -> Result<String, String> {
+    match name.split_once('/') {
+        Some((namespace, pod)) if names::is_namespace(namespace) && names::is_name(pod) => {
+            Ok(format!("/api/v1/namespaces/{namespace}/pods/{pod}"))
+        }
+        _ => Err(format!("invalid name of a pod {name:?}")),
+    }
+}
+
+/// What an answer says of a pod.
+pub(crate) fn pod_told(answer: Result<Value, ApiError>) -> Result<Told, String> {
+    match answer {
+        Ok(object) => Ok(Told::Pod(Some(objects::promised(&object)))),
+        Err(ApiError::Status { status: 404, .. }) => Ok(Told::Pod(None)),
+        Err(ApiError::Status { status: 409, .. }) => Ok(Told::Conflict),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+/// A node as the rules want it.
+fn read(object: &Value) -> Result<Node, String> {
+    let kube = node(object)?;
+    let Page { is_founded, entries } = page(object)?;
+    let version = text(object, &["metadata", "resourceVersion"]).to_owned();
+    Ok(Node { version, gpus: kube.gpus(), capacity: kube.node.gpu_memory, is_founded, entries })
 }

@@ -4,8 +4,8 @@
 //! assumption that is not bound in time is dropped. The account is rebuilt from the API server ([`crate::account`]).
 
 use crate::account::Account;
-use crate::api::Api;
-use crate::auto::{Sizer, Sizes};
+use crate::api::{self, Api};
+use crate::auto::{Auto, Sizer, Sizes};
 use crate::bind::{Binder, Target};
 use crate::log::Log;
 use crate::metrics::{Gauges, Metrics};
@@ -20,7 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-pub use crate::account::ASSUMED_FOR;
+use crate::limits::SIZED_WITHIN;
+
+pub use crate::limits::ASSUMED_FOR;
+
+const UNSIZED: &str = "the size that gpu-memory: auto stands for is being worked out: the pod is tried again";
 
 /// The extender.
 #[derive(Debug)]
@@ -99,12 +103,22 @@ impl Extender {
         }
     }
 
+    /// The size that `auto` stands for, if it is known soon.
+    fn size(&self, auto: &Auto) -> Option<Result<u64, String>> {
+        api::waiting(|| self.sizes.within(&self.api, auto, SIZED_WITHIN))
+    }
+
     /// The answer to `filter`.
     pub fn filter(&self, args: &Value) -> Value {
         let names = node_names(args);
         let mut pod = objects::pod(member(args, "Pod"));
         if let Some(auto) = &pod.auto {
-            let size = self.sizes.of(Some(&self.api), auto);
+            let size = self.size(auto);
+            let target = Target { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid, node: "" };
+            if size.is_none() && target.is_pod() {
+                self.retries.later(target, Instant::now());
+            }
+            let size = size.unwrap_or_else(|| Err(UNSIZED.to_owned()));
             self.account().set_size(&pod.uid, size.clone());
             pod.set_size(size);
         }
@@ -172,7 +186,7 @@ impl Extender {
             account.pod(target.uid).filter(|_| is_open).and_then(|pod| pod.auto.clone())
         };
         if let Some(auto) = auto {
-            let size = self.sizes.of(Some(&self.api), &auto);
+            let size = self.size(&auto).unwrap_or_else(|| Err(UNSIZED.to_owned()));
             self.account().set_size(target.uid, size);
         }
         let result = self.binder.bind(&self.api, &self.account, &self.log, target, &why);
@@ -206,8 +220,14 @@ impl Extender {
 
     /// Drops assumptions that were not bound in time.
     pub fn expire(&self, now: Instant) {
-        let expired = self.account().expire(now);
+        let (expired, left) = {
+            let mut account = self.account();
+            (account.expire(now), account.left_behind(now))
+        };
         self.metrics.expired.fetch_add(expired, Ordering::Relaxed);
+        for (node, uids) in left {
+            self.binder.check(&self.api, &self.account, &self.log, &node, uids);
+        }
     }
 
     /// Makes the scheduler try pods again whose bind has failed some time ago.
@@ -319,9 +339,7 @@ impl Listener for PodListener<'_> {
         self.0.account().forget_pod(objects::text(object, &["metadata", "uid"]));
     }
 
-    fn reached(&self, version: &str) {
-        self.0.account().reach(version);
-    }
+    fn reached(&self, _version: &str) {}
 
     fn trouble(&self, what: &str) {
         self.0.log.write("warning", "API server", json!({"why": what}));

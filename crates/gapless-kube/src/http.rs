@@ -3,13 +3,8 @@
 //! The other side is untrusted: heads and bodies are limited in bytes; callers limit the time. A message whose length
 //! can be read in two ways is refused, and so is a request of ours in which a text would end a line.
 
+use crate::limits::{MOST_BODY, MOST_HEAD, MOST_REQUEST};
 use std::io::{self, BufRead, BufReader, Read, Write};
-
-const MOST_HEAD: u64 = 64 << 10;
-/// A list of all pods of a large cluster, or all nodes of one, in one answer.
-pub const MOST_BODY: u64 = 256 << 20;
-/// A request to the extender: a pod, and the names of all nodes of a cluster.
-pub const MOST_REQUEST: u64 = 2 << 20;
 
 /// A stream to the other side.
 pub trait Stream: Read + Write + Send {}

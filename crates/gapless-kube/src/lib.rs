@@ -15,6 +15,7 @@ pub mod cdi;
 pub mod dra;
 pub mod extender;
 pub mod http;
+pub mod limits;
 pub mod log;
 pub mod metrics;
 pub mod names;

@@ -3,6 +3,7 @@
 use crate::auto::{Auto, FIT, FIT_CONFIG, FIT_CONFIG_MAP, TRACE};
 use crate::{cdi, quantity};
 use gapless_fleet::words::{MAX_PODS, Node, Request, Share, WHOLE};
+use gapless_ledger::promise::{self, Claim};
 use gapless_trace::Bytes;
 use serde_json::Value;
 
@@ -45,23 +46,35 @@ pub struct KubePod {
     /// CPUs and memory only, for pods of others.
     pub plain: Request,
     pub asked: Asked,
-    /// The node and GPUs that were booked for it.
-    pub booked: Option<Booked>,
+    /// What its annotations say that it got: its owner can edit them.
+    pub claim: Option<Claim>,
+    /// It says that it got something, whether that makes sense or not.
+    pub claims: bool,
 }
 
-/// What a pod's annotations say that it got.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Booked {
-    pub node: String,
-    pub gpus: Vec<u16>,
-    /// Units of each GPU, if the annotation has a number.
-    pub units: Option<u64>,
+impl KubeNode {
+    /// A name for each GPU: its UUID, or its index if the node does not tell that.
+    pub fn gpus(&self) -> Vec<String> {
+        let is_right = |uuid: &&String| {
+            let is_once = self.uuids.iter().filter(|other| *other == *uuid).count() == 1;
+            is_once && !uuid.is_empty() && uuid.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';')
+        };
+        let name = |at: usize| self.uuids.get(at).filter(is_right).cloned().unwrap_or_else(|| at.to_string());
+        (0..self.node.gpus as usize).map(name).collect()
+    }
 }
 
 impl KubePod {
     /// `NAMESPACE/NAME`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// It uses GPUs, or may do so.
+    pub fn is_ours(&self) -> bool {
+        let asks =
+            !matches!(&self.request, Ok(None)) && !matches!(&self.request, Ok(Some(one)) if one.gpus == 0);
+        asks || self.claims
     }
 
     /// The size that `auto` stands for is known.
@@ -91,6 +104,14 @@ fn note<'a>(object: &'a Value, names: &[&str]) -> Option<&'a str> {
     names.iter().find_map(|name| of("annotations", name).or_else(|| of("labels", name)))
 }
 
+/// A number of bytes: `18GiB` as Gapless writes it, or `18Gi` as Kubernetes does.
+fn size(text: &str) -> Result<u64, String> {
+    if text.trim().ends_with('i') {
+        return quantity::whole(text);
+    }
+    text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
+}
+
 /// Reads a node. GPUs come from our annotations, or from the labels of NVIDIA's feature discovery.
 pub fn node(object: &Value) -> Result<KubeNode, String> {
     let name = text(object, &["metadata", "name"]).to_owned();
@@ -99,7 +120,7 @@ pub fn node(object: &Value) -> Result<KubeNode, String> {
         count.trim().parse::<u32>().map_err(|_| format!("invalid number of GPUs {count:?}"))
     })?;
     let gpu_memory = match (note(object, &[GPU_MEMORY]), note(object, &["nvidia.com/gpu.memory"])) {
-        (Some(size), _) => Some(size.parse::<Bytes>().map_err(|error| error.to_string())?.0),
+        (Some(text), _) => Some(size(text)?),
         (None, Some(mebibytes)) => {
             let wrong = || format!("invalid GPU memory {mebibytes:?}");
             let count = mebibytes.trim().parse::<u64>().map_err(|_| wrong())?;
@@ -131,12 +152,9 @@ pub fn node(object: &Value) -> Result<KubeNode, String> {
 pub fn pod(object: &Value) -> KubePod {
     let phase = text(object, &["status", "phase"]);
     let plain = plain_request(object);
-    let node = note(object, &[NODE]).unwrap_or_default().to_owned();
-    let indices = note(object, &[INDICES]).map(parse_indices);
-    let booked = match indices {
-        Some(Ok(gpus)) if !node.is_empty() && !gpus.is_empty() => {
-            let units = note(object, &[BOOKED]).and_then(|units| units.trim().parse().ok());
-            Some(Booked { node, gpus, units })
+    let claim = match (note(object, &[UUIDS]), note(object, &[BOOKED]).map(str::parse)) {
+        (Some(gpus), Some(Ok(amount))) => {
+            Some(Claim { gpus: gpus.split(',').map(str::to_owned).collect(), amount })
         }
         _ => None,
     };
@@ -164,7 +182,22 @@ pub fn pod(object: &Value) -> KubePod {
         }),
         asked,
         plain,
-        booked,
+        claim,
+        claims: note(object, &[INDICES, UUIDS, BOOKED]).is_some(),
+    }
+}
+
+/// A pod as the ledger's rules want it.
+pub fn promised(object: &Value) -> promise::Pod {
+    let pod = pod(object);
+    promise::Pod {
+        name: pod.full_name(),
+        is_ours: pod.is_ours(),
+        version: text(object, &["metadata", "resourceVersion"]).to_owned(),
+        uid: pod.uid,
+        node: pod.node,
+        is_finished: pod.finished,
+        claim: pod.claim,
     }
 }
 
@@ -228,7 +261,7 @@ fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Op
             None => return Err(format!("{GPU_MEMORY}: the size that auto stands for is not known yet")),
         },
         (Some(size), None) => {
-            Share::Bytes(size.parse::<Bytes>().map_err(|error| format!("{GPU_MEMORY}: {error}"))?.0)
+            Share::Bytes(self::size(size).map_err(|error| format!("{GPU_MEMORY}: {error}"))?)
         }
         (None, Some(milli)) => {
             let wrong = |_| format!("{GPU_MILLI}: invalid number {milli:?}: use 1 to 1000");
@@ -242,4 +275,17 @@ fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Op
     let request = Request { gpus: count, share, models, ..plain.clone() };
     request.check()?;
     Ok(Some(request))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_gapless_and_as_kubernetes_write_them() {
+        for text in ["18GiB", "18Gi", "18432Mi", " 18Gi "] {
+            assert_eq!(size(text), Ok(18 << 30), "{text}");
+        }
+        assert!(size("i").is_err() && size("18i").is_err() && size("99999999Pi").is_err());
+    }
 }

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A connection that says nothing for so long is closed.
-const IDLE: Duration = Duration::from_secs(120);
-/// From the first byte of a request to its last.
-const WHOLE: Duration = Duration::from_secs(10);
-
 /// A socket whose reads end in time.
 pub(crate) struct Patience {
     socket: TcpStream,
     began: Option<Instant>,
+    /// How long it may be silent between requests.
+    idle: Duration,
+    /// From the first byte of a request to its last.
+    whole: Duration,
     is_answered: Answered,
 }
 
@@ -29,8 +28,8 @@ impl Answered {
 }
 
 impl Patience {
-    pub(crate) fn new(socket: TcpStream, is_answered: Answered) -> Patience {
-        Patience { socket, began: None, is_answered }
+    pub(crate) fn new(socket: TcpStream, [idle, whole]: [Duration; 2], is_answered: Answered) -> Patience {
+        Patience { socket, began: None, idle, whole, is_answered }
     }
 }
 
@@ -40,8 +39,9 @@ impl Read for Patience {
             self.began = None;
         }
         let most = match self.began {
-            None => IDLE,
-            Some(began) => WHOLE
+            None => self.idle,
+            Some(began) => self
+                .whole
                 .checked_sub(began.elapsed())
                 .filter(|left| !left.is_zero())
                 .ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))?,

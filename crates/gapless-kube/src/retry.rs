@@ -8,11 +8,11 @@
 use crate::api::{Api, ApiError};
 use crate::bind::Target;
 use rustc_hash::FxHashMap;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The annotation: milliseconds of the clock, so that two replicas write different values.
+/// The annotation: nanoseconds of the clock, so that two replicas write different values.
 pub const RETRIED: &str = "gapless.dev/bind-retried";
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The pause doubles so often.
@@ -80,12 +80,16 @@ impl Retries {
     }
 }
 
+/// A change that means nothing, of the pod with this id.
+pub(crate) fn mark(uid: &str) -> Value {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    json!({"metadata": {"uid": uid, "annotations": {RETRIED: since.as_nanos().to_string()}}})
+}
+
 impl Waiting {
     /// Changes the pod, if it is still this one.
     pub fn touch(&self, api: &Api) -> Result<(), ApiError> {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let notes = json!({RETRIED: since.as_millis().to_string()});
-        match api.patch(&self.path, &json!({"metadata": {"uid": self.uid, "annotations": notes}})) {
+        match api.patch(&self.path, &mark(&self.uid)) {
             // It is gone, or another one by now.
             Err(error) if matches!(error.status(), Some(404 | 409 | 422)) => Ok(()),
             result => result.map(|_| ()),

@@ -3,20 +3,17 @@
 use crate::api::{self, Api};
 use crate::extender::Extender;
 use crate::http::{self, Connection};
+use crate::limits::{AT_ONCE, CROWD, FEW, IDLE, OF_ONE_ADDRESS, PROBE_IDLE, PROBE_WHOLE, SMALL, WHOLE};
 use crate::patience::{Answered, Patience};
 use crate::{tls, watch};
 use gapless_threads::or_exit;
 use serde_json::{Value, json};
 use std::io::{self, BufReader};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Connections at once. The scheduler keeps some dozens open.
-const CROWD: usize = 512;
-/// Connections of probes and Prometheus at once.
-const FEW: usize = 64;
 const JSON: &str = "application/json";
 const TOO_LARGE: &[u8] = b"the request is larger than 2 MiB: set nodeCacheCapable: true for this extender";
 const PLAIN: &str = "text/plain; charset=utf-8";
@@ -123,23 +120,32 @@ enum Door {
 /// to reach the other one.
 pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBool) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let busy = AtomicUsize::new(0);
+    let busy: Mutex<Vec<IpAddr>> = Mutex::default();
+    let busy_now = || busy.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
         while !stop.load(Ordering::Relaxed) {
-            let Ok((stream, _)) = listener.accept() else {
+            let Ok((stream, from)) = listener.accept() else {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
-            if busy.fetch_add(1, Ordering::Relaxed) >= FEW || stream.set_nonblocking(false).is_err() {
-                busy.fetch_sub(1, Ordering::Relaxed);
-                continue;
+            let from = from.ip();
+            {
+                // One that opens many leaves some for the kubelet.
+                let mut busy = busy_now();
+                let of_it = busy.iter().filter(|other| **other == from).count();
+                if busy.len() >= FEW || of_it >= OF_ONE_ADDRESS || stream.set_nonblocking(false).is_err() {
+                    continue;
+                }
+                busy.push(from);
             }
-            let busy = &busy;
             scope.spawn(move || {
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     connection(extender, stream, None, stop, Door::Probes)
                 }));
-                busy.fetch_sub(1, Ordering::Relaxed);
+                let mut busy = busy_now();
+                if let Some(at) = busy.iter().position(|other| *other == from) {
+                    busy.swap_remove(at);
+                }
             });
         }
     });
@@ -157,7 +163,11 @@ fn connection(
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
     let watched = stream.try_clone()?;
     let answered = Answered::default();
-    let stream = Patience::new(stream, answered.clone());
+    let times = match door {
+        Door::Scheduler => [IDLE, WHOLE],
+        Door::Probes => [PROBE_IDLE, PROBE_WHOLE],
+    };
+    let stream = Patience::new(stream, times, answered.clone());
     let stream: Box<dyn http::Stream> = match secure {
         Some(config) => tls::accept(config, stream).map_err(io::Error::other)?,
         None => Box::new(stream),
@@ -210,7 +220,8 @@ fn about(extender: &Extender, request: &http::Request) -> (u16, &'static str, Ve
     }
 }
 
-fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
+/// The answer to a request of the scheduler: its status, kind and body.
+pub fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
     let path = request.path.split('?').next().unwrap_or_default();
     match (request.method.as_str(), path) {
         ("GET", "/healthz" | "/livez" | "/readyz" | "/metrics") => about(extender, request),
@@ -221,6 +232,8 @@ fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, V
                 "/prioritize" => &extender.metrics.prioritize,
                 _ => &extender.metrics.bind,
             };
+            // Objects take many times the bytes of their text: only some are read at once.
+            let _turn = (request.body.len() > SMALL).then(Turn::take);
             let Ok(args) = serde_json::from_slice::<Value>(&request.body) else {
                 verb.note(began.elapsed(), false);
                 return (400, PLAIN, b"invalid body: send the scheduler's arguments as JSON".to_vec());
@@ -250,5 +263,29 @@ fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, V
         }
         (_, "/filter" | "/prioritize" | "/bind") => (405, PLAIN, b"use POST".to_vec()),
         _ => (404, PLAIN, b"see /filter, /prioritize, /bind, /healthz, /readyz, /metrics".to_vec()),
+    }
+}
+
+/// A place among the large requests that are objects now.
+struct Turn;
+
+static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+impl Turn {
+    fn take() -> Turn {
+        let (busy, freed) = &TURNS;
+        let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy =
+            freed.wait_while(busy, |busy| *busy >= AT_ONCE).unwrap_or_else(PoisonError::into_inner);
+        *busy += 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (busy, freed) = &TURNS;
+        *busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        freed.notify_one();
     }
 }

@@ -2,6 +2,7 @@
 //! forgotten the version that was reached (410).
 
 use crate::api::{Api, ApiError};
+use crate::limits::WATCHED_FOR;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -59,7 +60,7 @@ pub fn follow(api: &Api, path: &str, listener: &dyn Listener, progress: &Progres
             let mut is_gone = false;
             let mut seen = false;
             let from = format!(
-                "{path}?watch=1&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion={version}"
+                "{path}?watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCHED_FOR}&resourceVersion={version}"
             );
             let result = api.watch(&from, |event| {
                 let object = &event["object"];

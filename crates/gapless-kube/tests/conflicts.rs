@@ -9,20 +9,13 @@ mod replica;
 use fake::Fake;
 use gapless_kube::cdi;
 use gapless_kube::retry::RETRIED;
-use replica::{GIB, Replica, asks, bookings, edit, held, none_is_over_booked};
+use replica::{GIB, Replica, asks, book, bookings, edit, held, none_is_over_booked};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 fn pod_of(fake: &Fake, name: &str) -> Value {
     fake.get(&format!("/api/v1/namespaces/default/pods/{name}")).expect("the pod")
-}
-
-/// Books a GPU for a pod as another replica would, which this one has not heard of yet.
-fn book(fake: &Fake, node: &str, pod: &str, gpu: u16, gib: u64) {
-    let mut all = bookings(fake, node);
-    all[format!("uid-{pod}")] = json!(format!("default/{pod} {gpu} {}", gib * GIB));
-    edit(fake, &format!("/api/v1/nodes/{node}"), &json!({"gapless.dev/bookings": all.to_string()}));
 }
 
 #[test]

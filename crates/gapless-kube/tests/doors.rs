@@ -8,13 +8,18 @@ mod replica;
 
 use fake::Fake;
 use gapless_kube::api::{Address, Api};
-use gapless_kube::http::{MOST_REQUEST, read_request};
+use gapless_kube::auto::{Sizer, Wish};
+use gapless_kube::http::read_request;
+use gapless_kube::limits::{CROWD, FEW, MOST_REQUEST, MOST_UNKNOWN, UNKNOWN_FOR};
+use gapless_kube::retry::RETRIED;
 use gapless_kube::serve;
 use replica::{Replica, asks};
 use serde_json::{Value, json};
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// What an attacker would put between two names.
 const BETWEEN: [&str; 9] =
@@ -192,6 +197,109 @@ fn the_door_for_probes_binds_nothing() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+    fake.stop();
+}
+
+#[test]
+fn slow_connections_stop_neither_door_for_long() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let replica = Replica::start(&fake);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve::serve_probes(&replica.extender, &listener, &stop));
+        // More than the scheduler's door takes, each with half a request.
+        let slow = |port: u16, count: usize| -> Vec<TcpStream> {
+            let one = |_| {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+                let _ = stream.write_all(b"POST /bind HTTP/1.1\r\nContent-Length: 9\r\n\r\n");
+                stream
+            };
+            (0..count).map(one).collect()
+        };
+        let held = slow(replica.port(), CROWD + 8);
+        let healthy = |from: &str| {
+            let mut stream = TcpStream::connect((from, port)).expect("it listens");
+            let _ = stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n");
+            let mut said = String::new();
+            let _ = stream.read_to_string(&mut said);
+            said.starts_with("HTTP/1.1 200 ")
+        };
+        assert!(healthy("127.0.0.1"), "probes have a door of their own");
+        drop(held);
+        // One address has a part of that door, and for a short time.
+        let _held = slow(port, FEW * 2);
+        replica.wait("it is healthy again", |_| healthy("127.0.0.1"));
+        stop.store(true, Ordering::Relaxed);
+    });
+    fake.stop();
+}
+
+#[test]
+fn pods_that_do_not_exist_take_little_for_a_short_time() {
+    let fake = Fake::start();
+    (0..4).for_each(|i| fake.node(&format!("n{i}"), 8, 80));
+    let replica = Replica::start(&fake);
+    let made_up = |i: u32| {
+        let metadata = json!({"name": format!("x{i}"), "namespace": "default", "uid": format!("x{i}"),
+            "annotations": {"gapless.dev/gpu-memory": "80GiB"}});
+        json!({"metadata": metadata, "spec": {"containers": []}})
+    };
+    for i in 0..100 {
+        replica.filter(&fake, &made_up(i));
+    }
+    assert_eq!(replica.extender.gauges().assumed as usize, MOST_UNKNOWN);
+    let pod = fake.pod("real", &asks("80GiB"));
+    replica.wait("it knows the pod", |replica| replica.extender.gauges().known == 1);
+    assert_eq!(
+        replica.filter(&fake, &pod)["NodeNames"].as_array().map(Vec::len),
+        Some(1),
+        "pods that exist fit"
+    );
+    replica.extender.expire(Instant::now() + UNKNOWN_FOR * 2);
+    assert_eq!(replica.extender.gauges().assumed, 1, "only the one that exists");
+    fake.stop();
+}
+
+/// A sizer that answers when it may.
+#[derive(Debug)]
+struct Slow(Arc<AtomicBool>);
+
+impl Sizer for Slow {
+    fn size(&self, _: &Wish) -> Result<u64, String> {
+        while !self.0.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(1 << 30)
+    }
+}
+
+#[test]
+fn a_size_that_takes_long_holds_no_filter() {
+    let fake = Fake::start();
+    fake.node("n0", 1, 80);
+    let may = Arc::new(AtomicBool::new(false));
+    let slow = Slow(Arc::clone(&may));
+    let replica = Replica::with(&fake, |extender| extender.with_sizer(Box::new(slow)));
+    let auto = |i: u32| json!({"gapless.dev/gpu-memory": "auto", "gapless.dev/fit": format!("model{i}")});
+    for i in 0..6 {
+        let answer = replica.filter(&fake, &fake.pod(&format!("slow{i}"), &auto(i)));
+        assert!(
+            answer["FailedNodes"]["n0"].as_str().is_some_and(|why| why.contains("worked out")),
+            "{answer}"
+        );
+    }
+    let pod = fake.pod("other", &asks("1GiB"));
+    assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]), "others are placed meanwhile");
+    may.store(true, Ordering::Relaxed);
+    let pod = fake.pod("again", &auto(0));
+    replica.wait("it is known", |replica| replica.filter(&fake, &pod)["NodeNames"] == json!(["n0"]));
+    // The scheduler hears that the first ones may be tried again.
+    replica.extender.retry(Instant::now() + Duration::from_secs(2));
+    let touched = fake.get("/api/v1/namespaces/default/pods/slow0").expect("the pod");
+    assert!(touched["metadata"]["annotations"][RETRIED].is_string());
     fake.stop();
 }
 

@@ -8,7 +8,7 @@ mod replica;
 
 use fake::Fake;
 use gapless_kube::auto::{Sizer, Wish};
-use replica::{GIB, Replica, asks, bookings, edit, held, none_is_over_booked};
+use replica::{GIB, Replica, asks, book, bookings, edit, held, none_is_over_booked};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ fn a_pod_that_vanishes_between_filter_and_bind_leaves_nothing() {
     let pod = fake.pod("p", &asks("80GiB"));
     assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
     fake.delete("/api/v1/namespaces/default/pods/p");
-    assert!(replica.bind(&pod, "n0").contains("404"));
+    assert!(replica.bind(&pod, "n0").contains("deleted"));
     let next = fake.pod("q", &asks("80GiB"));
     assert!(replica.schedule(&fake, &next).is_some(), "the assumption is gone");
     fake.stop();
@@ -154,16 +154,19 @@ fn drive(fake: &Fake, replica: &Replica, pods: &[Value], patience: usize) -> usi
 }
 
 #[test]
-fn two_replicas_at_once_and_lost_answers_book_no_gpu_twice() {
+fn three_replicas_that_get_every_pod_and_lost_answers_book_no_gpu_twice() {
     let fake = Fake::start();
     (0..3).for_each(|i| fake.node(&format!("n{i}"), 4, 80));
-    let (one, two) = (Replica::start(&fake), Replica::start(&fake));
+    let replicas: Vec<Replica> = (0..3).map(|_| Replica::start(&fake)).collect();
     fake.drop_every.store(17, Ordering::Relaxed);
-    // 12 GPUs take 24 pods; 40 want one.
+    // 12 GPUs take 24 pods; 40 want one, and each replica is asked for all of them.
     let pods: Vec<Value> = (0..40).map(|i| fake.pod(&format!("p{i:02}"), &asks("40GiB"))).collect();
     std::thread::scope(|scope| {
-        scope.spawn(|| drive(&fake, &one, &pods[..20], 20));
-        scope.spawn(|| drive(&fake, &two, &pods[20..], 20));
+        for (at, replica) in replicas.iter().enumerate() {
+            let (fake, mut pods) = (&fake, pods.clone());
+            pods.rotate_left(at);
+            scope.spawn(move || drive(fake, replica, &pods, 6));
+        }
     });
     none_is_over_booked(&fake, 80 * GIB);
     fake.drop_every.store(0, Ordering::Relaxed);
@@ -234,11 +237,7 @@ fn a_booking_that_was_never_bound_counts_until_its_pod_is_bound_elsewhere() {
     (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
     let left = fake.pod("left", &asks("60GiB"));
     // A replica was killed between its two writes.
-    edit(
-        &fake,
-        "/api/v1/nodes/n0",
-        &json!({"gapless.dev/bookings": "{\"uid-left\": \"default/left 0 64424509440\"}"}),
-    );
+    book(&fake, "n0", "left", 0, 60);
     let replica = Replica::start(&fake);
     assert_eq!(replica.extender.gauges().pods, 1, "the booking counts");
     let other = fake.pod("other", &asks("30GiB"));
@@ -269,7 +268,7 @@ fn annotations_that_were_edited_by_hand_free_no_gpu() {
     assert!(pods.iter().all(|pod| replica.schedule(&fake, pod).is_some()));
     let p0 = "/api/v1/namespaces/default/pods/p0";
     edit(&fake, p0, &json!({"gapless.dev/gpu-booked": "5", "gapless.dev/gpu-memory": "1GiB"}));
-    edit(&fake, "/api/v1/namespaces/default/pods/p1", &json!({"gapless.dev/gpu-indices": "7;x"}));
+    edit(&fake, "/api/v1/namespaces/default/pods/p1", &json!({"gapless.dev/gpu-uuids": "GPU-x"}));
     let late = fake.pod("late", &asks("10GiB"));
     for replica in [&replica, &Replica::start(&fake)] {
         assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node's bookings count");

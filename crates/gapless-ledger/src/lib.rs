@@ -3,12 +3,15 @@
 //! [`book`] has the rules, as pure functions; [`record`] the bytes of an entry; [`ledger`] the shared file, changed
 //! under an advisory lock that the kernel releases when its holder dies; [`processes`] which processes are alive.
 //!
+//! [`promise`] has the rules for a whole cluster: which pod was promised what of which GPU.
+//!
 //! A process enters memory before it asks the driver for it, so the sum of the entries is never below what is held. An
 //! entry names its process by number and start time. Any process that looks can remove the entry of a dead one.
 
 pub mod book;
 pub mod ledger;
 pub mod processes;
+pub mod promise;
 pub mod record;
 pub mod share;
 

@@ -44,6 +44,14 @@ impl Policy {
         })
     }
 
+    /// Whether the policy can score this node of the ledger, which it may not have seen yet.
+    pub fn knows(&self, ledger: &Ledger, node: u32) -> bool {
+        match self {
+            Policy::Value(value) => value.knows(ledger, node),
+            _ => false,
+        }
+    }
+
     /// The score of a node on which `request` fits. `before` is for the policy to keep, as long as the node does not
     /// change; it is NaN at first.
     pub fn score(&mut self, view: View<'_>, request: &Request, before: &mut f64) -> i32 {

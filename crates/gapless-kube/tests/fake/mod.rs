@@ -30,8 +30,9 @@ pub(crate) struct Fake {
     stop: AtomicBool,
     /// Every n-th call is dropped without an answer, after it was carried out; 0: none.
     pub(crate) drop_every: AtomicU64,
-    /// Bindings are carried out and not answered, and questions about pods are refused for now (429).
+    /// Bindings are carried out and not answered, and questions about pods are refused from then on (429).
     pub(crate) loses_bindings: AtomicBool,
+    has_lost: AtomicBool,
     /// Whether there are ResourceSlices, and whether their GPUs can be shared.
     pub(crate) has_dra: AtomicBool,
     pub(crate) shares: AtomicBool,
@@ -51,6 +52,7 @@ impl Fake {
             stop: AtomicBool::new(false),
             drop_every: AtomicU64::new(0),
             loses_bindings: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
             has_dra: AtomicBool::new(true),
             shares: AtomicBool::new(true),
             calls: AtomicU64::new(0),
@@ -75,11 +77,16 @@ impl Fake {
     }
 
     pub(crate) fn node(&self, name: &str, gpus: u32, gib: u64) {
+        self.node_of(name, &format!("uid-{name}"), gpus, gib);
+    }
+
+    /// A node whose object has this uid.
+    pub(crate) fn node_of(&self, name: &str, uid: &str, gpus: u32, gib: u64) {
         let uuids: Vec<String> = (0..gpus).map(|gpu| format!("GPU-{name}-{gpu}")).collect();
         self.put(
             &format!("/api/v1/nodes/{name}"),
             json!({
-                "metadata": {"name": name, "uid": format!("uid-{name}"), "annotations": {
+                "metadata": {"name": name, "uid": uid, "annotations": {
                     "gapless.dev/gpus": gpus.to_string(),
                     "gapless.dev/gpu-memory": format!("{gib}GiB"),
                     "gapless.dev/gpu-model": "H200",
@@ -147,12 +154,20 @@ impl Fake {
 
     /// The server comes back from a backup: all versions are small again, and all watches end.
     pub(crate) fn restore(&self) {
+        self.restore_from(self.backup());
+    }
+
+    pub(crate) fn backup(&self) -> BTreeMap<String, Value> {
+        self.store.lock().expect("no panic").objects.clone()
+    }
+
+    pub(crate) fn restore_from(&self, objects: BTreeMap<String, Value>) {
         let mut store = self.store.lock().expect("no panic");
         store.epoch += 1;
         (store.forgotten, store.version) = (0, 0);
         store.events.clear();
-        let all: Vec<(String, Value)> = std::mem::take(&mut store.objects).into_iter().collect();
-        for (path, object) in all {
+        store.objects.clear();
+        for (path, object) in objects {
             store.write("ADDED", &path, object);
         }
         self.changed.notify_all();
@@ -183,12 +198,15 @@ impl Fake {
             }
             let loses = self.loses_bindings.load(Ordering::Relaxed);
             let (status, body) = match request.method.as_str() {
-                "GET" if loses && request.path.contains("/pods/") => {
+                "GET"
+                    if loses && self.has_lost.load(Ordering::Relaxed) && request.path.contains("/pods/") =>
+                {
                     (429, json!({"message": "too many requests"}))
                 }
                 _ => self.answer(&request),
             };
             if loses && request.path.ends_with("/binding") {
+                self.has_lost.store(true, Ordering::Relaxed);
                 return;
             }
             let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -245,7 +263,10 @@ impl Fake {
                 let Some(mut object) = store.objects.get(path).cloned() else {
                     return (404, json!({"message": "not found"}));
                 };
+                let version = &body["metadata"]["resourceVersion"];
+                let is_other = !version.is_null() && *version != object["metadata"]["resourceVersion"];
                 if body["metadata"]["uid"] != object["metadata"]["uid"]
+                    || is_other
                     || !object["spec"]["nodeName"].is_null()
                 {
                     return (409, json!({"message": "another pod, or bound already"}));

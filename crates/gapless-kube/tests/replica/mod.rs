@@ -2,8 +2,10 @@
 
 use crate::fake::Fake;
 use gapless_kube::api::{Address, Api};
+use gapless_kube::book::{BOOKINGS, page, written};
 use gapless_kube::extender::Extender;
 use gapless_kube::{http, serve};
+use gapless_ledger::promise::{Amount, Entry};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -130,8 +132,29 @@ pub(crate) fn edit(fake: &Fake, path: &str, annotations: &Value) {
     Api::new(address).patch(path, &json!({"metadata": {"annotations": annotations}})).expect("it is there");
 }
 
+/// The entries on a node's page, as they are written.
 pub(crate) fn bookings(fake: &Fake, node: &str) -> Value {
     let object = fake.get(&format!("/api/v1/nodes/{node}")).expect("the node");
-    serde_json::from_str(object["metadata"]["annotations"]["gapless.dev/bookings"].as_str().unwrap_or("{}"))
-        .expect("JSON")
+    let text = object["metadata"]["annotations"][BOOKINGS].as_str().unwrap_or("{}");
+    let mut all: Value = serde_json::from_str(text).expect("JSON");
+    all.as_object_mut().expect("a page").remove("");
+    all
+}
+
+/// Books a GPU for a pod as another replica would.
+pub(crate) fn book(fake: &Fake, node: &str, pod: &str, gpu: u16, gib: u64) {
+    let object = fake.get(&format!("/api/v1/nodes/{node}")).expect("the node");
+    let seen = fake.get(&format!("/api/v1/namespaces/default/pods/{pod}")).expect("the pod");
+    let mut entries = page(&object).expect("a page").entries;
+    let name = format!("GPU-{node}-{gpu}");
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    entries.push(Entry {
+        uid: text(&seen["metadata"]["uid"]),
+        pod: format!("default/{pod}"),
+        gpus: vec![name],
+        amount: Amount::Bytes(gib * GIB),
+        seen: text(&seen["metadata"]["resourceVersion"]),
+    });
+    let text = written(&text(&object["metadata"]["uid"]), &entries);
+    edit(fake, &format!("/api/v1/nodes/{node}"), &json!({ BOOKINGS: text }));
 }

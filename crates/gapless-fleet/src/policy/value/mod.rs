@@ -50,6 +50,9 @@ pub struct Value {
     tables: Vec<Tables>,
     /// What a free thousandth of each model is worth beyond the others.
     scarce: Vec<f64>,
+    /// The largest node that the tables know.
+    most_cpu: u64,
+    most_whole: usize,
 }
 
 /// What the policy knows of one model.
@@ -89,7 +92,15 @@ impl Value {
             }
         }
         let scarce = scarcity::scarcity(ledger, mix, units).iter().map(|scarce| scarce * SCARCE).collect();
-        Value { tables_of, tables, scarce }
+        Value { tables_of, tables, scarce, most_cpu, most_whole }
+    }
+
+    /// Whether the tables can score this node of the ledger.
+    pub fn knows(&self, ledger: &Ledger, node: u32) -> bool {
+        let at = ledger.node(node);
+        usize::from(ledger.slot(node).model) < self.tables_of.len()
+            && at.cpu_milli <= self.most_cpu
+            && at.gpus as usize <= self.most_whole
     }
 
     pub(super) fn score(&self, view: View<'_>, request: &Request, before: &mut f64) -> i32 {

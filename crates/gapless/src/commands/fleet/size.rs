@@ -10,6 +10,7 @@ use clap::Parser;
 use gapless_fit::ask::{self, Question, Wishes};
 use gapless_fit::read;
 use gapless_kube::auto::{Sizer, Wish};
+use gapless_kube::limits::MOST_LAYERS;
 use gapless_trace::Bytes;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,11 @@ fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
     let asked = flags::asked(&words.settings).map_err(|error| wrong(error.to_string()))?;
     let (name, model) = match (&words.model, config) {
         (Some(name), Some(_)) => return Err(wrong(format!("two models: {name:?} and the configuration"))),
+        (None, Some(config)) if has_too_many_layers(config) => {
+            return Err(wrong(format!(
+                "the configuration has more than {MOST_LAYERS} layers: set a size such as 18GiB"
+            )));
+        }
         (None, Some(config)) => ("config.json", read::config("config.json", config.as_bytes())),
         (Some(name), None) if name.contains(['/', '\\']) || Path::new(name).exists() => {
             return Err(wrong(format!(
@@ -80,6 +86,15 @@ fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
             question.memory()
         ))),
     }
+}
+
+/// Whether the work would be too long: each layer is laid out.
+fn has_too_many_layers(config: &str) -> bool {
+    let object: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+    let nested = object.as_object().into_iter().flat_map(|members| members.values());
+    let all = std::iter::once(&object).chain(nested).filter_map(serde_json::Value::as_object);
+    let is_many = |value: &serde_json::Value| value.as_f64().is_some_and(|count| count > MOST_LAYERS as f64);
+    all.flatten().any(|(name, value)| name.contains("layer") && is_many(value))
 }
 
 impl Programs {
@@ -151,6 +166,8 @@ mod tests {
             (Wish::Fit("llama-3.2-1b --batch many".to_owned()), "many"),
             (Wish::Fit("llama-3.2-1b --batch 64 --memory 8GiB".to_owned()), "does not fit"),
             (Wish::Config("{".to_owned(), String::new()), "gapless.dev/fit"),
+            (Wish::Config("{\"num_hidden_layers\": 10000}".to_owned(), String::new()), "layers"),
+            (Wish::Config("{\"text_config\": {\"n_layer\": 1e9}}".to_owned(), String::new()), "layers"),
             (Wish::Trace("../secret".to_owned()), "invalid name"),
             (Wish::Trace("none.pickle".to_owned()), "none.pickle"),
         ] {

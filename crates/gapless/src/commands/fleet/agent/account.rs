@@ -26,11 +26,6 @@ impl Booking {
         format!("pod-{}", self.id)
     }
 
-    /// Whether another booking gives the pod the same GPUs and bytes.
-    pub(super) fn is_same(&self, other: &Booking) -> bool {
-        self.bytes == other.bytes && self.indices == other.indices && self.uuids == other.uuids
-    }
-
     fn is_on(&self, gpu: &Gpu) -> bool {
         if self.uuids.is_empty() {
             return self.indices.contains(&gpu.index);

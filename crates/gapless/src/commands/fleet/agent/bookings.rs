@@ -1,14 +1,13 @@
 //! Who was promised what on this node: from what the API server says of the node and its pods, or from a file.
 //!
-//! The node's booking of a pod counts. What the pod's own annotations say counts only if there is none: the pod's owner
-//! may edit those, and would raise the limit.
+//! Only the node's booking of a pod counts: the pod's owner may edit the pod's annotations, and would raise the limit.
 
 use super::account::Booking;
-use gapless_fleet::words::WHOLE;
 use gapless_kube::api::{Api, ApiError};
-use gapless_kube::book::{self, Entry};
+use gapless_kube::book;
 use gapless_kube::cdi::{self, is_name};
-use gapless_kube::objects::{BOOKED, GPU_MEMORY, GPU_MODEL, GPUS, INDICES, UUIDS, parse_indices, text};
+use gapless_kube::objects::{self, GPU_MEMORY, GPU_MODEL, GPUS, UUIDS, text};
+use gapless_ledger::promise::{Amount, Entry};
 use gapless_trace::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,11 +27,10 @@ pub(super) fn listed(
 
 fn of_list(list: &Value, node: &str, object: &Value, machine: &Machine) -> (Vec<Booking>, Vec<String>) {
     let (mut bookings, mut wrong) = (Vec::new(), Vec::new());
-    let entries = book::entries(object).unwrap_or_else(|what| {
+    let page = book::page(object).unwrap_or_else(|what| {
         wrong.push(format!("{node}: {what}"));
-        Vec::new()
+        book::Page::default()
     });
-    let names = uuids(&object["metadata"]["annotations"][UUIDS]);
     for pod in list["items"].as_array().map(Vec::as_slice).unwrap_or_default() {
         // A server that ignores the selector must not make us write for pods of other nodes.
         let is_here = text(pod, &["spec", "nodeName"]) == node;
@@ -40,71 +38,47 @@ fn of_list(list: &Value, node: &str, object: &Value, machine: &Machine) -> (Vec<
         if !is_here || is_over {
             continue;
         }
-        let own = of_pod(pod, machine);
+        let claim = objects::pod(pod).claim;
+        let name = format!("{}/{}", text(pod, &["metadata", "namespace"]), text(pod, &["metadata", "name"]));
         let uid = text(pod, &["metadata", "uid"]);
-        let Some(entry) = entries.iter().find(|entry| entry.uid == uid && is_name(uid)) else {
-            match own {
-                Ok(Some(booking)) => bookings.push(booking),
-                Ok(None) => {}
-                Err(what) => wrong.push(what),
+        let Some(entry) = page.entries.iter().find(|entry| entry.uid == uid && is_name(uid)) else {
+            if claim.is_some() {
+                wrong.push(format!("{name}: it says that it has GPUs, and nothing is booked for it"));
             }
             continue;
         };
-        let booking = of_entry(entry, &names, machine);
-        if own.as_ref().ok().and_then(Option::as_ref).is_none_or(|own| !own.is_same(&booking)) {
-            wrong.push(format!("{}: its annotations were edited; the node's booking counts", booking.name));
+        if claim != Some(entry.claim()) {
+            wrong.push(format!("{name}: its annotations were edited; the node's booking counts"));
         }
         if cdi::named(pod).wrong.is_some() {
-            wrong.push(format!("{}: its annotations name devices that are not its own", booking.name));
+            wrong.push(format!("{name}: its annotations name devices that are not its own"));
         }
-        bookings.push(booking);
+        bookings.push(of_entry(entry, machine));
     }
     (bookings, wrong)
 }
 
-/// The booking of a pod on the node. `names` are the UUIDs of the node's GPUs, if it says them.
-fn of_entry(entry: &Entry, names: &[String], machine: &Machine) -> Booking {
-    let of = |gpu: &u16| names.get(usize::from(*gpu)).filter(|name| is_name(name)).cloned();
-    let found: Option<Vec<String>> = entry.gpus.iter().map(of).collect();
+/// The booking of a pod on the node. GPUs that have no UUID are named by their indices.
+fn of_entry(entry: &Entry, machine: &Machine) -> Booking {
+    let indices: Vec<u32> = entry.gpus.iter().filter_map(|gpu| gpu.parse().ok()).collect();
+    let uuids = entry.gpus.iter().filter(|gpu| is_name(gpu) && gpu.parse::<u32>().is_err()).cloned();
     Booking {
         id: entry.uid.clone(),
         name: entry.pod.clone(),
-        uuids: found.unwrap_or_default(),
-        indices: entry.gpus.iter().copied().map(u32::from).collect(),
-        bytes: bytes(entry.units, machine),
+        uuids: uuids.collect(),
+        indices,
+        bytes: bytes(entry.amount, machine),
     }
 }
 
-/// The UUIDs in an annotation.
-fn uuids(annotation: &Value) -> Vec<String> {
-    let text = annotation.as_str().filter(|text| !text.is_empty());
-    text.map(|all| all.split(',').map(|one| one.trim().to_owned()).collect()).unwrap_or_default()
-}
-
-/// Units as bytes. Few of them are thousandths, from a time when the node did not say how much memory its GPUs have.
-fn bytes(units: u64, machine: &Machine) -> u64 {
-    if units > u64::from(WHOLE) {
-        return units;
+/// An amount as bytes, and never more than a GPU has.
+fn bytes(amount: Amount, machine: &Machine) -> u64 {
+    let whole = machine.gpus.iter().map(|gpu| gpu.total);
+    let most = whole.clone().max().unwrap_or(0);
+    match amount {
+        Amount::Bytes(bytes) if most == 0 => bytes,
+        amount => amount.units(whole.min()).min(most),
     }
-    machine.gpus.iter().map(|gpu| gpu.total).min().unwrap_or(0) / u64::from(WHOLE) * units
-}
-
-fn of_pod(pod: &Value, machine: &Machine) -> Result<Option<Booking>, String> {
-    let note = |name: &str| pod["metadata"]["annotations"][name].as_str().filter(|text| !text.is_empty());
-    let (Some(indices), Some(booked)) = (note(INDICES), note(BOOKED)) else { return Ok(None) };
-    let name = format!("{}/{}", text(pod, &["metadata", "namespace"]), text(pod, &["metadata", "name"]));
-    let id = text(pod, &["metadata", "uid"]).to_owned();
-    if !is_name(&id) {
-        return Err(format!("{name}: invalid uid {id:?}"));
-    }
-    let indices = parse_indices(indices).map_err(|what| format!("{name}: {what}"))?;
-    let units: u64 = booked.parse().map_err(|_| format!("{name}: invalid {BOOKED} {booked:?}"))?;
-    let uuids = uuids(&pod["metadata"]["annotations"][UUIDS]);
-    if uuids.iter().any(|uuid| !is_name(uuid)) {
-        return Err(format!("{name}: invalid {UUIDS}"));
-    }
-    let indices: Vec<u32> = indices.into_iter().map(u32::from).collect();
-    Ok(Some(Booking { id, name, uuids, indices, bytes: bytes(units, machine) }))
 }
 
 #[derive(Deserialize)]
@@ -185,30 +159,30 @@ fn annotations(machine: &Machine) -> serde_json::Map<String, Value> {
 mod tests {
     use super::*;
     use crate::machine::testing::{GIB, machine};
+    use gapless_kube::objects::BOOKED;
+
+    fn entry(uid: &str, gpu: &str, amount: Amount) -> Entry {
+        let (pod, seen) = (format!("d/{uid}"), "7".to_owned());
+        Entry { uid: uid.to_owned(), pod, gpus: vec![gpu.to_owned()], amount, seen }
+    }
 
     #[test]
-    fn a_pod_is_read_from_its_annotations() {
-        let pod = |annotations: Value| json!({"metadata": {"uid": "u-1", "namespace": "d", "name": "p", "annotations": annotations}});
-        let read = |annotations: Value| of_pod(&pod(annotations), &machine());
-        assert_eq!(read(json!({})), Ok(None), "it asks for no GPU memory");
-        let booking =
-            read(json!({INDICES: "0;1", BOOKED: "1073741824", UUIDS: "GPU-a,GPU-b"})).expect("right");
-        let booking = booking.expect("booked");
+    fn a_booking_is_no_more_than_a_gpu_has() {
+        let of = |gpu: &str, amount: Amount| of_entry(&entry("u", gpu, amount), &machine());
+        assert_eq!(of("GPU-a", Amount::Bytes(GIB)).bytes, GIB);
+        assert_eq!(of("GPU-a", Amount::Bytes(u64::MAX)).bytes, 80 * GIB);
+        assert_eq!(of("GPU-a", Amount::Milli(500)).bytes, 40 * GIB);
+        assert_eq!(of("GPU-a", Amount::Milli(u32::MAX)).bytes, 80 * GIB);
         assert_eq!(
-            (booking.name.as_str(), booking.bytes, booking.indices.as_slice()),
-            ("d/p", GIB, &[0, 1][..])
+            (of("1", Amount::Milli(500)).indices, of("GPU-a", Amount::Milli(500)).indices),
+            (vec![1], vec![])
         );
-        assert_eq!(booking.uuids, ["GPU-a", "GPU-b"]);
-        let half = read(json!({INDICES: "0", BOOKED: "500"})).expect("right").expect("booked");
-        assert_eq!(half.bytes, 80 * GIB / 1000 * 500);
-        assert!(read(json!({INDICES: "x", BOOKED: "1"})).is_err());
-        assert!(read(json!({INDICES: "0", BOOKED: "-1"})).is_err());
-        assert!(read(json!({INDICES: "0", BOOKED: "1", UUIDS: "../x"})).is_err());
+        assert_eq!(of("../x", Amount::Bytes(GIB)).uuids, [""; 0], "no name of a GPU");
     }
 
     #[test]
     fn the_nodes_booking_counts_and_not_what_the_pod_says() {
-        let notes = |gib: u64| json!({INDICES: "1", BOOKED: (gib * GIB).to_string(), UUIDS: "GPU-b"});
+        let notes = |gib: u64| json!({UUIDS: "GPU-b", BOOKED: (gib * GIB).to_string()});
         let pod = |uid: &str, node: &str, notes: Value| {
             let metadata = json!({"uid": uid, "namespace": "d", "name": uid, "annotations": notes});
             json!({"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}})
@@ -217,28 +191,28 @@ mod tests {
         thief["cdi.k8s.io/x"] = json!("gapless.dev/pod=honest");
         let list = json!({"items": [
             pod("honest", "n", notes(4)),
-            pod("greedy", "n", notes(70)),
+            pod("greedy", "n", json!({UUIDS: "all", BOOKED: (8u64 << 60).to_string()})),
             pod("mute", "n", json!({})),
             pod("thief", "n", thief),
-            pod("unbooked", "n", notes(2)),
+            pod("unbooked", "n", json!({UUIDS: "all", BOOKED: (8u64 << 60).to_string()})),
             pod("far", "m", notes(4)),
         ]});
-        let entry = |uid: &str| (uid.to_owned(), json!(format!("d/{uid} 1 {}", 4 * GIB)));
-        let all: serde_json::Map<String, Value> =
-            ["honest", "greedy", "mute", "thief", "far"].map(entry).into_iter().collect();
-        let node = |bookings: &str| json!({"metadata": {"annotations": {book::BOOKINGS: bookings, UUIDS: "GPU-a,GPU-b"}}});
-        let (bookings, wrong) = of_list(&list, "n", &node(&Value::Object(all).to_string()), &machine());
+        let booked = ["honest", "greedy", "mute", "thief", "far"]
+            .map(|uid| entry(uid, "GPU-b", Amount::Bytes(4 * GIB)));
+        let node = |page: &str| json!({"metadata": {"annotations": {book::BOOKINGS: page}}});
+        let (bookings, wrong) = of_list(&list, "n", &node(&book::written("", &booked)), &machine());
         let found: Vec<(&str, u64)> = bookings.iter().map(|one| (one.id.as_str(), one.bytes / GIB)).collect();
-        assert_eq!(found, [("honest", 4), ("greedy", 4), ("mute", 4), ("thief", 4), ("unbooked", 2)]);
-        assert!(bookings.iter().all(|one| one.uuids == ["GPU-b"] && one.indices == [1]));
+        assert_eq!(found, [("honest", 4), ("greedy", 4), ("mute", 4), ("thief", 4)]);
+        assert!(bookings.iter().all(|one| one.uuids == ["GPU-b"] && one.indices.is_empty()));
         let said = |part: &str| wrong.iter().any(|what| what.contains(part));
         assert!(
             said("d/greedy: its annotations were edited") && said("d/mute: its annotations"),
             "{wrong:?}"
         );
-        assert!(said("d/thief: its annotations name devices") && wrong.len() == 3, "{wrong:?}");
+        assert!(said("d/thief: its annotations name devices") && said("d/unbooked: it says"), "{wrong:?}");
+        assert_eq!(wrong.len(), 4);
         let (bookings, wrong) = of_list(&list, "n", &node("nonsense"), &machine());
-        assert_eq!((bookings.len(), wrong.len()), (4, 1), "then the pods' own annotations count");
+        assert_eq!((bookings.len(), wrong.len()), (0, 5), "nothing is booked, and nobody is believed");
     }
 
     #[test]
