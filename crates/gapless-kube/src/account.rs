@@ -3,15 +3,15 @@
 //! Nodes and pods come from lists and watches. From them follows what each pod holds:
 //!
 //! ```text
-//! bound to a node         the node's entry for the pod; else the one that is remembered, if the pod says the same; else
-//!                         only CPUs. If it uses GPUs and nobody can tell which, the node gets no more pods
+//! bound to a node         the node's entry for the pod; else the one that is remembered, if the pod says the same;
+//!                         else only CPUs. If it uses GPUs and nobody can tell which, the node gets no more pods
 //! not bound, assumed      the place that filter chose; it may expire
 //! not bound, booked       the entry that a replica has made, and is about to bind or never will
 //! finished or deleted     nothing
 //! ```
 //!
-//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern: for a node that
-//! changes, those that it holds. If many nodes change at once, the desk is built anew.
+//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern: for a node
+//! that changes, those that it holds. If many nodes change at once, the desk is built anew.
 
 use crate::book::{self, Page};
 use crate::cdi;
@@ -375,8 +375,8 @@ impl Account {
         }
     }
 
-    /// Takes note of a node. True if its capacities or GPUs are others. A list is believed even if its versions are lower:
-    /// the API server may have been restored from a backup.
+    /// Takes note of a node. True if its capacities or GPUs are others. A list is believed even if its versions are
+    /// lower: the API server may have been restored from a backup.
     fn put_node(&mut self, object: &Value, is_listed: bool, log: &Log) -> bool {
         let name = objects::text(object, &["metadata", "name"]).to_owned();
         let version = objects::text(object, &["metadata", "resourceVersion"]).to_owned();

@@ -1,4 +1,5 @@
-//! No byte of a GPU is promised twice, whatever happens in whatever order, and every pod that fits is placed in the end.
+//! No byte of a GPU is promised twice, whatever happens in whatever order, and every pod that fits is placed in the
+//! end.
 
 mod world;
 

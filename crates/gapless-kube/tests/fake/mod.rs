@@ -30,6 +30,8 @@ pub(crate) struct Fake {
     stop: AtomicBool,
     /// Every n-th call is dropped without an answer, after it was carried out; 0: none.
     pub(crate) drop_every: AtomicU64,
+    /// Every n-th call is refused for now (429); 0: none.
+    pub(crate) busy_every: AtomicU64,
     /// Bindings are carried out and not answered, and questions about pods are refused from then on (429).
     pub(crate) loses_bindings: AtomicBool,
     has_lost: AtomicBool,
@@ -37,6 +39,8 @@ pub(crate) struct Fake {
     pub(crate) has_dra: AtomicBool,
     pub(crate) shares: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// Bindings that were carried out.
+    pub(crate) bound: AtomicU64,
 }
 
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
@@ -51,11 +55,13 @@ impl Fake {
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
             drop_every: AtomicU64::new(0),
+            busy_every: AtomicU64::new(0),
             loses_bindings: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
             has_dra: AtomicBool::new(true),
             shares: AtomicBool::new(true),
             calls: AtomicU64::new(0),
+            bound: AtomicU64::new(0),
         });
         let server = Arc::clone(&fake);
         std::thread::spawn(move || {
@@ -119,6 +125,16 @@ impl Fake {
         let mut store = self.store.lock().expect("no panic");
         let kind = if store.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
         store.write(kind, path, object);
+        self.changed.notify_all();
+    }
+
+    /// Writes annotations, without a call, if the object is there.
+    pub(crate) fn note(&self, path: &str, name: &str, value: &str) {
+        let mut store = self.store.lock().expect("no panic");
+        if let Some(mut object) = store.objects.get(path).cloned() {
+            object["metadata"]["annotations"][name] = json!(value);
+            store.write("MODIFIED", path, object);
+        }
         self.changed.notify_all();
     }
 
@@ -191,13 +207,21 @@ impl Fake {
     fn connection(&self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let mut connection: Connection = BufReader::new(Box::new(stream));
+        let epoch = self.store.lock().expect("no panic").epoch;
         while let Ok(Some(request)) = read_request(&mut connection) {
+            // A backup is restored while no server runs: connections do not outlive it.
+            if self.store.lock().expect("no panic").epoch != epoch {
+                return;
+            }
             if request.path.contains("watch=1") {
                 let _ = self.watch(&mut connection, &request.path);
                 return;
             }
             let loses = self.loses_bindings.load(Ordering::Relaxed);
+            let busy = self.busy_every.load(Ordering::Relaxed);
+            let is_busy = busy > 0 && (self.calls.load(Ordering::Relaxed) + 1).is_multiple_of(busy);
             let (status, body) = match request.method.as_str() {
+                _ if is_busy => (429, json!({"message": "too many requests"})),
                 "GET"
                     if loses && self.has_lost.load(Ordering::Relaxed) && request.path.contains("/pods/") =>
                 {
@@ -271,6 +295,7 @@ impl Fake {
                 {
                     return (409, json!({"message": "another pod, or bound already"}));
                 }
+                self.bound.fetch_add(1, Ordering::Relaxed);
                 object["spec"]["nodeName"] = body["target"]["name"].clone();
                 // As the real one: the binding's annotations become the pod's.
                 if let Some(annotations) = body["metadata"]["annotations"].as_object() {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! a node has a page      entries: pod, GPUs by UUID, amount with its unit, the version of the pod that was read
-//! book                   read the pod (version v); write an entry with v, if the node has not changed since it was read
+//! book                   read the pod (version v); write an entry with v, if the node has not changed meanwhile
 //! bind                   only if the pod still has version v
 //! take an entry off      only with a proof, read after the page: the pod is gone, finished, bound to another node, or
 //!                        not bound and of another version than v. Such a bind can never succeed any more.

@@ -4,7 +4,8 @@
 //! need the names, the types and what is required.
 
 use k8s_openapi::api::admissionregistration::v1 as admission;
-use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, rbac::v1 as rbac, resource::v1 as resource};
+use k8s_openapi::api::resource::v1 as resource;
+use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, policy::v1 as policy, rbac::v1 as rbac};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
@@ -44,11 +45,11 @@ fn main() {
     add::<apps::Deployment>(all, to, "apps/v1 Deployment");
     add::<rbac::ClusterRole>(all, to, "rbac.authorization.k8s.io/v1 ClusterRole");
     add::<rbac::ClusterRoleBinding>(all, to, "rbac.authorization.k8s.io/v1 ClusterRoleBinding");
+    add::<policy::PodDisruptionBudget>(all, to, "policy/v1 PodDisruptionBudget");
     let policy = "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy";
     add::<admission::ValidatingAdmissionPolicy>(all, to, policy);
     add::<admission::ValidatingAdmissionPolicyBinding>(all, to, &format!("{policy}Binding"));
-    let definitions: Map<String, Value> =
-        generator.take_definitions(false).into_iter().collect();
+    let definitions: Map<String, Value> = generator.take_definitions(false).into_iter().collect();
     let mut document = json!({"kinds": kinds, "$defs": definitions});
     without_descriptions(&mut document, false);
     println!("{document:#}");
