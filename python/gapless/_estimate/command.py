@@ -14,12 +14,14 @@ from typing import Any, NoReturn, Optional
 
 from .._errors import GaplessError
 from .api import run
+from .assumed import parse
 from .cards import card, names
 from .configured import ATTENTION, CHECKPOINTING, Settings, is_configuration
 from .optimizers import NAMES as OPTIMIZERS
+from .pace import SECONDS
 from .ranks import run_ranks
 from .sizes import Sizes
-from .steps import PRECISIONS
+from .steps import PRECISIONS, STEPS
 
 # Flags that describe the run of a configuration, by the words of `gapless fit`: name, type, what they are.
 _OF_CONFIGURATIONS: "tuple[tuple[str, Any, str], ...]" = (
@@ -51,7 +53,10 @@ def main(words: "Optional[list[str]]" = None) -> int:
 def _main(words: "list[str]") -> int:
     parser = _Parser(prog="gapless estimate", description="The memory of a PyTorch script on a card, without a card.")
     parser.add_argument("--device", default="h200", help=f"the card: {', '.join(names())}")
-    parser.add_argument("--steps", type=int, default=3, help="steps of the optimizer to run")
+    parser.add_argument("--steps", type=int, help="steps of the optimizer to run")
+    parser.add_argument("--until-stable", action="store_true", help="without a limit of time")
+    parser.add_argument("--time-limit", type=float, default=SECONDS, metavar="SECONDS", help="seconds that steps may take")
+    parser.add_argument("--assume", action="append", default=[], metavar="FILE:LINE=VALUE", help="what the program reads there")
     parser.add_argument("--nproc", type=int, default=1, help="processes, one a rank")
     parser.add_argument("--format", default="text", choices=("text", "json", "html"))
     parser.add_argument("--save", metavar="FILE", help="write torch's snapshot of the run")
@@ -62,8 +67,13 @@ def _main(words: "list[str]") -> int:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     asked = parser.parse_args(words)
-    if asked.steps < 1 or asked.nproc < 1:
+    if (asked.steps is not None and asked.steps < 1) or asked.nproc < 1:
         raise GaplessError("--steps and --nproc are whole numbers from 1 on")
+    if asked.steps is not None and asked.until_stable:
+        raise GaplessError("--steps says when to stop, and so does --until-stable: leave one of them out")
+    if not asked.time_limit > 0:
+        raise GaplessError(f"invalid --time-limit {asked.time_limit:g}: give seconds above 0, such as --time-limit 120")
+    assume = [parse(text) for text in asked.assume]
     configuration = asked.text is not None or is_configuration(asked.script)
     if not configuration and not os.path.isfile(asked.script):
         raise GaplessError(f"{asked.script}: no such file; name a Python script, as in `gapless estimate train.py -- --batch 8`, or a config.json")
@@ -76,7 +86,9 @@ def _main(words: "list[str]") -> int:
         given = [flag for flag, _, _ in _OF_CONFIGURATIONS if getattr(asked, flag[2:].replace("-", "_")) is not None] + ["--infer"] * asked.infer
         if given:
             raise GaplessError(f"{given[0]} describes the run of a configuration, and {asked.script} is a script: its own arguments follow `--`")
-        job = {"kind": "script", "arguments": [asked.script, *rest], "steps": asked.steps}
+        seconds = None if asked.until_stable else asked.time_limit
+        job = {"kind": "script", "arguments": [asked.script, *rest], "steps": asked.steps, "seconds": seconds}
+    job["assume"] = assume
     kind = card(asked.device)
     answer: Any = run(job, kind) if asked.nproc == 1 else run_ranks(job, kind, asked.nproc)
     if asked.save:
@@ -118,7 +130,7 @@ def _configuration(asked: Any, rest: "list[str]") -> "dict[str, Any]":
         attention=asked.attention,
         accumulation=asked.grad_accum or 1,
     )
-    return {"kind": "configuration", "configuration": asked.script, "text": asked.text, "settings": settings, "steps": asked.steps}
+    return {"kind": "configuration", "configuration": asked.script, "text": asked.text, "settings": settings, "steps": asked.steps or STEPS}
 
 
 if __name__ == "__main__":

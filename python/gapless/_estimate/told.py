@@ -159,6 +159,11 @@ class _Told:
 
     # ---- tensors ----
 
+    def _value(self, tensor: Any) -> Any:
+        """A copy of the tensor's value alone, where it is known."""
+        value = self._values.value(tensor)
+        return None if value is None else value.clone()
+
     def _small(self, tensor: Any) -> bool:
         """Whether a tensor goes through the store. Type and size decide, which are the same on all ranks."""
         return bool(tensor.is_cuda and not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _MOST)
@@ -169,7 +174,7 @@ class _Told:
             return
         source, key = self._source(src, group_src, ranks), self._key("tensor", *ranks)
         if self._c10d.get_rank() == source:
-            self._say(key, self._values.value(tensor))
+            self._say(key, self._value(tensor))
         else:
             self._values.assign(tensor, self._hear(key, source))
 
@@ -179,7 +184,7 @@ class _Told:
             self._after_others(tensor_list)
             return
         key = self._key("tensors", *ranks)
-        self._say(f"{key}/{self._c10d.get_rank()}", self._values.value(tensor))
+        self._say(f"{key}/{self._c10d.get_rank()}", self._value(tensor))
         for rank, target in zip(ranks, tensor_list):
             self._values.assign(target, self._hear(f"{key}/{rank}", rank))
 
@@ -189,14 +194,14 @@ class _Told:
             self._after_others(output_tensor)
             return
         key = self._key("tensors", *ranks)
-        self._say(f"{key}/{self._c10d.get_rank()}", self._values.value(input_tensor))
+        self._say(f"{key}/{self._c10d.get_rank()}", self._value(input_tensor))
         parts = [self._hear(f"{key}/{rank}", rank) for rank in ranks]
         known = all(part is not None for part in parts)
         self._values.assign(output_tensor, self._torch.cat([part.flatten() for part in parts]).reshape(output_tensor.shape) if known else None)
 
     def _after_all_reduce(self, tensor: Any, op: Any = None, group: Any = None, async_op: bool = False) -> None:
         ranks, kind = self._ranks(group), self._c10d.ReduceOp
-        value = self._values.value(tensor) if tensor.is_cuda else None
+        value = self._value(tensor) if tensor.is_cuda else None
         if len(ranks) == 1 or self._c10d.get_rank() not in ranks or not tensor.is_cuda:
             return
         if not self._small(tensor):
