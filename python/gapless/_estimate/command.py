@@ -4,12 +4,13 @@ model of transformers or diffusers, from its configuration. The program `gapless
     python -m gapless._estimate.command --device h200 --steps 3 --format text SCRIPT -- ARGUMENTS
     python -m gapless._estimate.command --device h200 --steps 3 --format text --batch 8 config.json
 
-Exit codes: 0 it fits, 1 it does not, 2 an error, told on standard error.
+Exit codes: 0 it fits, 1 it does not, 2 there is no answer, and why is told on standard error.
 """
 
 import argparse
 import os
 import sys
+import traceback
 from typing import Any, NoReturn, Optional
 
 from .._errors import GaplessError
@@ -20,6 +21,7 @@ from .configured import ATTENTION, CHECKPOINTING, Settings, is_configuration
 from .optimizers import NAMES as OPTIMIZERS
 from .pace import SECONDS
 from .ranks import run_ranks
+from .shown import ascii_of, is_ascii, shown
 from .sizes import Sizes
 from .steps import PRECISIONS, STEPS
 
@@ -46,8 +48,23 @@ def main(words: "Optional[list[str]]" = None) -> int:
     try:
         return _main(sys.argv[1:] if words is None else words)
     except GaplessError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _refused(str(error))
+    except BrokenPipeError:
+        # Whoever read the answer has seen enough of it, and standard output takes no more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        # Python would end with 1 here, which says that the program does not fit.
+        if os.environ.get("GAPLESS_ESTIMATE_TELL"):
+            traceback.print_exc()
+        return _refused(f"no answer: {type(error).__name__}: {error}\n  This is an error of gapless itself: GAPLESS_ESTIMATE_TELL=1 prints where.")
+
+
+def _refused(why: str) -> int:
+    told = f"error: {why}"
+    # Whole lines for programs that read them.
+    print(shown(told, sys.stderr) if sys.stderr.isatty() else ascii_of(told) if is_ascii(sys.stderr) else told, file=sys.stderr)
+    return 2
 
 
 def _main(words: "list[str]") -> int:
@@ -93,7 +110,7 @@ def _main(words: "list[str]") -> int:
     answer: Any = run(job, kind) if asked.nproc == 1 else run_ranks(job, kind, asked.nproc)
     if asked.save:
         answer.save(asked.save)
-    print({"json": answer.dumps, "html": answer.html, "text": lambda: answer.text}[asked.format]())
+    print({"json": answer.dumps, "html": answer.html, "text": lambda: shown(answer.text, sys.stdout)}[asked.format](), flush=True)
     return 0 if answer.fits else 1
 
 

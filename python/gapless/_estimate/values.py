@@ -391,7 +391,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 pass
         choice = self._choice(inputs)
         before = self._blind.value
-        layouts = [(target.shape, target.stride(), target.storage_offset()) if target.is_cuda and target.layout == torch.strided else None for target in targets]
+        layouts = [_layout(target) for target in targets]
         out = function(*args, **kwargs)
         if self._blind.value != before and name not in calls.MAY_READ:
             self.notes.read(name)
@@ -520,8 +520,15 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 torch.set_rng_state(before)
 
 
+def _layout(target: Tensor) -> Any:
+    """How a tensor lies over its memory; None where it has none on the card."""
+    if not target.is_cuda or target.layout != torch.strided:
+        return None
+    return target.shape, target.stride(), target.storage_offset()
+
+
 def _laid(target: Tensor, layout: Any, shape: Any) -> None:
-    """A tensor that was written into gets the shape of its result: where a size hangs on values, the card counts none."""
+    """A tensor that was written into gets its result's shape: if a size hangs on values, the card counts none."""
     if layout is not None and layout[0] == shape:
         target.as_strided_(*layout)
     elif layout is not None:

@@ -1,4 +1,4 @@
-"""torch.cov with weights, without its checks: whether weights are negative, or zero in sum, it would read from the card."""
+"""torch.cov with weights, without its checks: they would read from the card if weights are negative or zero in sum."""
 
 from typing import Optional
 
