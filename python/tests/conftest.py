@@ -5,12 +5,15 @@ STANDIN_LIB is the folder with the card's libraries (`cargo xtask test-torch` bu
 the library under test: the double, or the real one. Without STANDIN_LIB only what needs no torch is tested.
 """
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -178,16 +181,40 @@ def loader(monkeypatch, loader_file):
 
 @pytest.fixture
 def script(bench, tmp_path):
-    """Estimates a script as `gapless estimate` does; its exit code, JSON and errors."""
+    """Estimates a script as `gapless estimate` does; its exit code, JSON and errors. With --warm the process over the
+    card is a fork of one that has torch, unless there are several ranks, or the test wants it `cold`."""
 
-    def run(text, *options, arguments=()):
+    def run(text, *options, arguments=(), cold=False):
         file = tmp_path / "train.py"
         file.write_text(textwrap.dedent(text))
-        command = [sys.executable, "-m", "gapless._estimate.command", "--format", "json", *options, file, "--", *arguments]
-        done = bench.start(command, LD_PRELOAD=None, LD_LIBRARY_PATH=None, GAPLESS_CARD_LIBRARIES=str(bench.standin))
+        words = ["--format", "json", *options, str(file), "--", *arguments]
+        surroundings = {"LD_PRELOAD": None, "LD_LIBRARY_PATH": None, "GAPLESS_CARD_LIBRARIES": str(bench.standin)}
+        if bench.warm is None or cold or "--nproc" in options:
+            done = bench.start([sys.executable, "-m", "gapless._estimate.command", *words], **surroundings)
+        else:
+            done = _estimated(bench, words, surroundings)
         return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
 
     return run
+
+
+def _estimated(bench, words, surroundings):
+    """The command in this process, and the one over the card as a fork of one that has torch."""
+    from gapless._estimate import command, process
+
+    child = "import sys; from pathlib import Path; from gapless._estimate import child; child.main(Path(sys.argv[1]))"
+
+    def forked(asked, environment, folder, own_words, told):
+        done = bench.warm.run([], ["-c", child, str(folder)], environment, None, timeout=300, imported=("GAPLESS_CARD", "GAPLESS_CARDS"))
+        if own_words:
+            sys.stderr.write(done.stdout + done.stderr)
+        return done.returncode, done.stderr
+
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.object(process, "run", forked), mock.patch.dict(os.environ, bench.environment(**surroundings), clear=True):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = command.main([str(word) for word in words])
+    return Done(subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue()))
 
 
 @pytest.fixture

@@ -213,9 +213,12 @@ def test_a_loop_that_waits_for_a_small_number_ends(script):
 
 
 def test_every_operator_that_makes_whole_numbers_makes_those_of_the_cpu(script):
-    """torch's own list of operators, with its own examples: as a function, into a part of a tensor, and in place."""
-    code, found, err = script(OPERATORS.read_text(), "--until-stable")
+    """Of torch's own list of operators, with its own examples: as a function, into a part of a tensor, and in place.
+
+    All of them: `gapless estimate --until-stable python/tests/programs/operators.py`.
+    """
+    code, found, err = script(OPERATORS.read_text(), "--until-stable", arguments=["5"])
     assert code == 0, err
     wrong = [line for line in err.splitlines() if line.startswith("WRONG")]
     ran = next(line for line in err.splitlines() if line.startswith("RAN"))
-    assert int(ran.split()[1]) > 1500 and not wrong, (ran, wrong)
+    assert int(ran.split()[1]) > 300 and not wrong, (ran, wrong)

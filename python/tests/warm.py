@@ -27,9 +27,10 @@ class Warm:
     def __init__(self):
         self._interpreters = {}
 
-    def run(self, options, words, environment, folder, timeout):
-        """`python OPTIONS -c PROGRAM ...` or `python OPTIONS FILE ...`, with its output."""
-        own = {key: value for key, value in environment.items() if key.startswith("GAPLESS_")}
+    def run(self, options, words, environment, folder, timeout, imported=()):
+        """`python OPTIONS -c PROGRAM ...` or `python OPTIONS FILE ...`, with its output. GAPLESS_* variables that are
+        `imported` have a meaning while torch is."""
+        own = {key: value for key, value in environment.items() if key.startswith("GAPLESS_") and key not in imported}
         rest = {key: value for key, value in environment.items() if key not in own}
         key = json.dumps([options, rest], sort_keys=True)
         interpreter = self._interpreters.pop(key, None)

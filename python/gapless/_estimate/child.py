@@ -23,6 +23,7 @@ from .._errors import GaplessError
 from . import modes, programs, steps, told
 from .pace import SECONDS, Enough, Pace
 from .process import State
+from .together import Together
 
 _ENTRIES = 2_000_000
 
@@ -48,20 +49,20 @@ def main(folder: Path) -> int:
         if isinstance(error, GaplessError):
             result = {"error": str(error), "refused": True}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    _meet()
+    _meet(found["pace"].stopped if "pace" in found else None)
     sys.stdout.flush()
     sys.stderr.flush()
     # Nothing of the program has to be torn down, and the card has nothing to give back.
     os._exit(0)
 
 
-def _meet() -> None:
+def _meet(stopped: Optional[str]) -> None:
     """Waits for the other ranks: collectives do not hold a rank back, and rank 0 serves the others' rendezvous."""
-    folder = os.environ.get("GAPLESS_ESTIMATE_MEET")
-    if not folder:
+    together = Together.found()
+    if together is None:
         return
-    Path(folder, os.environ["RANK"]).touch()
-    while os.path.isdir(folder) and len(os.listdir(folder)) < int(os.environ["WORLD_SIZE"]):
+    together.end(stopped)
+    while not together.all_ended():
         time.sleep(0.05)
 
 
@@ -89,7 +90,8 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
 
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
     modes.see_through(torch)
-    pace = Pace(job["steps"], job.get("seconds", SECONDS), alarms=job["kind"] == "script")
+    together = Together.found()
+    pace = shared["pace"] = Pace(job["steps"], job.get("seconds", SECONDS), alarms=job["kind"] == "script", together=together)
     modes.compile_without(torch, lambda begins: _compiles(begins, pace, state))
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=_ENTRIES, stacks="python", context="alloc")
@@ -99,8 +101,8 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
     values = Values(notes)
     marks = Marks(values)
     marks.install()
-    if "GAPLESS_ESTIMATE_MEET" in os.environ:
-        told.install(torch, values)
+    if together is not None:
+        told.install(torch, values, together, pace)
     phases = Phases(torch, state.say)
     programs.keep_peaks(torch.cuda.memory, phases.fold, phases.own)
     before = programs.settings()

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
 
+from .together import Together
+
 # What a script may take after its first steps, if it is not asked otherwise.
 SECONDS = 60.0
 # The first steps make the optimizer's states, and warm up what is compiled.
@@ -42,7 +44,15 @@ class Pace:
     """`wanted` steps, or, without a number, as many as it takes within `seconds` of computing (None: no limit). With
     `alarms` a program that does nothing that is counted is stopped, too."""
 
-    def __init__(self, wanted: Optional[int], seconds: Optional[float], clock: Callable[[], float] = time.process_time, alarms: bool = False) -> None:
+    def __init__(
+        self,
+        wanted: Optional[int],
+        seconds: Optional[float],
+        clock: Callable[[], float] = time.process_time,
+        alarms: bool = False,
+        together: Optional[Together] = None,
+    ) -> None:
+        self._together, self._calls = together, 0
         self._alarms = alarms
         self._wanted, self._seconds, self._clock = wanted, seconds, clock
         self._since: Optional[float] = None
@@ -66,6 +76,7 @@ class Pace:
 
     def called(self) -> None:
         """The outermost module is called. Ends a program that has no more time."""
+        self._calls += 1
         if not self.steps and self._since is None:
             self._start()
         self._check_time()
@@ -93,7 +104,7 @@ class Pace:
                 self._stop("steps")
             return
         if self.settled and self._elapsed() > _SETTLED_SECONDS:
-            self._stop("settled")
+            self._enough("settled")
         self._check_time()
 
     def numbers(self, measured: "Callable[[int], tuple[dict[str, int], int]]") -> "Iterator[int]":
@@ -171,7 +182,26 @@ class Pace:
 
     def _check_time(self) -> None:
         if self._wanted is None and self._seconds is not None and self._elapsed() > self._seconds:
-            self._stop("time")
+            self._enough("time")
+        why = self._together.why(*self._done) if self._together is not None and self._wanted is None else None
+        if why is not None:
+            self._stop(why)
+
+    @property
+    def _done(self) -> "tuple[str, int]":
+        """What ranks that work with each other have in common."""
+        return ("steps", len(self.steps)) if self.steps else ("calls", self._calls)
+
+    def _enough(self, why: str) -> None:
+        """Stops now, or at the step at which all ranks do."""
+        if self._together is None:
+            self._stop(why)
+        elif not self._together.proposed():
+            self._together.propose(*self._done, why)
+
+    def stop_with(self, why: str) -> None:
+        """Another rank was stopped, and this one waits for it."""
+        self._stop(why)
 
     def _stop(self, why: str) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -6,14 +6,13 @@ taken to be the same on all ranks, and numbers that are not known stay so.
 """
 
 import functools
-import os
 import pickle
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
+from .together import Together
 
 # Of more elements, nobody's control flow depends on each.
 _MOST = 4096
@@ -21,17 +20,18 @@ _MOST = 4096
 _PATIENCE = 120.0
 
 
-def install(torch: Any, values: Any) -> None:
+def install(torch: Any, values: Any, together: Together, pace: Any) -> None:
     """From here on torch.distributed carries objects and known numbers. Processes without it have none."""
     if torch.distributed.is_available():
-        _Told(torch, values).install()
+        _Told(torch, values, together, pace).install()
 
 
 class _Told:
-    def __init__(self, torch: Any, values: Any) -> None:
+    def __init__(self, torch: Any, values: Any, together: Together, pace: Any) -> None:
         from torch.distributed import distributed_c10d
 
         self._torch, self._values, self._c10d = torch, values, distributed_c10d
+        self._together, self._pace = together, pace
         self._counts: Counter[str] = Counter()
         self._inside = False
 
@@ -88,7 +88,7 @@ class _Told:
         """Waits for what another rank says; whether it comes at all."""
         store, until = self._c10d._get_default_store(), time.monotonic() + _PATIENCE
         while not store.check([key]):
-            ended = Path(os.environ["GAPLESS_ESTIMATE_MEET"], str(rank)).exists()
+            ended = self._together.ended(rank)
             if (ended and not store.check([key])) or time.monotonic() > until:
                 return False
             time.sleep(0.01)
@@ -96,6 +96,10 @@ class _Told:
 
     def _hear(self, key: str, rank: int) -> Any:
         if not self._comes(key, rank):
+            why = self._together.stopped(rank)
+            if why is not None:
+                # It would have gone on, and so would this one.
+                self._pace.stop_with(why)
             raise GaplessError(f"rank {self._c10d.get_rank()} waited for rank {rank}, which never told what it was asked for: its own words are above")
         return pickle.loads(self._c10d._get_default_store().get(key))
 

@@ -128,7 +128,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             return self._read(function, name, args, kwargs, tensors)
         if name in calls.MAKERS or name in calls.RESHAPERS or name in ("__getitem__", "__setitem__"):
             args, kwargs = self._with_numbers(name, args, kwargs)
-        if hollow.in_place(name) or kwargs.get("out") is not None:
+        if hollow.in_place(name) or kwargs.get("out") is not None or kwargs.get("inplace") is True:
             return self._change(function, name, args, kwargs, tensors)
         if name == "masked_select":
             function, name, args = self._selected(function, args)

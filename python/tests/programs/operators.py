@@ -1,5 +1,7 @@
 """Each operator of torch's own list, on whole numbers and truths of its own examples: as a function, into a part of a
 tensor, and in place. What it gives on the card has to be what it gives on the CPU. Estimated by test_estimate_known.py.
+
+    operators.py [EVERY]        one of so many operators (1: all of them)
 """
 
 import itertools
@@ -80,8 +82,14 @@ def in_place(op, want, args, kwargs):
     return part()
 
 
+# Examples that are no such thing on a card: the memory around a view does not move with it, and torch wants the indices
+# on the host.
+HOST = {("as_strided", "partial_views"), ("tensor_split", "")}
+
 torch.manual_seed(0)
-for op in op_db:
+for op in op_db[:: int(sys.argv[1]) if len(sys.argv) > 1 else 1]:
+    if (op.name, op.variant_test_name) in HOST:
+        continue
     if any(word in op.name for word in RANDOM) or op.name.startswith(("_refs", "linalg", "sparse", "torch_")):
         continue
     for dtype in (torch.int64, torch.bool):
