@@ -188,5 +188,13 @@ def test_a_program_that_fails_is_told_in_words_with_what_it_read_before(script):
     said = err[err.index("error:") :]
     assert code == 2 and "IndexError" in said and "train.py:6" in said and "train.py:5" in said and "--assume train.py:5=VALUE" in said, err
     assert "Traceback" not in said and "failed on the card" not in said
+    # A script that ends itself is told as one, with its line.
+    for end, said in (
+        ("sys.exit(3)", "exit code 3"),
+        ("sys.exit('no data in shards/')", 'by itself with "no data in shards/"'),
+        ("raise SystemExit(True)", "True"),
+    ):
+        code, _, err = script(f"import sys, torch\ntorch.zeros(3, device='cuda')\n{end}\n")
+        assert code == 2 and "the script ended" in err and said in err and "train.py:3" in err, err
     code, _, err = script("import torch\ntorch.zeros(3, device='cuda')[5]\n")
     assert code == 2 and "IndexError" in err and "most likely ends like this on a GPU" in err, err

@@ -158,7 +158,7 @@ def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
         said.append(f"{row['function']} at {row['place']} chose by a mask: its size is that of one example of the data")
     if found.get("searches"):
         said.append("LBFGS decides by the loss, which is not known, how often it evaluates the model: its history may be shorter here than on a card")
-    return said + seen.reads(found)
+    return [seen.plain(sentence) for sentence in said + seen.reads(found)]
 
 
 def _times(count: int) -> str:

@@ -15,6 +15,9 @@ TRUTHS = {"__bool__", "is_nonzero", "equal", "allclose", "__contains__"}
 # the chosen numbers.
 PAIRS = {"topk", "sort", "max", "min", "median", "nanmedian", "kthvalue"}
 CHOICES = {*PAIRS, "argmax", "argmin", "argsort", "multinomial", "bincount"}
+# Choices begin at this share: the first and last words of a vocabulary end a text. Beams lay several vocabularies one
+# after the other; few of them never have a border here, as two have in the middle.
+_APART = (3 - 5**0.5) / 2
 # Tests of unknown numbers, which are taken to be finite; with the answer.
 FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
 UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
@@ -78,8 +81,7 @@ def even_choice(name: str, args: Any, kwargs: Any, outputs: "list[Tensor]") -> O
         choices = source.numel()
     else:
         choices = source.shape[-1 if dimension is None else dimension] if source.dim() else 1
-    # From the middle on: the first and last words of a vocabulary end a text.
-    return ((torch.arange(last.numel(), device="cpu") + choices // 2) % max(choices, 1)).reshape(last.shape)
+    return ((torch.arange(last.numel(), device="cpu") + int(choices * _APART)) % max(choices, 1)).reshape(last.shape)
 
 
 def size_hangs_on_values(name: str, args: Any, kwargs: Any) -> bool:

@@ -28,6 +28,10 @@ from .together import Together
 _ENTRIES = 2_000_000
 
 
+class _Ended(Exception):
+    """The script ended itself with an exit code that says that it failed."""
+
+
 def main(folder: Path) -> int:
     job = pickle.loads((folder / "job.pickle").read_bytes())
     sys.path[:] = job["path"]
@@ -40,7 +44,8 @@ def main(folder: Path) -> int:
     except Exception as error:
         notes = found.get("notes")
         result = {
-            "error": f"{type(error).__name__}: {error}",
+            "error": str(error) if isinstance(error, _Ended) else f"{type(error).__name__}: {error}",
+            "ended": isinstance(error, _Ended),
             "at": _own_line(error, job),
             "out_of_memory": type(error).__name__ == "OutOfMemoryError",
             "traceback": traceback.format_exc(),
@@ -72,11 +77,13 @@ def _compiles(begins: bool, pace: Pace, state: State) -> None:
 
 
 def _own_line(error: BaseException, job: "dict[str, Any]") -> Optional[str]:
-    """The last line of the program itself on the way to an error: in its script, or in a file beside it."""
+    """The last line of the program itself on the way to an error: in its script, or in a file beside or below it."""
     if job["kind"] != "script":
         return None
-    folder = os.path.dirname(os.path.abspath(job["arguments"][0]))
-    own = [line for line in traceback.extract_tb(error.__traceback__) if os.path.dirname(os.path.abspath(line.filename)) == folder]
+    folder = os.path.join(os.path.dirname(os.path.abspath(job["arguments"][0])), "")
+    trace = error.__cause__.__traceback__ if isinstance(error, _Ended) and error.__cause__ is not None else error.__traceback__
+    files = [(os.path.abspath(line.filename), line) for line in traceback.extract_tb(trace)]
+    own = [line for file, line in files if file.startswith(folder) and "-packages" not in file[len(folder) :]]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else None
 
 
@@ -290,7 +297,8 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> No
         pass
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise RuntimeError(f"the script ended with exit code {end.code} after {max(marks.optimizers.values(), default=0)} steps") from None
+            told = f"with exit code {end.code}" if isinstance(end.code, int) else f'by itself with "{end.code}"'
+            raise _Ended(f"the script ended {told} after {max(marks.optimizers.values(), default=0)} steps") from end
     finally:
         pace.end()
         marks.before_step = marks.after_step = marks.called = marks.given = None

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
+from . import seen
+
 _FIRST, _EVERY = 5.0, 10.0
 _NOTE, _ROOM = "state", 200
 
@@ -82,7 +84,7 @@ def why(code: int, stderr: str, not_known: int) -> str:
 def failed(found: "dict[str, Any]") -> str:
     """Why a program that ended with an error has no answer, and what to do about it."""
     at: Optional[str] = found.get("at")
-    told = f"the program ended with {found['error']}" + (f" (at {at})" if at else "")
+    told = ("" if found.get("ended") else "the program ended with ") + found["error"] + (f" (at {at})" if at else "")
     decided: dict[str, str] = found.get("decided", {})
     if decided:
         place, answer = next(iter(decided.items()))
@@ -96,7 +98,7 @@ def failed(found: "dict[str, Any]") -> str:
         told += f"\n  Before that, {row['function']} at {row['place']} read values that this card does not have, and got zeros."
     else:
         told += "\n  It read no value that this card does not have: it most likely ends like this on a GPU, too."
-    return told + "\n  GAPLESS_ESTIMATE_TELL=1 prints the traceback."
+    return seen.plain(told) + "\n  GAPLESS_ESTIMATE_TELL=1 prints the traceback."
 
 
 def _short(place: str) -> str:

@@ -1,9 +1,11 @@
 """What of a program was seen, in words: how many steps, what they had in common, what it read that is not known."""
 
 import os
+import re
 from typing import Any
 
 _TRUTHS = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__")
+_INSTALLED = re.compile(r"/\S*/(?:site|dist)-packages/")
 _AT_LAST = "what it does later, such as an evaluation, is not counted"
 
 
@@ -53,6 +55,11 @@ def reads(found: "dict[str, Any]") -> "list[str]":
     if found.get("assumptions_unused"):
         said.append(f"nothing was assumed at {', '.join(found['assumptions_unused'])}: the program read no unknown value there")
     return said
+
+
+def plain(sentence: str) -> str:
+    """A sentence in which files of installed libraries are named from the library on."""
+    return _INSTALLED.sub("", sentence)
 
 
 def _short(place: str) -> str:
