@@ -180,32 +180,33 @@ def loader(monkeypatch, loader_file):
 
 
 @pytest.fixture
-def script(bench, tmp_path):
-    """Estimates a script as `gapless estimate` does; its exit code, JSON and errors. With --warm the process over the
-    card is a fork of one that has torch, unless there are several ranks, or the test wants it `cold`."""
+def estimated(bench):
+    """Runs `gapless estimate WORDS`; its exit code, JSON and errors. With --warm the process over the card is a fork of
+    one that has imported torch and `imports`, unless there are several ranks."""
 
-    def run(text, *options, arguments=(), cold=False):
-        file = tmp_path / "train.py"
-        file.write_text(textwrap.dedent(text))
-        words = ["--format", "json", *options, str(file), "--", *arguments]
+    def run(*words, imports=()):
+        words = ["--format", "json", *map(str, words)]
         surroundings = {"LD_PRELOAD": None, "LD_LIBRARY_PATH": None, "GAPLESS_CARD_LIBRARIES": str(bench.standin)}
-        if bench.warm is None or cold or "--nproc" in options:
+        if bench.warm is None or "--nproc" in words:
             done = bench.start([sys.executable, "-m", "gapless._estimate.command", *words], **surroundings)
         else:
-            done = _estimated(bench, words, surroundings)
+            done = _in_a_fork(bench, words, surroundings, imports)
         return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
 
     return run
 
 
-def _estimated(bench, words, surroundings):
+def _in_a_fork(bench, words, surroundings, imports):
     """The command in this process, and the one over the card as a fork of one that has torch."""
     from gapless._estimate import command, process
 
     child = "import sys; from pathlib import Path; from gapless._estimate import child; child.main(Path(sys.argv[1]))"
 
     def forked(asked, environment, folder, own_words, told):
-        done = bench.warm.run([], ["-c", child, str(folder)], environment, None, timeout=300, imported=("GAPLESS_CARD", "GAPLESS_CARDS"))
+        # The card reads these while torch is imported.
+        own = {name: value for name, value in environment.items() if name not in ("GAPLESS_CARD", "GAPLESS_CARDS")}
+        card = {name: environment[name] for name in ("GAPLESS_CARD", "GAPLESS_CARDS")}
+        done = bench.warm.run([], ["-c", child, str(folder)], own, None, timeout=300, before=card, imports=imports)
         if own_words:
             sys.stderr.write(done.stdout + done.stderr)
         return done.returncode, done.stderr
@@ -213,8 +214,20 @@ def _estimated(bench, words, surroundings):
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.object(process, "run", forked), mock.patch.dict(os.environ, bench.environment(**surroundings), clear=True):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = command.main([str(word) for word in words])
+            code = command.main(words)
     return Done(subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue()))
+
+
+@pytest.fixture
+def script(estimated, tmp_path):
+    """Estimates the text of a script."""
+
+    def run(text, *options, arguments=()):
+        file = tmp_path / "train.py"
+        file.write_text(textwrap.dedent(text))
+        return estimated(*options, file, "--", *arguments)
+
+    return run
 
 
 @pytest.fixture
