@@ -59,7 +59,7 @@ class Estimate:
 
     @property
     def at_least(self) -> bool:
-        """Whether more may come: the program was stopped while its steps differed."""
+        """Whether more may come: the program was stopped before its end."""
         return at_least(self._found)
 
     @property
@@ -91,12 +91,12 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        verdict = "fits" if self.fits else "does not fit"
+        verdict = ("fits as far as it ran" if self.at_least else "fits") if self.fits else "does not fit"
         if self._needs_cache_emptied:
             verdict = "fits, but torch has to empty its cache"
         if self._caught:
             verdict = f"fits, after the program ran out of memory {_times(self._caught)} and went on by itself"
-        sign = "or more, + " if self.at_least else "± "
+        sign = "or more, ± " if self.at_least else "± "
         lines = [
             f"{verdict} on {self.card.title}: {_size(self.peak_reserved)} of {_size(self.limit)} that a program may hold",
             f"  peak allocated  {_size(self.peak_allocated):>10}  {sign}{self._bars['peak_allocated']:.2%}",

@@ -28,7 +28,12 @@ _UNMEASURED_CARD = (0.03, 0.10)
 
 
 def at_least(found: "dict[str, Any]") -> bool:
-    """Whether the figures are what was seen, and more may come: the program was stopped while its steps differed."""
+    """Whether the figures are what was seen, and more may come: the program was stopped before its end."""
+    return bool(found.get("stopped"))
+
+
+def _grows(found: "dict[str, Any]") -> bool:
+    """Whether the steps themselves may need more: the program was stopped while they differed."""
     stopped = found.get("stopped")
     return not found.get("settled") and (stopped == "time" or bool(stopped and found["varies"]))
 
@@ -60,7 +65,7 @@ def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
         terms.append(_SEARCH)
     if any(read["function"] in ("__bool__", "a comparison", "equal", "allclose") for read in found["reads"]):
         terms.append(_BRANCH)
-    if at_least(found):
+    if _grows(found):
         more = max(_VARIES_LEAST, found["spread"]) * (1 + _VARIES_STEPS / max(found["steps"], 1))
         terms.append((more, more))
     if not card.measured:

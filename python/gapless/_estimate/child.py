@@ -95,7 +95,8 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
     from .reads import Reads
     from .values import Values
 
-    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
+    for ours in ("Attempting to run cuBLAS", "Sparse invariant checks are implicitly disabled"):
+        warnings.filterwarnings("ignore", message=ours)
     modes.see_through(torch)
     together = Together.found()
     pace = shared["pace"] = Pace(job["steps"], job.get("seconds", SECONDS), alarms=job["kind"] == "script", together=together)
@@ -281,8 +282,9 @@ def _plain_loss(model: Any, batch: Any) -> Any:
 
 def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> None:
     def after_step() -> None:
-        phases.end("step", max(marks.optimizers.values()))
-        pace.stepped(phases.last, phases.list[-1]["peak_allocated"])
+        number = max(marks.optimizers.values())
+        phases.end("step", number)
+        pace.stepped(phases.last, phases.list[-1]["peak_allocated"], number)
 
     marks.before_step, marks.after_step = lambda: pace.steps_next(list(marks.optimizers.values())), after_step
     marks.called, marks.given = pace.called, pace.given

@@ -19,8 +19,9 @@ from .together import Together
 SECONDS = 60.0
 # The first steps make the optimizer's states, and warm up what is compiled.
 _FIRST = 3
-# So many steps without anything new are settled, if they and those before took so many seconds.
-_SETTLED, _SETTLED_SECONDS = 8, 20.0
+# So many steps without anything new are settled. A program with a limit of time goes on for this share of it, since an
+# evaluation may come, and one without a limit for so many seconds.
+_SETTLED, _SETTLED_SHARE, _SETTLED_SECONDS = 8, 2 / 3, 20.0
 # Of a model that Gapless steps itself, so many steps show what its batches are like.
 _MOST = 100
 # A program without end that neither steps nor calls a model is stopped after so many times its seconds of computing.
@@ -81,14 +82,14 @@ class Pace:
             self._start()
         self._check_time()
 
-    def stepped(self, stats: "dict[str, int]", peak: int) -> None:
-        """An optimizer stepped; `stats` are torch's, `peak` is that of the step."""
+    def stepped(self, stats: "dict[str, int]", peak: int, number: Optional[int] = None) -> None:
+        """An optimizer stepped; `stats` are torch's, `peak` is that of the step, and `number` its own count."""
         now = (stats["allocation.all.allocated"], stats["allocated_bytes.all.allocated"])
         before = self._before or (0, 0)
         self._before = now
         self.steps.append(Like(now[0] - before[0], now[1] - before[1], peak))
         if self.largest is None or peak > self.largest["peak"]:
-            self.largest = {"step": len(self.steps), "peak": peak, "inputs": self._shapes[1]}
+            self.largest = {"step": number or len(self.steps), "peak": peak, "inputs": self._shapes[1]}
         self._shapes = (0, "")
         if len(self.steps) <= _FIRST:
             self._start()
@@ -103,7 +104,7 @@ class Pace:
             if counts and (min(counts) >= self._wanted or max(counts) >= 4 * self._wanted):
                 self._stop("steps")
             return
-        if self.settled and self._elapsed() > _SETTLED_SECONDS:
+        if self.settled and self._elapsed() > (_SETTLED_SECONDS if self._seconds is None else _SETTLED_SHARE * self._seconds):
             self._enough("settled")
         self._check_time()
 
