@@ -85,6 +85,21 @@ def test_a_rank_that_ends_early_keeps_nobody_waiting(script):
     assert code == 2 and "rank 0 has no data" in err, err
 
 
+def test_ranks_that_choose_settings_of_the_allocator_meet_once_more(script):
+    program = f"""
+    import os, time
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:2"
+    {RANKS}
+    held = torch.empty(33 << 20, dtype=torch.uint8, device="cuda")
+    time.sleep(0.5 * rank)
+    told = [rank]
+    dist.broadcast_object_list(told, src=1)
+    assert told == [1]
+    """
+    code, found, err = script(program, "--nproc", "2")
+    assert code == 0 and [rank["peak_allocated"] >> 20 for rank in found["ranks"]] == [48, 48], err
+
+
 def test_ranks_that_are_stopped_stop_at_the_same_step(script):
     # Without end, and one of them computes for longer; each waits for the other, through Gapless and in C++.
     program = f"""{RANKS}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
-from . import process, ship
+from . import process, ship, together
 from .answer import Estimate
 from .assumed import parse
 from .cards import Card, card, environment
@@ -104,5 +104,5 @@ def start(
     chosen = {name: value for name, value in found.pop("settings", {}).items() if value is not None}
     if chosen and not chosen.keys() & (variables or {}).keys():
         # The script set them before it imported torch, which was there already.
-        return start(job, kind, capacity, may_fail, count, {**(variables or {}), **chosen})
+        return start(job, kind, capacity, may_fail, count, {**(variables or {}), **together.again(variables or {}), **chosen})
     return found, snapshot

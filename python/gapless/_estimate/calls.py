@@ -41,13 +41,21 @@ MAY_READ |= {"fake_quantize_per_channel_affine", "fake_quantize_per_tensor_affin
 
 def tensors_in(words: Any) -> "list[Tensor]":
     """The tensors in arguments or results, which nest in tuples, lists and dicts alone."""
-    if isinstance(words, Tensor):
-        return [words]
-    if isinstance(words, (tuple, list)):
-        return [tensor for word in words for tensor in tensors_in(word)]
-    if isinstance(words, dict):
-        return [tensor for word in words.values() for tensor in tensors_in(word)]
-    return []
+    found: list[Tensor] = []
+    _collect((words,), found)
+    return found
+
+
+def _collect(words: Any, found: "list[Tensor]") -> None:
+    """Each call of torch comes here: a leaf costs no call of its own."""
+    for word in words:
+        if isinstance(word, Tensor):
+            found.append(word)
+        elif isinstance(word, (tuple, list)):
+            if not isinstance(word, torch.Size):
+                _collect(word, found)
+        elif isinstance(word, dict):
+            _collect(word.values(), found)
 
 
 def mapped(words: Any, change: Callable[[Any], Any]) -> Any:

@@ -43,10 +43,11 @@ class Shadow:
 
     __slots__ = ("_bases", "bytes", "choice", "holds", "owner", "__weakref__")
 
-    def __init__(self, size: int, whole: bool) -> None:
+    def __init__(self, size: int, whole: bool, written: bool = False) -> None:
         # A program in inference mode shares these with parts that are not.
         with torch.inference_mode(False):
-            self.bytes: Tensor = torch.zeros(size, dtype=torch.uint8, device="cpu")
+            # All of it is about to be `written`, or never written at all, which reads as zero.
+            self.bytes: Tensor = (torch.empty if written else torch.zeros)(size, dtype=torch.uint8, device="cpu")
             self.holds: Optional[Tensor] = None if whole else torch.zeros(size, dtype=torch.bool, device="cpu")
         self.choice: Optional[Choice] = None
         self.owner: Callable[[], Any] = lambda: None
@@ -172,7 +173,7 @@ class Known:
         if tensor.layout != torch.strided:
             setattr(tensor, _INDICES, value)
             return
-        shadow = self.to_write(tensor)
+        shadow = self.to_write(tensor, all_of_it=True)
         if shadow is None:
             return
         try:
@@ -180,6 +181,8 @@ class Known:
                 shadow.view(tensor).copy_(value)
         except RuntimeError:
             # Elements that share a place, as expanded tensors have them, are written as they are made.
+            if _covers(tensor, shadow.bytes.numel()):
+                self.forget(tensor)
             return
         shadow.mark(tensor, True)
         if choice is not None or shadow.holds is None:
@@ -199,8 +202,9 @@ class Known:
             for flags in shadow.flags(tensor):
                 flags.copy_(holds)
 
-    def to_write(self, tensor: Tensor, part: bool = False) -> Optional[Shadow]:
-        """The shadow of a tensor of the card that is written to: in all its elements, or in a `part` of them."""
+    def to_write(self, tensor: Tensor, part: bool = False, all_of_it: bool = False) -> Optional[Shadow]:
+        """The shadow of a tensor of the card that is written to: in a `part` of its elements, in those that a function
+        changes, or in all of it."""
         storage = storage_of(tensor)
         if storage is None or not tensor.is_cuda:
             return None
@@ -214,7 +218,7 @@ class Known:
             return None
         if getattr(storage, _UNSET, False):
             delattr(storage, _UNSET)
-        return self._keep(storage, Shadow(size, whole))
+        return self._keep(storage, Shadow(size, whole, written=all_of_it and _covers(tensor, size)))
 
     def _keep(self, storage: Any, shadow: Shadow) -> Shadow:
         setattr(storage, _SHADOW, shadow)
@@ -270,7 +274,7 @@ class Known:
 
     def learn_storage(self, storage: Any, found: Tensor) -> None:
         if storage.nbytes() == found.numel() <= _MOST_BYTES and not getattr(storage, _NEVER, False):
-            shadow = self._keep(storage, Shadow(found.numel(), True))
+            shadow = self._keep(storage, Shadow(found.numel(), True, written=True))
             shadow.bytes.copy_(found)
 
     # ---- reads that no Python sees ----

@@ -13,9 +13,25 @@ import os
 from pathlib import Path
 from typing import Optional
 
-_AGREED = "agreed"
+_AGREED, _AGAIN, MEET = "agreed", "again", "GAPLESS_ESTIMATE_MEET"
 # A rank may be a step ahead of the one that says when to stop, and just about to begin the next.
 _AHEAD = 2
+
+
+def again(variables: "dict[str, str]") -> "dict[str, str]":
+    """The variables of a rank that runs once more, as all others do: it meets none that have ended before."""
+    if MEET not in variables:
+        return {}
+    folder = os.path.join(variables[MEET], _AGAIN)
+    os.makedirs(folder, exist_ok=True)
+    return {MEET: folder}
+
+
+def gone(folder: str, rank: int) -> None:
+    """The process of this rank is gone, however it ended: it keeps nobody waiting."""
+    for place in (Path(folder), Path(folder, _AGAIN)):
+        if place.is_dir():
+            (place / str(rank)).touch()
 
 
 class Together:
@@ -28,7 +44,7 @@ class Together:
     @staticmethod
     def found() -> "Optional[Together]":
         """The ranks that this process belongs to, if it is one of several."""
-        folder = os.environ.get("GAPLESS_ESTIMATE_MEET")
+        folder = os.environ.get(MEET)
         return Together(folder) if folder else None
 
     def propose(self, kind: str, count: int, why: str) -> None:
