@@ -48,6 +48,39 @@ def test_values_belong_to_memory(script):
     assert [row["function"] for row in found["reads"]] == ["tolist"], found["reads"]
 
 
+def test_threads_of_the_program_know_what_it_knows(script):
+    program = """
+        import threading, torch
+        from concurrent.futures import ThreadPoolExecutor
+        from torch.utils.data import DataLoader
+        lengths, seen = torch.tensor([3, 5, 7], device="cuda"), []
+
+        class Own(threading.Thread):
+            def run(self):
+                seen.append(int(lengths.sum()))
+
+        threads = [Own(), threading.Thread(target=lambda: seen.append(int(lengths.max()))), threading.Timer(0.0, lambda: seen.append(int(lengths[1])))]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        assert seen == [15, 7, 5], seen
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(lambda size: torch.arange(size, device="cuda").sum().item(), [3, 4])) == [3, 6]
+        # A thread of a thread; and what a thread learns, the program knows.
+        def outer():
+            inner = threading.Thread(target=lambda: lengths.add_(1))
+            inner.start()
+            inner.join()
+        thread = threading.Thread(target=outer)
+        thread.start()
+        thread.join()
+        assert lengths.tolist() == [4, 6, 8]
+        assert sum(int(batch.cuda().sum()) for batch in DataLoader(torch.arange(6), 2, pin_memory=True)) == 15
+    """
+    code, found, err = script(program)
+    assert code == 0 and found["reads"] == [], (err, found.get("reads"))
+
+
 def test_what_is_known_in_part_is_known_in_that_part(script):
     program = """
         import torch
@@ -217,8 +250,8 @@ def test_every_operator_that_makes_whole_numbers_makes_those_of_the_cpu(script):
 
     All of them: `gapless estimate --until-stable python/tests/programs/operators.py`.
     """
-    code, found, err = script(OPERATORS.read_text(), "--until-stable", arguments=["5"])
+    code, found, err = script(OPERATORS.read_text(), "--until-stable", arguments=["9"])
     assert code == 0, err
     wrong = [line for line in err.splitlines() if line.startswith("WRONG")]
     ran = next(line for line in err.splitlines() if line.startswith("RAN"))
-    assert int(ran.split()[1]) > 300 and not wrong, (ran, wrong)
+    assert int(ran.split()[1]) > 150 and not wrong, (ran, wrong)

@@ -109,6 +109,7 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
     values = Values(notes)
     marks = Marks(values)
     marks.install()
+    modes.in_threads(torch, values)
     if together is not None:
         told.install(torch, values, together, pace)
     phases = Phases(torch, state.say)

@@ -1,6 +1,8 @@
-"""What must not see our mode: torch's fast paths, which look whether a mode is active, and its compiler."""
+"""Where our mode is active: not in torch's fast paths, which look whether a mode is, nor in its compiler; but in the
+threads that a program starts."""
 
 import functools
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable
@@ -34,6 +36,25 @@ def compile_without(torch: Any, compiles: "Callable[[bool], None]") -> None:
         return _without(torch, made)
 
     torch.compile = compiled
+
+
+def in_threads(torch: Any, mode: Any) -> None:
+    """A thread that the program starts while the mode is active has it too. Torch's own threads, such as the one that
+    pins batches, need none."""
+    start = threading.Thread.start
+
+    def started(self: threading.Thread) -> None:
+        target = getattr(self, "_target", None) or type(self).run
+        if torch._C._len_torch_function_stack() and not (getattr(target, "__module__", None) or "").startswith("torch."):
+            self.run = functools.partial(_under, mode, self.run)  # type: ignore[method-assign]
+        start(self)
+
+    threading.Thread.start = started  # type: ignore[method-assign]
+
+
+def _under(mode: Any, run: "Callable[[], None]") -> None:
+    with mode:
+        run()
 
 
 def traces(torch: Any) -> bool:
