@@ -85,6 +85,13 @@ def test_a_program_that_was_stopped_while_its_steps_differ_has_a_wide_bar_and_sa
     assert not bars.at_least(whole) and "to the end of the program" in seen.told(whole)[0]
 
 
+def test_masks_that_chose_nothing_and_could_choose_much_say_at_least():
+    whole = Run([5, 6, 9, 4])
+    for size, function, more in ((50, "the size of __getitem__", True), (1, "the size of nonzero", False), (50, "topk", False), (3, "the size of where", True)):
+        choice = {"place": "prune.py:3", "function": function, "times": 1, "bytes": size}
+        assert bars.at_least(found(whole, choices=[choice])) == more, (size, function)
+
+
 def test_a_model_that_is_stepped_here_runs_until_two_steps_are_alike():
     def run(peaks, wanted=None):
         one, total = pace.Pace(wanted, None), [0]

@@ -59,7 +59,7 @@ class Estimate:
 
     @property
     def at_least(self) -> bool:
-        """Whether more may come: the program was stopped before its end."""
+        """Whether more may come than was seen: the program was stopped, or masks of unknown numbers chose nothing."""
         return at_least(self._found)
 
     @property
@@ -91,7 +91,7 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        verdict = ("fits as far as it ran" if self.at_least else "fits") if self.fits else "does not fit"
+        verdict = ("fits as far as it ran" if self._found.get("stopped") else "fits") if self.fits else "does not fit"
         if self._needs_cache_emptied:
             verdict = "fits, but torch has to empty its cache"
         if self._caught:

@@ -24,12 +24,20 @@ _BRANCH = (0.02, 0.03)
 _SEARCH = (0.25, 0.25)
 # Steps whose peaks differ, of a program that was stopped: later ones may be larger, the more so the fewer were seen.
 _VARIES_LEAST, _VARIES_STEPS = 0.10, 18
+# Masks that could choose less than this share of the peak do not matter.
+_FEW = 0.02
 _UNMEASURED_CARD = (0.03, 0.10)
 
 
 def at_least(found: "dict[str, Any]") -> bool:
-    """Whether the figures are what was seen, and more may come: the program was stopped before its end."""
-    return bool(found.get("stopped"))
+    """Whether the figures are what was seen, and more may come: the program was stopped before its end, or masks of
+    numbers that are not known chose nothing, and what they would have chosen may grow from step to step."""
+    return bool(found.get("stopped")) or _by_masks(found) > _FEW * found["peak_allocated"]
+
+
+def _by_masks(found: "dict[str, Any]") -> int:
+    """Bytes that masks of unknown numbers could have chosen."""
+    return sum(choice["bytes"] for choice in found["choices"] if choice["function"].startswith("the size of"))
 
 
 def _grows(found: "dict[str, Any]") -> bool:
@@ -57,7 +65,7 @@ def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
     if found["choices"]:
         terms.append(_CHOICE)
         # Masks of unknown numbers chose nothing here, and may choose everything on a card.
-        most = sum(choice["bytes"] for choice in found["choices"] if choice["function"].startswith("the size of")) / peak
+        most = _by_masks(found) / peak
         terms.append((most, most))
     if found.get("sampled"):
         terms.append(_SAMPLED)
