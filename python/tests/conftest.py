@@ -5,12 +5,15 @@ STANDIN_LIB is the folder with the card's libraries (`cargo xtask test-torch` bu
 the library under test: the double, or the real one. Without STANDIN_LIB only what needs no torch is tested.
 """
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -177,15 +180,52 @@ def loader(monkeypatch, loader_file):
 
 
 @pytest.fixture
-def script(bench, tmp_path):
-    """Estimates a script as `gapless estimate` does; its exit code, JSON and errors."""
+def estimated(bench):
+    """Runs `gapless estimate WORDS`; its exit code, JSON and errors. With --warm the process over the card is a fork of
+    one that has imported torch and `imports`, unless there are several ranks."""
+
+    def run(*words, imports=()):
+        words = ["--format", "json", *map(str, words)]
+        surroundings = {"LD_PRELOAD": None, "LD_LIBRARY_PATH": None, "GAPLESS_CARD_LIBRARIES": str(bench.standin)}
+        if bench.warm is None or "--nproc" in words:
+            done = bench.start([sys.executable, "-m", "gapless._estimate.command", *words], **surroundings)
+        else:
+            done = _in_a_fork(bench, words, surroundings, imports)
+        return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
+
+    return run
+
+
+def _in_a_fork(bench, words, surroundings, imports):
+    """The command in this process, and the one over the card as a fork of one that has torch."""
+    from gapless._estimate import command, process
+
+    child = "import sys; from pathlib import Path; from gapless._estimate import child; child.main(Path(sys.argv[1]))"
+
+    def forked(asked, environment, folder, own_words, told):
+        # The card reads these while torch is imported.
+        own = {name: value for name, value in environment.items() if name not in ("GAPLESS_CARD", "GAPLESS_CARDS")}
+        card = {name: environment[name] for name in ("GAPLESS_CARD", "GAPLESS_CARDS")}
+        done = bench.warm.run([], ["-c", child, str(folder)], own, None, timeout=300, before=card, imports=imports)
+        if own_words:
+            sys.stderr.write(done.stdout + done.stderr)
+        return done.returncode, done.stderr
+
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.object(process, "run", forked), mock.patch.dict(os.environ, bench.environment(**surroundings), clear=True):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = command.main(words)
+    return Done(subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue()))
+
+
+@pytest.fixture
+def script(estimated, tmp_path):
+    """Estimates the text of a script."""
 
     def run(text, *options, arguments=()):
         file = tmp_path / "train.py"
         file.write_text(textwrap.dedent(text))
-        command = [sys.executable, "-m", "gapless._estimate.command", "--format", "json", *options, file, "--", *arguments]
-        done = bench.start(command, LD_PRELOAD=None, LD_LIBRARY_PATH=None, GAPLESS_CARD_LIBRARIES=str(bench.standin))
-        return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
+        return estimated(*options, file, "--", *arguments)
 
     return run
 

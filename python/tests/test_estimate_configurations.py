@@ -6,7 +6,6 @@ What an H200 measured is compared by torch-bench/estimate/architectures.py.
 
 import json
 import os
-import sys
 
 import pytest
 
@@ -21,17 +20,15 @@ LLAMA_PARAMETERS = 2 * 1000 * 256 + 2 * (4 * 256 * 256 + 3 * 256 * 512 + 2 * 256
 
 
 @pytest.fixture
-def estimate(bench, tmp_path):
-    """Estimates a configuration as `gapless estimate` does; its exit code, JSON and errors."""
+def estimate(estimated, tmp_path):
+    """Estimates a configuration, or the file or name of one."""
 
     def run(configuration, *options):
         path = configuration
         if isinstance(configuration, dict):
             path = tmp_path / "config.json"
             path.write_text(json.dumps(configuration))
-        command = [sys.executable, "-m", "gapless._estimate.command", "--format", "json", *options, path]
-        done = bench.start(command, LD_PRELOAD=None, LD_LIBRARY_PATH=None, GAPLESS_CARD_LIBRARIES=str(bench.standin))
-        return done.code, json.loads(done.out) if done.out.startswith("{") else {}, done.err
+        return estimated(*options, path, imports=["transformers.models.auto.modeling_auto"])
 
     return run
 

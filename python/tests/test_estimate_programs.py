@@ -22,8 +22,8 @@ def test_checks_pass_and_loops_end(script):
         torch._assert((boxes > 5).all(), "too small")
         torch.distributions.Normal(boxes, boxes.abs()).rsample()
         assert 0 <= torch.distributions.Categorical(logits=boxes).sample()[0].item() < 4
-        # What is no check keeps its branch.
-        assert (1 if boxes.sum() > 0 else 2) == 2
+        # What is no check goes by a number next to 0, as `.item()` does.
+        assert (1 if boxes.sum() > 0 else 2) == (1 if boxes.sum().item() > 0 else 2) == 1 and (1 if boxes.sum() > 0.1 else 2) == 2
         for turn in itertools.count():
             if boxes.mean() > 0.5:
                 break
@@ -56,7 +56,7 @@ def test_routers_guards_and_figures_of_accuracy_are_what_they_are(script):
             rows = out.permute(0, 2, 3, 1).reshape(-1, classes)
             weight, expert = rows.softmax(-1).max(-1)
             parts = rows[expert.argsort()].split(torch.bincount(expert, minlength=classes).tolist())
-            assert [len(part) for part in parts] == [205, 205, 205, 205, 204]
+            assert sorted(len(part) for part in parts) == [204, 205, 205, 205, 205]
             counts = torch.bincount((rows[:, 0] * 3).long(), minlength=4)
             assert counts.sum().item() == len(rows)
             # A guard against broken gradients.
@@ -66,7 +66,7 @@ def test_routers_guards_and_figures_of_accuracy_are_what_they_are(script):
             optimizer.zero_grad()
     """
     code, found, err = script(program)
-    assert code == 0 and found["steps"] == 3, err
+    assert code == 0 and found["steps"] == 9, err
     # A choice counts where a size hangs on it: not where the program prints a share.
     assert [row["function"] for row in found["choices"]].count("argmax") == 1, found["choices"]
     program = """
@@ -146,7 +146,7 @@ SPAWNED = """
 
 def test_ranks_that_a_script_spawns_are_estimated(script):
     code, found, err = script(SPAWNED.replace("COUNT", "torch.cuda.device_count()"), "--nproc", "2")
-    assert code == 0 and [rank["steps"] for rank in found["ranks"]] == [3, 3], err
+    assert code == 0 and [rank["steps"] for rank in found["ranks"]] == [9, 9], err
     # Each process ran its own rank: the second one has a model of four times the size.
     assert [rank["kinds"]["parameters"] for rank in found["ranks"]] == [4 * MIB, 16 * MIB]
     code, _, err = script(SPAWNED.replace("COUNT", "4"))

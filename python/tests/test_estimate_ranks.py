@@ -85,6 +85,62 @@ def test_a_rank_that_ends_early_keeps_nobody_waiting(script):
     assert code == 2 and "rank 0 has no data" in err, err
 
 
+def test_ranks_that_choose_settings_of_the_allocator_meet_once_more(script):
+    program = f"""
+    import os, time
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:2"
+    {RANKS}
+    held = torch.empty(33 << 20, dtype=torch.uint8, device="cuda")
+    time.sleep(0.5 * rank)
+    told = [rank]
+    dist.broadcast_object_list(told, src=1)
+    assert told == [1]
+    """
+    code, found, err = script(program, "--nproc", "2")
+    assert code == 0 and [rank["peak_allocated"] >> 20 for rank in found["ranks"]] == [48, 48], err
+
+
+def test_ranks_that_are_stopped_stop_at_the_same_step(script):
+    # Without end, and one of them computes for longer; each waits for the other, through Gapless and in C++.
+    program = f"""{RANKS}
+    beside = dist.new_group(backend="gloo")
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = 0
+    while True:
+        model(torch.zeros(8 + step, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(2000 * rank):
+            step += 0
+        step += 1
+        told = [step]
+        dist.broadcast_object_list(told, src=step % 2)
+        assert told == [step]
+        dist.all_reduce(torch.zeros(1), group=beside)
+    """
+    code, found, err = script(program, "--nproc", "2", "--time-limit", "0.2")
+    assert code in (0, 1) and [rank["stopped"] for rank in found["ranks"]] == ["time", "time"], err
+    assert found["ranks"][0]["steps"] == found["ranks"][1]["steps"] and all(rank["at_least"] for rank in found["ranks"])
+
+
+def test_a_rank_that_waits_for_one_that_was_stopped_is_stopped_too(script):
+    # Only one has steps: they have no step in common.
+    program = f"""{RANKS}
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = 0
+    while rank == 0:
+        model(torch.zeros(8 + step, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        step += 1
+    dist.broadcast_object_list([None], src=0)
+    """
+    code, found, err = script(program, "--nproc", "2", "--time-limit", "0.2")
+    assert code in (0, 1) and [rank["stopped"] for rank in found["ranks"]] == ["time", "time"], err
+    assert found["ranks"][1]["steps"] == 0
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_sharded_script_that_fit_writes_runs_and_takes_what_it_says(bench, tmp_path, tied):
     pytest.importorskip("transformers")

@@ -5,6 +5,19 @@ Each program asserts what a GPU answers. It is estimated, so that the assertions
 MIB = 1 << 20
 
 
+def test_choices_among_words_are_none_that_end_a_text(script):
+    program = """
+        import torch
+        for words in (1000, 32000, 50257):
+            for beams in range(1, 13):
+                scores = torch.nn.Linear(1, beams * words).cuda().weight.detach().t().repeat(2, 1)
+                for chosen in (scores.topk(2 * beams).indices, torch.multinomial(scores.exp(), 2 * beams), scores.argmax(-1)):
+                    assert bool((chosen % words > 3).all()) and bool((chosen % words < words - 1).all()), (words, beams)
+    """
+    code, _, err = script(program)
+    assert code == 0, err
+
+
 def test_numbers_that_torch_reads_itself_are_the_true_ones(script):
     program = """
         import torch, torch.nn.functional as F

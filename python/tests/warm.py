@@ -9,6 +9,7 @@ GAPLESS_*, which only enable() reads, are kept apart.
 Programs that are about the start itself (`gapless run`, options of the interpreter, import hooks) do not come here.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -27,14 +28,15 @@ class Warm:
     def __init__(self):
         self._interpreters = {}
 
-    def run(self, options, words, environment, folder, timeout):
-        """`python OPTIONS -c PROGRAM ...` or `python OPTIONS FILE ...`, with its output."""
+    def run(self, options, words, environment, folder, timeout, before=None, imports=()):
+        """`python OPTIONS -c PROGRAM ...` or `python OPTIONS FILE ...`, with its output. Variables `before` are there
+        while torch and `imports` are imported."""
         own = {key: value for key, value in environment.items() if key.startswith("GAPLESS_")}
-        rest = {key: value for key, value in environment.items() if key not in own}
-        key = json.dumps([options, rest], sort_keys=True)
+        rest = {**{key: value for key, value in environment.items() if key not in own}, **(before or {})}
+        key = json.dumps([options, rest, imports], sort_keys=True)
         interpreter = self._interpreters.pop(key, None)
         if interpreter is None or interpreter.process.poll() is not None:
-            interpreter = Interpreter(options, rest)
+            interpreter = Interpreter(options, rest, imports)
         self._interpreters[key] = interpreter
         while len(self._interpreters) > KEPT:
             self._interpreters.pop(next(iter(self._interpreters))).end()
@@ -46,9 +48,10 @@ class Warm:
 
 
 class Interpreter:
-    def __init__(self, options, environment):
+    def __init__(self, options, environment, imports):
         ours, theirs = socket.socketpair()
-        program = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import warm; del sys.path[0]; job = warm.serve({theirs.fileno()})\n"
+        program = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import warm; del sys.path[0]\n"
+        program += f"job = warm.serve({theirs.fileno()}, {list(imports)})\n"
         # At the bottom of the stack, so that the program below it is all that a stack shows but for this one frame.
         program += "exec(job.code, job.space) if job else None"
         with theirs:
@@ -119,9 +122,12 @@ class Job:
         self.code = compile(text, name, "exec")
 
 
-def serve(handle):
+def serve(handle, imports):
     """Forks for each request. Returns a Job in a child; None when nobody asks any more."""
     import torch  # noqa: F401
+
+    for name in imports:
+        importlib.import_module(name)
 
     # Not the module of the first program, which only forks.
     sys.excepthook = _tell

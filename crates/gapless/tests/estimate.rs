@@ -64,7 +64,7 @@ fn fit_runs_a_script_with_its_own_arguments() {
         ["fit", "--run", script, "--gpus", "4", "--gpu", "h100", "--format", "json", "--", "--batch", "8"];
     let (code, handed) = handed_over(&words);
     assert_eq!(code, 1);
-    assert!(handed.contains("--device h100 --format json --steps 3 --nproc 4"), "{handed}");
+    assert!(handed.contains("--device h100 --format json --nproc 4"), "{handed}");
     assert!(handed.trim_end().ends_with(&format!("{script} -- --batch 8")), "{handed}");
 }
 
@@ -105,4 +105,60 @@ fn a_refusal_of_fit_names_the_line_that_answers() {
     }
     // A question that contradicts itself has no answer anywhere.
     assert!(!run(&["fit", "gpt2", "--infer", "--optimizer", "sgd"]).err.contains("gapless estimate"));
+}
+
+#[test]
+fn how_far_a_script_runs_and_what_is_assumed_reach_the_package() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("train.py");
+    std::fs::write(&script, "").expect("written");
+    let script = script.to_str().expect("UTF-8");
+    let words = [
+        "estimate",
+        script,
+        "--until-stable",
+        "--time-limit",
+        "5",
+        "--assume",
+        "a.py:3=true",
+        "--assume",
+        "b.py:4=[3,5]",
+    ];
+    let (_, handed) = handed_over(&words);
+    assert!(
+        handed.contains("--until-stable --time-limit 5 --assume=a.py:3=true --assume=b.py:4=[3,5]"),
+        "{handed}"
+    );
+    let both = run(&["estimate", script, "--until-stable", "--steps", "3"]);
+    assert!(both.code == 2 && both.err.contains("--steps"), "{}", both.err);
+}
+
+/// A `gapless` in an environment that is called by its path takes that environment's interpreter, and says so.
+#[test]
+fn the_interpreter_beside_the_program_is_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bin = folder.path().join("bin");
+    let package = folder.path().join("lib/python3.11/site-packages/gapless");
+    std::fs::create_dir_all(&bin).expect("made");
+    std::fs::create_dir_all(package.join("_run")).expect("made");
+    std::fs::write(package.join("_run/sitecustomize.py"), "").expect("written");
+    let program = bin.join("gapless");
+    std::fs::copy(env!("CARGO_BIN_EXE_gapless"), &program).expect("copied");
+    let python = bin.join("python3");
+    std::fs::write(&python, "#!/bin/sh\necho beside \"$@\"\n").expect("written");
+    let mut permissions = std::fs::metadata(&python).expect("there").permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    std::fs::set_permissions(&python, permissions).expect("set");
+    let script = folder.path().join("train.py");
+    std::fs::write(&script, "").expect("written");
+    let link = folder.path().join("linked");
+    std::os::unix::fs::symlink(&program, &link).expect("linked");
+    for called in [&program, &link] {
+        let mut command = Command::new(called);
+        let done =
+            command.arg("estimate").arg(&script).env_remove("GAPLESS_PYTHON").output().expect("it runs");
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(out.starts_with("beside -m gapless._estimate.command"), "{out}\n{err}");
+        assert!(err.contains(&python.canonicalize().expect("there").display().to_string()), "{err}");
+    }
 }

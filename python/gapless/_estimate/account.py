@@ -29,6 +29,10 @@ class Marks:
         self.searches = False
         self.before_step: Optional[Callable[[], None]] = None
         self.after_step: Optional[Callable[[], None]] = None
+        # Hears of each call of an outermost module; and of the first inputs there, maybe those of a module inside.
+        self.called: Optional[Callable[[], None]] = None
+        self.given: Optional[Callable[[Any], None]] = None
+        self._waits = False
         self._paths: dict[int, str] = {}
         # Of each thread: the paths of the modules at work, and whether the mode was entered with each.
         self._local = threading.local()
@@ -55,9 +59,15 @@ class Marks:
             self._mode.__enter__()
         if not stack:
             self.calls += 1
+            self._waits = self.given is not None
+            if self.called is not None:
+                self.called()
             if id(module) not in self._paths:
                 self._paths.update({id(part): name for name, part in module.named_modules()})
                 self.note("parameters", [*module.parameters(), *module.buffers()])
+        if self._waits and self.given is not None and any(isinstance(word, torch.Tensor) for word in inputs):
+            self._waits = False
+            self.given(inputs)
         path = self._paths.get(id(module), "") or type(module).__name__
         stack.append((path, entered))
         _set_metadata(path)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .. import _program
-from .bars import bars
+from . import seen
+from .bars import at_least, bars
 from .cards import Card
 
 SCHEMA = "gapless.estimate/1"
@@ -57,6 +58,11 @@ class Estimate:
         return bool(self._retry) and self.peak_allocated + self.error.peak_allocated <= self.limit
 
     @property
+    def at_least(self) -> bool:
+        """Whether more may come than was seen: the program was stopped, or masks of unknown numbers chose nothing."""
+        return at_least(self._found)
+
+    @property
     def undecided(self) -> bool:
         """Whether only a run with the card's real size can say if it fits: the cache decides."""
         over = self.peak_reserved + self.error.peak_reserved > self.limit
@@ -78,23 +84,26 @@ class Estimate:
             "needs_cache_emptied": self._needs_cache_emptied,
             "error": {"peak_allocated": self.error.peak_allocated, "peak_reserved": self.error.peak_reserved},
             "bars": self._bars,
+            "at_least": self.at_least,
             "assumptions": self.assumptions,
             **self._found,
         }
 
     @property
     def text(self) -> str:
-        verdict = "fits" if self.fits else "does not fit"
+        verdict = ("fits as far as it ran" if self._found.get("stopped") else "fits") if self.fits else "does not fit"
         if self._needs_cache_emptied:
             verdict = "fits, but torch has to empty its cache"
         if self._caught:
             verdict = f"fits, after the program ran out of memory {_times(self._caught)} and went on by itself"
+        sign = "or more, ± " if self.at_least else "± "
         lines = [
             f"{verdict} on {self.card.title}: {_size(self.peak_reserved)} of {_size(self.limit)} that a program may hold",
-            f"  peak allocated  {_size(self.peak_allocated):>10}  ± {self._bars['peak_allocated']:.2%}",
-            f"  peak reserved   {_size(self.peak_reserved):>10}  ± {self._bars['peak_reserved']:.2%}",
-            "  At the peak",
+            f"  peak allocated  {_size(self.peak_allocated):>10}  {sign}{self._bars['peak_allocated']:.2%}",
+            f"  peak reserved   {_size(self.peak_reserved):>10}  {sign}{self._bars['peak_reserved']:.2%}",
         ]
+        lines += [f"  {told}" for told in seen.told(self._found)]
+        lines.append("  At the peak")
         held = sum(self.kinds.values()) or 1
         lines += [f"    {kind:<28}{_size(size):>10}  {size / held:4.0%}" for kind, size in self.kinds.items() if size]
         largest = [row for row in self.modules if row["kind"].startswith("activations") and row["module"]][:5]
@@ -149,13 +158,7 @@ def _sentences(found: "dict[str, Any]", card: Card) -> "list[str]":
         said.append(f"{row['function']} at {row['place']} chose by a mask: its size is that of one example of the data")
     if found.get("searches"):
         said.append("LBFGS decides by the loss, which is not known, how often it evaluates the model: its history may be shorter here than on a card")
-    for read in found["reads"]:
-        if read["function"] == "a check":
-            said.append(f"a check at {read['place']} read a value that is not known, and was taken to pass ({read['times']} times)")
-            continue
-        effect = "took the branch for false" if read["function"] == "__bool__" else "got 0"
-        said.append(f"{read['function']} at {read['place']} read a value that is not known, and {effect} ({read['times']} times)")
-    return said
+    return [seen.plain(sentence) for sentence in said + seen.reads(found)]
 
 
 def _times(count: int) -> str:

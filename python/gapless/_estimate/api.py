@@ -5,16 +5,18 @@ GPU makes. It has to be another process, because the card must be there before t
 """
 
 import json
+import os
 import pickle
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
-from . import ship
+from . import process, ship, together
 from .answer import Estimate
+from .assumed import parse
 from .cards import Card, card, environment
 from .steps import PRECISIONS
 
@@ -30,8 +32,9 @@ def estimate(
     optimizer: Optional[Callable[..., Any]] = None,
     precision: str = "amp-bf16",
     train: bool = True,
-    steps: int = 3,
+    steps: Optional[int] = None,
     device: str = "h200",
+    assume: Sequence[str] = (),
 ) -> Estimate:
     """The memory that steps of a model take on a card.
 
@@ -42,18 +45,20 @@ def estimate(
     optimizer: optimizer(parameters); AdamW without it. Not used with train=False, which runs the model in evaluation
         mode and without gradients.
     precision: fp32, bf16, fp16, or amp-bf16 and amp-fp16 (float32 weights under torch.autocast).
+    steps: so many; without a number three, or more while batches take different amounts of memory.
+    assume: FILE:LINE=VALUE, what the program reads there of a value that is not known.
     device: a card by name; an unknown one gets the list of those that are.
     """
     if precision not in PRECISIONS:
         raise GaplessError(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
-    if not isinstance(steps, int) or steps < 1:
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise GaplessError(f"steps is {steps!r}: use a whole number from 1 on (3 shows the peak of a training step)")
     for name, value in (("batch", batch), ("loss", loss), ("optimizer", optimizer)):
         if not callable(value) and not (value is None and name != "batch"):
             raise GaplessError(f"{name} is {type(value).__name__}: pass a function, as in batch=lambda device, dtype: torch.randn(8, 3, device=device)")
     kind = card(device)
     payload = ship.dumps({"model": model, "batch": batch, "loss": loss, "optimizer": optimizer})
-    job = {"kind": "call", "payload": payload, "precision": precision, "train": bool(train), "steps": steps}
+    job = {"kind": "call", "payload": payload, "precision": precision, "train": bool(train), "steps": steps, "assume": [parse(text) for text in assume]}
     return run(job, kind)
 
 
@@ -82,33 +87,22 @@ def start(
     with tempfile.TemporaryDirectory(prefix="gapless-estimate-") as name:
         folder = Path(name)
         (folder / "job.pickle").write_bytes(pickle.dumps({**job, "path": sys.path}))
-        # The program's own words go to standard error: standard output is the answer's.
+        # The program's own words go to standard error: standard output is the answer's. One rank of several tells.
         command = [sys.executable, "-m", "gapless._estimate.child", name]
-        quiet = job["kind"] != "script"
-        done = subprocess.run(
-            command, env={**environment(kind, capacity, count), **(variables or {})}, stdin=subprocess.DEVNULL, check=False, text=True, errors="replace",
-            stdout=subprocess.PIPE if quiet else sys.stderr, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        surroundings = {**environment(kind, capacity, count), **(variables or {})}
+        code, stderr = process.run(command, surroundings, folder, job["kind"] == "script", surroundings.get("RANK", "0") == "0")
         found = json.loads((folder / "result.json").read_text(encoding="utf-8")) if (folder / "result.json").is_file() else None
         snapshot = (folder / "snapshot.pickle").read_bytes() if (folder / "snapshot.pickle").is_file() else b""
-    if not quiet:
-        sys.stderr.write(done.stderr)
     if found is None:
-        raise GaplessError(_why(done.returncode, done.stderr))
+        raise GaplessError(process.why(code, stderr, _NOT_KNOWN))
     if found.get("refused"):
         raise GaplessError(found["error"])
     if "error" in found and not may_fail:
-        raise GaplessError(f"the program failed on the card: {found['error']}\n{found.get('traceback', '').rstrip()}")
+        if os.environ.get("GAPLESS_ESTIMATE_TELL"):
+            print(found.get("traceback", "").rstrip(), file=sys.stderr)
+        raise GaplessError(process.failed(found))
     chosen = {name: value for name, value in found.pop("settings", {}).items() if value is not None}
     if chosen and not chosen.keys() & (variables or {}).keys():
         # The script set them before it imported torch, which was there already.
-        return start(job, kind, capacity, may_fail, count, {**(variables or {}), **chosen})
+        return start(job, kind, capacity, may_fail, count, {**(variables or {}), **together.again(variables or {}), **chosen})
     return found, snapshot
-
-
-def _why(code: int, stderr: str) -> str:
-    last = [line for line in stderr.strip().splitlines() if line][-1:] or ["it said nothing"]
-    if code == _NOT_KNOWN:
-        told = last[0].removeprefix("stand-in device: ")
-        return f"the estimate stopped: {told}. The program uses a function whose memory is not known; estimate the part of it that does not"
-    return f"the process that estimates ended with {code}: {last[0]}"

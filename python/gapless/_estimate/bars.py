@@ -22,7 +22,28 @@ _SAMPLED = (0.01, 0.60)
 _BRANCH = (0.02, 0.03)
 # An optimizer that decides by its loss how often it evaluates the model.
 _SEARCH = (0.25, 0.25)
+# Steps whose peaks differ, of a program that was stopped: later ones may be larger, the more so the fewer were seen.
+_VARIES_LEAST, _VARIES_STEPS = 0.10, 18
+# Masks that could choose less than this share of the peak do not matter.
+_FEW = 0.02
 _UNMEASURED_CARD = (0.03, 0.10)
+
+
+def at_least(found: "dict[str, Any]") -> bool:
+    """Whether the figures are what was seen, and more may come: the program was stopped before its end, or masks of
+    numbers that are not known chose nothing, and what they would have chosen may grow from step to step."""
+    return bool(found.get("stopped")) or _by_masks(found) > _FEW * found["peak_allocated"]
+
+
+def _by_masks(found: "dict[str, Any]") -> int:
+    """Bytes that masks of unknown numbers could have chosen."""
+    return sum(choice["bytes"] for choice in found["choices"] if choice["function"].startswith("the size of"))
+
+
+def _grows(found: "dict[str, Any]") -> bool:
+    """Whether the steps themselves may need more: the program was stopped while they differed."""
+    stopped = found.get("stopped")
+    return not found.get("settled") and (stopped == "time" or bool(stopped and found["varies"]))
 
 
 def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
@@ -44,14 +65,17 @@ def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
     if found["choices"]:
         terms.append(_CHOICE)
         # Masks of unknown numbers chose nothing here, and may choose everything on a card.
-        most = sum(choice["bytes"] for choice in found["choices"] if choice["function"].startswith("the size of")) / peak
+        most = _by_masks(found) / peak
         terms.append((most, most))
     if found.get("sampled"):
         terms.append(_SAMPLED)
     if found.get("searches"):
         terms.append(_SEARCH)
-    if any(read["function"] == "__bool__" for read in found["reads"]):
+    if any(read["function"] in ("__bool__", "a comparison", "equal", "allclose") for read in found["reads"]):
         terms.append(_BRANCH)
+    if _grows(found):
+        more = max(_VARIES_LEAST, found["spread"]) * (1 + _VARIES_STEPS / max(found["steps"], 1))
+        terms.append((more, more))
     if not card.measured:
         terms.append(_UNMEASURED_CARD)
     return {"peak_allocated": sum(term[0] for term in terms), "peak_reserved": sum(term[1] for term in terms)}

@@ -7,7 +7,6 @@ configuration that a model is made from (`configuration`), or a script (`script`
 """
 
 import ctypes
-import functools
 import gc
 import json
 import os
@@ -17,80 +16,118 @@ import sys
 import time
 import traceback
 import warnings
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
-from . import programs, steps, told
+from . import modes, programs, steps, told
+from .pace import SECONDS, Enough, Pace
+from .process import State
+from .together import Together
 
 _ENTRIES = 2_000_000
-# A program that never steps an optimizer is inference: it ends after this many calls of its model.
-_MOST_CALLS = 200
 
 
-class _Enough(BaseException):
-    """Ends a script after its steps. No handler of the program's own catches it."""
+class _Ended(Exception):
+    """The script ended itself with an exit code that says that it failed."""
 
 
 def main(folder: Path) -> int:
     job = pickle.loads((folder / "job.pickle").read_bytes())
     sys.path[:] = job["path"]
     result: dict[str, Any] = {}
+    state = State(folder)
+    state.say("starting torch")
+    found: dict[str, Any] = {}
     try:
-        result = _run(job, folder)
+        result = _run(job, folder, state, found)
     except Exception as error:
-        out_of_memory = type(error).__name__ == "OutOfMemoryError"
-        result = {"error": f"{type(error).__name__}: {error}", "out_of_memory": out_of_memory, "traceback": traceback.format_exc()}
+        notes = found.get("notes")
+        result = {
+            "error": str(error) if isinstance(error, _Ended) else f"{type(error).__name__}: {error}",
+            "ended": isinstance(error, _Ended),
+            "at": _own_line(error, job),
+            "out_of_memory": type(error).__name__ == "OutOfMemoryError",
+            "traceback": traceback.format_exc(),
+            **(notes.rows if notes is not None else {}),
+        }
         if isinstance(error, GaplessError):
             result = {"error": str(error), "refused": True}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    _meet()
+    _meet(found["pace"].stopped if "pace" in found else None)
     sys.stdout.flush()
     sys.stderr.flush()
     # Nothing of the program has to be torn down, and the card has nothing to give back.
     os._exit(0)
 
 
-def _meet() -> None:
+def _meet(stopped: Optional[str]) -> None:
     """Waits for the other ranks: collectives do not hold a rank back, and rank 0 serves the others' rendezvous."""
-    folder = os.environ.get("GAPLESS_ESTIMATE_MEET")
-    if not folder:
+    together = Together.found()
+    if together is None:
         return
-    Path(folder, os.environ["RANK"]).touch()
-    while os.path.isdir(folder) and len(os.listdir(folder)) < int(os.environ["WORLD_SIZE"]):
+    together.end(stopped)
+    while not together.all_ended():
         time.sleep(0.05)
 
 
-def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
+def _compiles(begins: bool, pace: Pace, state: State) -> None:
+    pace.compiles(begins)
+    state.say("torch.compile is compiling" if begins else "running the program, after torch.compile")
+
+
+def _own_line(error: BaseException, job: "dict[str, Any]") -> Optional[str]:
+    """The last line of the program itself on the way to an error: in its script, or in a file beside or below it."""
+    if job["kind"] != "script":
+        return None
+    folder = os.path.join(os.path.dirname(os.path.abspath(job["arguments"][0])), "")
+    trace = error.__cause__.__traceback__ if isinstance(error, _Ended) and error.__cause__ is not None else error.__traceback__
+    files = [(os.path.abspath(line.filename), line) for line in traceback.extract_tb(trace)]
+    own = [line for file, line in files if file.startswith(folder) and "-packages" not in file[len(folder) :]]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else None
+
+
+def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, Any]") -> "dict[str, Any]":
     import torch
 
     from .account import Marks, account
+    from .assumed import Assumptions
+    from .reads import Reads
     from .values import Values
 
-    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-    _see_through_mode(torch)
-    _compile_without_mode(torch)
+    for ours in ("Attempting to run cuBLAS", "Sparse invariant checks are implicitly disabled"):
+        warnings.filterwarnings("ignore", message=ours)
+    modes.see_through(torch)
+    together = Together.found()
+    pace = shared["pace"] = Pace(job["steps"], job.get("seconds", SECONDS), alarms=job["kind"] == "script", together=together)
+    modes.compile_without(torch, lambda begins: _compiles(begins, pace, state))
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=_ENTRIES, stacks="python", context="alloc")
     programs.keep_recording(torch.cuda.memory)
-    values = Values()
+    state.say("running the program")
+    notes = shared["notes"] = Reads(Assumptions(job.get("assume", [])))
+    values = Values(notes)
     marks = Marks(values)
     marks.install()
-    if "GAPLESS_ESTIMATE_MEET" in os.environ:
-        told.install(torch, values)
-    phases = Phases(torch)
+    modes.in_threads(torch, values)
+    if together is not None:
+        told.install(torch, values, together, pace)
+    phases = Phases(torch, state.say)
     programs.keep_peaks(torch.cuda.memory, phases.fold, phases.own)
     before = programs.settings()
     assumed: list[str] = []
     recipe = 0
+    paced: dict[str, Any] = {}
     with values:
         if job["kind"] == "call":
-            _call(job, torch, phases)
+            _call(job, torch, phases, pace)
+            paced = {**(pace.json if pace.varies else {}), "steps": len(pace.steps)}
         elif job["kind"] == "configuration":
-            assumed, recipe = _configuration(job, torch, phases, [values.reads, values.choices, values.sampled])
+            assumed, recipe = _configuration(job, torch, phases, notes)
         else:
-            _script(job, marks, phases)
+            _script(job, marks, phases, pace)
+            paced = pace.json
+    state.say("adding up")
     values.look()
     torch.cuda.synchronize()
     phases.end("end")
@@ -109,14 +146,14 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
         "kinds": kinds,
         "modules": modules,
         "notes": _notes(),
-        "reads": _rows(values.reads),
-        "choices": _rows(values.choices),
-        "sampled": _rows(values.sampled),
+        **notes.rows,
+        "assumptions_unused": notes.assumptions.unused,
         "searches": marks.searches,
         "assumed": assumed,
         "settings": {name: value for name, value in programs.settings().items() if value != before[name]},
         **({"recipe": recipe} if job["kind"] == "configuration" else {}),
         "steps": max(marks.optimizers.values(), default=0) if job["kind"] == "script" else job["steps"],
+        **paced,
         "calls": marks.calls,
         "out_of_memory_caught": torch.cuda.memory_stats()["num_ooms"],
         "torch": torch.__version__,
@@ -127,7 +164,8 @@ def _run(job: "dict[str, Any]", folder: Path) -> "dict[str, Any]":
 class Phases:
     """Peaks from one phase of the program to the next, and over all of them since the model was there."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, say: "Callable[[str], None]") -> None:
+        self._say = say
         self._stats = torch.cuda.memory.memory_stats
         self._reset = torch.cuda.memory.reset_peak_memory_stats
         self.list: list[dict[str, Any]] = []
@@ -136,6 +174,8 @@ class Phases:
         self._allocated = self._reserved = 0
         # Peaks since the program set them back itself, without the present phase: what it finds when it asks.
         self.own: dict[str, int] = {}
+        # torch's statistics at the end of the latest phase.
+        self.last: dict[str, int] = {}
 
     def begin(self) -> None:
         """From here on peaks count."""
@@ -164,9 +204,15 @@ class Phases:
         self.peak_allocated, self.peak_reserved = max(self.peak_allocated, allocated), max(self.peak_reserved, reserved)
         self.list.append({"name": name, "step": step, "peak_allocated": allocated, "allocated": stats["allocated_bytes.all.current"], "reserved": reserved})
         self._reset()
+        self.last = dict(stats)
+        self._say(f"{sum(phase['name'] == name for phase in self.list)} x {name}" if name != "step" else f"step {step} is done")
+
+    def of_step(self, step: int) -> "tuple[dict[str, int], int]":
+        """torch's statistics after a step, and its peak."""
+        return self.last, max(phase["peak_allocated"] for phase in self.list if phase["step"] == step)
 
 
-def _call(job: "dict[str, Any]", torch: Any, phases: Phases) -> None:
+def _call(job: "dict[str, Any]", torch: Any, phases: Phases, pace: Pace) -> None:
     from . import ship
 
     work = ship.loads(job["payload"])
@@ -182,13 +228,14 @@ def _call(job: "dict[str, Any]", torch: Any, phases: Phases) -> None:
     phases.end("model")
     phases.begin()
     batch, loss = work["batch"], work["loss"] or _plain_loss
+    numbers = pace.numbers(phases.of_step)
     if job["train"]:
-        steps.train(model, batch, loss, work["optimizer"] or torch.optim.AdamW, job["steps"], precision, phases.end)
+        steps.train(model, batch, loss, work["optimizer"] or torch.optim.AdamW, numbers, precision, phases.end)
     else:
-        steps.infer(model, batch, loss, job["steps"], precision, phases.end)
+        steps.infer(model, batch, loss, numbers, precision, phases.end)
 
 
-def _configuration(job: "dict[str, Any]", torch: Any, phases: Phases, notes: "list[dict[str, Any]]") -> "tuple[list[str], int]":
+def _configuration(job: "dict[str, Any]", torch: Any, phases: Phases, notes: Any) -> "tuple[list[str], int]":
     """Runs the model of a configuration with the first batch that it accepts; what was chosen, and which batch."""
     from . import configured
     from . import recipe as recipes
@@ -201,8 +248,7 @@ def _configuration(job: "dict[str, Any]", torch: Any, phases: Phases, notes: "li
     phases.end("model")
     why: list[str] = []
     for number, recipe in enumerate(work.recipes):
-        for rows in notes:
-            rows.clear()
+        notes.clear()
         phases.begin()
         try:
             work.run(recipe, job["steps"], phases.end)
@@ -235,20 +281,14 @@ def _plain_loss(model: Any, batch: Any) -> Any:
     return first.float().sum()
 
 
-def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> None:
-    wanted = job["steps"]
-
+def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> None:
     def after_step() -> None:
-        phases.end("step", max(marks.optimizers.values()))
+        number = max(marks.optimizers.values())
+        phases.end("step", number)
+        pace.stepped(phases.last, phases.list[-1]["peak_allocated"], number)
 
-    def before_step() -> None:
-        # What follows the last step (averages of weights, an evaluation) counts too, so that it ends before the next.
-        # Where several optimizers take turns, each gets its steps; one that never does ends it late.
-        counts = marks.optimizers.values()
-        if counts and (min(counts) >= wanted or max(counts) >= 4 * wanted):
-            raise _Enough
-
-    marks.before_step, marks.after_step = before_step, after_step
+    marks.before_step, marks.after_step = lambda: pace.steps_next(list(marks.optimizers.values())), after_step
+    marks.called, marks.given = pace.called, pace.given
     programs.run_own_rank()
     sys.argv[:] = job["arguments"]
     sys.path.insert(0, os.path.dirname(os.path.abspath(job["arguments"][0])))
@@ -256,55 +296,15 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases) -> None:
     phases.since = 0
     try:
         runpy.run_path(job["arguments"][0], run_name="__main__")
-    except _Enough:
+    except Enough:
         pass
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise RuntimeError(f"the script ended with exit code {end.code} after {max(marks.optimizers.values(), default=0)} steps") from None
-
-
-def _see_through_mode(torch: Any) -> None:
-    """Fast paths of torch's transformer modules look whether a mode is active; ours must not change their way."""
-    plain = (torch.Tensor, torch.nn.Parameter, type(None))
-
-    def has_torch_function(arguments: Any) -> bool:
-        kinds = {type(item) for item in arguments if isinstance(item, torch.Tensor)}.difference(plain)
-        return any(kind.__torch_function__ is not torch._C._disabled_torch_function_impl for kind in kinds)
-
-    torch.overrides.has_torch_function = has_torch_function
-
-
-def _compile_without_mode(torch: Any) -> None:
-    """Compiled functions run without our mode: a compiler would compile it too. flex_attention compiles on its own."""
-    compile_ = torch.compile
-
-    def compiled(model: Any = None, **words: Any) -> Any:
-        if model is None:
-            return lambda function: compiled(function, **words)
-        made = compile_(model, **words)
-        if isinstance(model, torch.nn.Module):
-            forward = made.forward
-            made.forward = _without_mode(torch, forward)
-            return made
-        return _without_mode(torch, made)
-
-    torch.compile = compiled
-
-
-def _without_mode(torch: Any, function: Any) -> Any:
-    @functools.wraps(function)
-    def call(*args: Any, **words: Any) -> Any:
-        with ExitStack() as left:
-            for _ in range(torch._C._len_torch_function_stack()):
-                left.enter_context(torch.overrides._pop_mode_temporarily())
-            # Hooks on all modules would keep the compiler from compiling them.
-            for hooks in (torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks):
-                held = dict(hooks)
-                hooks.clear()
-                left.callback(hooks.update, held)
-            return function(*args, **words)
-
-    return call
+            told = f"with exit code {end.code}" if isinstance(end.code, int) else f'by itself with "{end.code}"'
+            raise _Ended(f"the script ended {told} after {max(marks.optimizers.values(), default=0)} steps") from end
+    finally:
+        pace.end()
+        marks.before_step = marks.after_step = marks.called = marks.given = None
 
 
 def _notes() -> "list[dict[str, Any]]":
@@ -316,10 +316,6 @@ def _notes() -> "list[dict[str, Any]]":
     card.card_notes(text, room)
     rows = (line.split() for line in text.value.decode().splitlines())
     return [{"evidence": evidence, "function": function, "calls": int(calls), "largest": int(largest)} for evidence, function, calls, largest in rows]
-
-
-def _rows(notes: "dict[str, tuple[str, int, int]]") -> "list[dict[str, Any]]":
-    return [{"place": place, "function": name, "times": times, "bytes": size} for place, (name, times, size) in notes.items()]
 
 
 if __name__ == "__main__":

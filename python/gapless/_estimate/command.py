@@ -4,22 +4,26 @@ model of transformers or diffusers, from its configuration. The program `gapless
     python -m gapless._estimate.command --device h200 --steps 3 --format text SCRIPT -- ARGUMENTS
     python -m gapless._estimate.command --device h200 --steps 3 --format text --batch 8 config.json
 
-Exit codes: 0 it fits, 1 it does not, 2 an error, told on standard error.
+Exit codes: 0 it fits, 1 it does not, 2 there is no answer, and why is told on standard error.
 """
 
 import argparse
 import os
 import sys
+import traceback
 from typing import Any, NoReturn, Optional
 
 from .._errors import GaplessError
 from .api import run
+from .assumed import parse
 from .cards import card, names
 from .configured import ATTENTION, CHECKPOINTING, Settings, is_configuration
 from .optimizers import NAMES as OPTIMIZERS
+from .pace import SECONDS
 from .ranks import run_ranks
+from .shown import ascii_of, is_ascii, shown
 from .sizes import Sizes
-from .steps import PRECISIONS
+from .steps import PRECISIONS, STEPS
 
 # Flags that describe the run of a configuration, by the words of `gapless fit`: name, type, what they are.
 _OF_CONFIGURATIONS: "tuple[tuple[str, Any, str], ...]" = (
@@ -44,14 +48,32 @@ def main(words: "Optional[list[str]]" = None) -> int:
     try:
         return _main(sys.argv[1:] if words is None else words)
     except GaplessError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _refused(str(error))
+    except BrokenPipeError:
+        # Whoever read the answer has seen enough of it, and standard output takes no more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        # Python would end with 1 here, which says that the program does not fit.
+        if os.environ.get("GAPLESS_ESTIMATE_TELL"):
+            traceback.print_exc()
+        return _refused(f"no answer: {type(error).__name__}: {error}\n  This is an error of gapless itself: GAPLESS_ESTIMATE_TELL=1 prints where.")
+
+
+def _refused(why: str) -> int:
+    told = f"error: {why}"
+    # Whole lines for programs that read them.
+    print(shown(told, sys.stderr) if sys.stderr.isatty() else ascii_of(told) if is_ascii(sys.stderr) else told, file=sys.stderr)
+    return 2
 
 
 def _main(words: "list[str]") -> int:
     parser = _Parser(prog="gapless estimate", description="The memory of a PyTorch script on a card, without a card.")
     parser.add_argument("--device", default="h200", help=f"the card: {', '.join(names())}")
-    parser.add_argument("--steps", type=int, default=3, help="steps of the optimizer to run")
+    parser.add_argument("--steps", type=int, help="steps of the optimizer to run")
+    parser.add_argument("--until-stable", action="store_true", help="without a limit of time")
+    parser.add_argument("--time-limit", type=float, default=SECONDS, metavar="SECONDS", help="seconds that steps may take")
+    parser.add_argument("--assume", action="append", default=[], metavar="FILE:LINE=VALUE", help="what the program reads there")
     parser.add_argument("--nproc", type=int, default=1, help="processes, one a rank")
     parser.add_argument("--format", default="text", choices=("text", "json", "html"))
     parser.add_argument("--save", metavar="FILE", help="write torch's snapshot of the run")
@@ -62,8 +84,13 @@ def _main(words: "list[str]") -> int:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     asked = parser.parse_args(words)
-    if asked.steps < 1 or asked.nproc < 1:
+    if (asked.steps is not None and asked.steps < 1) or asked.nproc < 1:
         raise GaplessError("--steps and --nproc are whole numbers from 1 on")
+    if asked.steps is not None and asked.until_stable:
+        raise GaplessError("--steps says when to stop, and so does --until-stable: leave one of them out")
+    if not asked.time_limit > 0:
+        raise GaplessError(f"invalid --time-limit {asked.time_limit:g}: give seconds above 0, such as --time-limit 120")
+    assume = [parse(text) for text in asked.assume]
     configuration = asked.text is not None or is_configuration(asked.script)
     if not configuration and not os.path.isfile(asked.script):
         raise GaplessError(f"{asked.script}: no such file; name a Python script, as in `gapless estimate train.py -- --batch 8`, or a config.json")
@@ -76,12 +103,14 @@ def _main(words: "list[str]") -> int:
         given = [flag for flag, _, _ in _OF_CONFIGURATIONS if getattr(asked, flag[2:].replace("-", "_")) is not None] + ["--infer"] * asked.infer
         if given:
             raise GaplessError(f"{given[0]} describes the run of a configuration, and {asked.script} is a script: its own arguments follow `--`")
-        job = {"kind": "script", "arguments": [asked.script, *rest], "steps": asked.steps}
+        seconds = None if asked.until_stable else asked.time_limit
+        job = {"kind": "script", "arguments": [asked.script, *rest], "steps": asked.steps, "seconds": seconds}
+    job["assume"] = assume
     kind = card(asked.device)
     answer: Any = run(job, kind) if asked.nproc == 1 else run_ranks(job, kind, asked.nproc)
     if asked.save:
         answer.save(asked.save)
-    print({"json": answer.dumps, "html": answer.html, "text": lambda: answer.text}[asked.format]())
+    print({"json": answer.dumps, "html": answer.html, "text": lambda: shown(answer.text, sys.stdout)}[asked.format](), flush=True)
     return 0 if answer.fits else 1
 
 
@@ -118,7 +147,7 @@ def _configuration(asked: Any, rest: "list[str]") -> "dict[str, Any]":
         attention=asked.attention,
         accumulation=asked.grad_accum or 1,
     )
-    return {"kind": "configuration", "configuration": asked.script, "text": asked.text, "settings": settings, "steps": asked.steps}
+    return {"kind": "configuration", "configuration": asked.script, "text": asked.text, "settings": settings, "steps": asked.steps or STEPS}
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ which compares parameters and orders of buckets, finds its own.
 import socket
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+from . import together
 from .answer import Estimate
 from .api import start
 from .cards import Card
@@ -54,10 +54,9 @@ def run_ranks(job: "dict[str, Any]", kind: Card, count: int) -> Ranks:
         world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0, "MASTER_PORT": port}
         variables = {**{key: str(value) for key, value in world.items()}, "MASTER_ADDR": "127.0.0.1"}
         try:
-            found, snapshot = start(job, kind, count=count, variables={**variables, "GAPLESS_ESTIMATE_MEET": meeting})
+            found, snapshot = start(job, kind, count=count, variables={**variables, together.MEET: meeting})
         finally:
-            # A rank that ended early keeps nobody waiting.
-            Path(meeting, str(rank)).touch()
+            together.gone(meeting, rank)
         return Estimate(found, kind, snapshot)
 
     with tempfile.TemporaryDirectory(prefix="gapless-ranks-") as meeting, ThreadPoolExecutor(count) as pool:

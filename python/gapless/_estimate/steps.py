@@ -3,9 +3,12 @@
 `told(phase, step)` hears of the end of each phase, so that whoever measures can read its peaks.
 """
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
+# As many show the peak of a training step, if all batches are alike.
+STEPS = 3
 PRECISIONS = ("fp32", "bf16", "fp16", "amp-bf16", "amp-fp16")
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "amp-bf16": "float32", "amp-fp16": "float32"}
 
@@ -37,12 +40,19 @@ def first_product() -> None:
     (first @ first).sum().item()
 
 
-def train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: int, precision: str, told: Told, accumulation: int = 1) -> None:
+Steps = Union[int, Iterable[int]]
+
+
+def _numbers(steps: Steps) -> "Iterable[int]":
+    return range(steps) if isinstance(steps, int) else steps
+
+
+def train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: Steps, precision: str, told: Told, accumulation: int = 1) -> None:
     """Forward, backward, optimizer; gradients of `accumulation` batches add up before each step of the optimizer."""
     dtype = dtype_of(precision)
     model.train()
     stepper = optimizer(model.parameters())
-    for step in range(steps):
+    for step in _numbers(steps):
         for turn in range(accumulation):
             given = batch("cuda", dtype)
             with under(precision):
@@ -59,14 +69,14 @@ def train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: int, precisi
         del out, given
 
 
-def infer(model: Any, batch: Any, loss: Any, steps: int, precision: str, told: Told) -> None:
+def infer(model: Any, batch: Any, loss: Any, steps: Steps, precision: str, told: Told) -> None:
     """Passes in evaluation mode and without gradients. What a pass returns is let go before the next."""
     import torch
 
     dtype = dtype_of(precision)
     model.train(False)
     with torch.no_grad(), under(precision):
-        for step in range(steps):
+        for step in _numbers(steps):
             given = batch("cuda", dtype)
             out = loss(model, given)
             told("forward", step)

@@ -6,14 +6,13 @@ taken to be the same on all ranks, and numbers that are not known stay so.
 """
 
 import functools
-import os
 import pickle
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
+from .together import Together
 
 # Of more elements, nobody's control flow depends on each.
 _MOST = 4096
@@ -21,17 +20,18 @@ _MOST = 4096
 _PATIENCE = 120.0
 
 
-def install(torch: Any, values: Any) -> None:
+def install(torch: Any, values: Any, together: Together, pace: Any) -> None:
     """From here on torch.distributed carries objects and known numbers. Processes without it have none."""
     if torch.distributed.is_available():
-        _Told(torch, values).install()
+        _Told(torch, values, together, pace).install()
 
 
 class _Told:
-    def __init__(self, torch: Any, values: Any) -> None:
+    def __init__(self, torch: Any, values: Any, together: Together, pace: Any) -> None:
         from torch.distributed import distributed_c10d
 
         self._torch, self._values, self._c10d = torch, values, distributed_c10d
+        self._together, self._pace = together, pace
         self._counts: Counter[str] = Counter()
         self._inside = False
 
@@ -88,7 +88,7 @@ class _Told:
         """Waits for what another rank says; whether it comes at all."""
         store, until = self._c10d._get_default_store(), time.monotonic() + _PATIENCE
         while not store.check([key]):
-            ended = Path(os.environ["GAPLESS_ESTIMATE_MEET"], str(rank)).exists()
+            ended = self._together.ended(rank)
             if (ended and not store.check([key])) or time.monotonic() > until:
                 return False
             time.sleep(0.01)
@@ -96,6 +96,10 @@ class _Told:
 
     def _hear(self, key: str, rank: int) -> Any:
         if not self._comes(key, rank):
+            why = self._together.stopped(rank)
+            if why is not None:
+                # It would have gone on, and so would this one.
+                self._pace.stop_with(why)
             raise GaplessError(f"rank {self._c10d.get_rank()} waited for rank {rank}, which never told what it was asked for: its own words are above")
         return pickle.loads(self._c10d._get_default_store().get(key))
 
@@ -159,6 +163,11 @@ class _Told:
 
     # ---- tensors ----
 
+    def _value(self, tensor: Any) -> Any:
+        """A copy of the tensor's value alone, where it is known."""
+        value = self._values.value(tensor)
+        return None if value is None else value.clone()
+
     def _small(self, tensor: Any) -> bool:
         """Whether a tensor goes through the store. Type and size decide, which are the same on all ranks."""
         return bool(tensor.is_cuda and not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _MOST)
@@ -169,7 +178,7 @@ class _Told:
             return
         source, key = self._source(src, group_src, ranks), self._key("tensor", *ranks)
         if self._c10d.get_rank() == source:
-            self._say(key, self._values.value(tensor))
+            self._say(key, self._value(tensor))
         else:
             self._values.assign(tensor, self._hear(key, source))
 
@@ -179,7 +188,7 @@ class _Told:
             self._after_others(tensor_list)
             return
         key = self._key("tensors", *ranks)
-        self._say(f"{key}/{self._c10d.get_rank()}", self._values.value(tensor))
+        self._say(f"{key}/{self._c10d.get_rank()}", self._value(tensor))
         for rank, target in zip(ranks, tensor_list):
             self._values.assign(target, self._hear(f"{key}/{rank}", rank))
 
@@ -189,14 +198,14 @@ class _Told:
             self._after_others(output_tensor)
             return
         key = self._key("tensors", *ranks)
-        self._say(f"{key}/{self._c10d.get_rank()}", self._values.value(input_tensor))
+        self._say(f"{key}/{self._c10d.get_rank()}", self._value(input_tensor))
         parts = [self._hear(f"{key}/{rank}", rank) for rank in ranks]
         known = all(part is not None for part in parts)
         self._values.assign(output_tensor, self._torch.cat([part.flatten() for part in parts]).reshape(output_tensor.shape) if known else None)
 
     def _after_all_reduce(self, tensor: Any, op: Any = None, group: Any = None, async_op: bool = False) -> None:
         ranks, kind = self._ranks(group), self._c10d.ReduceOp
-        value = self._values.value(tensor) if tensor.is_cuda else None
+        value = self._value(tensor) if tensor.is_cuda else None
         if len(ranks) == 1 or self._c10d.get_rank() not in ranks or not tensor.is_cuda:
             return
         if not self._small(tensor):

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 Examples:
   gapless estimate train.py -- --batch 8
   gapless estimate train.py --device rtx-4090 --steps 2
+  gapless estimate train.py --assume beam.py:88=true
   gapless estimate train.py --save run.pickle; gapless report run.pickle
   gapless estimate train.py --nproc 4 --format json
   gapless estimate config.json --batch 8 --seq 1024 --precision amp-bf16
@@ -17,8 +18,9 @@ Examples:
   gapless estimate gpt-oss-20b --infer --batch 4 --seq 8192
 
 Gapless runs the script unchanged, on torch's own CUDA code and a card that is only bookkeeping: no GPU is needed, and
-kernels do nothing. It stops after a number of optimizer steps. It uses `python3` of the PATH, or the interpreter in
-GAPLESS_PYTHON; torch's CUDA build must be installed there.
+kernels do nothing. It goes on to the script's end; after a minute, or once steps bring nothing new, it stops and says
+so. It uses `python3` beside `gapless`, or of the PATH, or the interpreter in GAPLESS_PYTHON; torch's CUDA build must be
+installed there.
 
 Of a configuration (config.json of transformers or diffusers, its folder, or a name that `gapless fit --list` prints),
 the installed transformers or diffusers makes the model, without weights, and Gapless makes a batch. The answer says
@@ -33,10 +35,6 @@ pub(crate) struct EstimateArgs {
     /// The card: a100-80, h100, h200, b200, rtx-4090 or l40s
     #[arg(long, value_name = "NAME", default_value = "h200")]
     pub(crate) device: String,
-
-    /// Stop after this many steps of the optimizer
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) steps: u32,
 
     /// Run this many processes, each a rank on a card of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -53,9 +51,51 @@ pub(crate) struct EstimateArgs {
     #[command(flatten)]
     pub(crate) run: ConfigurationArgs,
 
+    #[command(flatten)]
+    pub(crate) pace: PaceArgs,
+
     /// The script's own arguments, after `--`
     #[arg(last = true, value_name = "ARGUMENTS")]
     pub(crate) arguments: Vec<OsString>,
+}
+
+/// How far a script is run, and what it reads on its way.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "The run of a script")]
+pub(crate) struct PaceArgs {
+    /// Stop after this many steps of the optimizer [default: at the script's end, or once steps bring nothing new]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "until_stable")]
+    pub(crate) steps: Option<u32>,
+
+    /// Go on until steps bring nothing new, however long it takes
+    #[arg(long)]
+    pub(crate) until_stable: bool,
+
+    /// Stop when steps have taken this long [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) time_limit: Option<f64>,
+
+    /// What the script reads at a line where the value is not known: train.py:42=true, loss.py:7=[3,5]
+    #[arg(long, value_name = "FILE:LINE=VALUE")]
+    pub(crate) assume: Vec<String>,
+}
+
+impl PaceArgs {
+    /// What was given, as words of a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if let Some(steps) = self.steps {
+            words.extend(["--steps".to_owned(), steps.to_string()]);
+        }
+        if self.until_stable {
+            words.push("--until-stable".to_owned());
+        }
+        if let Some(seconds) = self.time_limit {
+            words.extend(["--time-limit".to_owned(), seconds.to_string()]);
+        }
+        words.extend(self.assume.iter().map(|assumed| format!("--assume={assumed}")));
+        words
+    }
 }
 
 /// How the model of a configuration is run: names and meaning as in `gapless fit`.

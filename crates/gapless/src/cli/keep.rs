@@ -11,8 +11,8 @@ Examples:
 
 In another process of the same user: gapless.attach(\"llama\", model). It maps the memory to read, without a copy. Gapless
 prints the name, or a handle where none was given, when the weights are on the GPU. SIGTERM or Ctrl-C ends it; processes
-that have attached keep the memory. It uses `python3` of the PATH, or the interpreter in GAPLESS_PYTHON, with the Python
-package of Gapless; torch is not needed there.
+that have attached keep the memory. It uses `python3` beside `gapless`, or of the PATH, or the interpreter in
+GAPLESS_PYTHON, with the Python package of Gapless; torch is not needed there.
 
 Exit code: 0 if it was ended, 2 if the weights cannot be kept.")]
 pub(crate) struct KeepArgs {

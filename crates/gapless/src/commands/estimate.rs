@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use anyhow::{Context, Result};
 use gapless_fit::read::preset_config;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
                     or a name that `gapless fit --list` prints";
         return Err(Failure::new(what, help).into());
     }
-    let python = std::env::var_os("GAPLESS_PYTHON").unwrap_or_else(|| "python3".into());
+    let python = interpreter();
     let package = package(&python)?;
     let mut command = Command::new(&python);
     command.args([
@@ -31,7 +31,8 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
         "--format",
         args.format.name(),
     ]);
-    command.args(["--steps", &args.steps.to_string(), "--nproc", &args.nproc.to_string()]);
+    command.args(["--nproc", &args.nproc.to_string()]);
+    command.args(args.pace.words());
     command.args(args.run.words());
     if let Some(file) = &args.save {
         command.arg("--save").arg(file);
@@ -59,6 +60,32 @@ fn built_in(script: &Path) -> Result<Option<&'static str>> {
         }
         found => Ok(found),
     }
+}
+
+/// The interpreter in GAPLESS_PYTHON; or the one beside this program, so that a `gapless` of an environment that is
+/// called by its path runs that environment's torch; or the one on the PATH. One that is not the PATH's is told.
+pub(crate) fn interpreter() -> OsString {
+    if let Some(named) = std::env::var_os("GAPLESS_PYTHON") {
+        return named;
+    }
+    let Some(beside) = beside_program() else { return "python3".into() };
+    let first = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|file| file.is_file())
+    });
+    if first.as_deref() != Some(&beside) {
+        eprintln!(
+            "gapless: Python is {}, beside this program (GAPLESS_PYTHON names another)",
+            beside.display()
+        );
+    }
+    beside.into()
+}
+
+/// `python3` in the folder of this program: as it was called, or where a link leads.
+fn beside_program() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let resolved = own.canonicalize().unwrap_or_else(|_| own.clone());
+    [own, resolved].iter().map(|program| program.with_file_name("python3")).find(|file| file.is_file())
 }
 
 /// The folder that the package lies in, before what was there.

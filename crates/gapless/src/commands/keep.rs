@@ -3,7 +3,7 @@
 
 use crate::Answer;
 use crate::cli::keep::KeepArgs;
-use crate::commands::estimate::{not_started, path};
+use crate::commands::estimate::{interpreter, not_started, path};
 use crate::commands::run::package;
 use crate::failure::Failure;
 use anyhow::Result;
@@ -16,7 +16,7 @@ pub(crate) fn run(args: &KeepArgs) -> Result<Answer> {
         let help = "name a safetensors file, as in `gapless keep model.safetensors --name llama`";
         return Err(Failure::new(what, help).into());
     }
-    let python = std::env::var_os("GAPLESS_PYTHON").unwrap_or_else(|| "python3".into());
+    let python = interpreter();
     let package = package(&python)?;
     let mut command = Command::new(&python);
     command.args(["-m", "gapless.keep", "--device", &args.device.to_string()]);

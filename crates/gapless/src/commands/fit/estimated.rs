@@ -4,7 +4,7 @@
 //! line of a refusal.
 
 use super::failure;
-use crate::cli::estimate::{ConfigurationArgs, EstimateArgs, EstimateFormat};
+use crate::cli::estimate::{ConfigurationArgs, EstimateArgs, EstimateFormat, PaceArgs};
 use crate::cli::fit::{FitArgs, FitFormat, Settings};
 use crate::failure::Failure;
 use anyhow::Result;
@@ -22,7 +22,6 @@ const CARDS: [(&str, &str); 6] = [
     ("4090", "rtx-4090"),
     ("l40s", "l40s"),
 ];
-const STEPS: u32 = 3;
 
 /// What `gapless fit --run` asks of `gapless estimate`.
 pub(super) fn args(fit: &FitArgs) -> Result<EstimateArgs> {
@@ -40,7 +39,7 @@ pub(super) fn args(fit: &FitArgs) -> Result<EstimateArgs> {
     Ok(EstimateArgs {
         script: PathBuf::from(model),
         device: card(fit.settings.gpu.as_deref())?.to_owned(),
-        steps: STEPS,
+        pace: PaceArgs::default(),
         nproc: u32::try_from(nproc).ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| {
             Failure::new(
                 format!("--gpus {nproc}: an estimate runs 1 to 64 ranks"),

@@ -1,0 +1,100 @@
+"""Where our mode is active: not in torch's fast paths, which look whether a mode is, nor in its compiler; but in the
+threads that a program starts."""
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Callable
+
+
+def see_through(torch: Any) -> None:
+    """Fast paths of torch's transformer modules look whether a mode is active; ours must not change their way."""
+    plain = (torch.Tensor, torch.nn.Parameter, type(None))
+
+    def has_torch_function(arguments: Any) -> bool:
+        kinds = {type(item) for item in arguments if isinstance(item, torch.Tensor)}.difference(plain)
+        return any(kind.__torch_function__ is not torch._C._disabled_torch_function_impl for kind in kinds)
+
+    torch.overrides.has_torch_function = has_torch_function
+
+
+def compile_without(torch: Any, compiles: "Callable[[bool], None]") -> None:
+    """Compiled functions run without our mode: a compiler would compile it too. flex_attention compiles on its own.
+    compiles() hears when the compiler begins its work, and when it ends."""
+    compile_ = torch.compile
+
+    def compiled(model: Any = None, **words: Any) -> Any:
+        if model is None:
+            return lambda function: compiled(function, **words)
+        made = compile_(model, **words)
+        _tell(compiles)
+        if isinstance(model, torch.nn.Module):
+            forward = made.forward
+            made.forward = _without(torch, forward)
+            return made
+        return _without(torch, made)
+
+    torch.compile = compiled
+
+
+def in_threads(torch: Any, mode: Any) -> None:
+    """A thread that the program starts while the mode is active has it too. Torch's own threads, such as the one that
+    pins batches, need none."""
+    start = threading.Thread.start
+
+    def started(self: threading.Thread) -> None:
+        target = getattr(self, "_target", None) or type(self).run
+        if torch._C._len_torch_function_stack() and not (getattr(target, "__module__", None) or "").startswith("torch."):
+            self.run = functools.partial(_under, mode, self.run)  # type: ignore[method-assign]
+        start(self)
+
+    threading.Thread.start = started  # type: ignore[method-assign]
+
+
+def _under(mode: Any, run: "Callable[[], None]") -> None:
+    with mode:
+        run()
+
+
+def traces(torch: Any) -> bool:
+    """Whether torch traces at present: calls are of a compiler, with tensors that have a shape and no memory."""
+    active, kinds = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
+    return any(active(kind) is not None for kind in (kinds.FAKE, kinds.PROXY, kinds.FUNCTIONAL))
+
+
+def _without(torch: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **words: Any) -> Any:
+        with without_modes(torch):
+            # Hooks on all modules would keep the compiler from compiling them.
+            hooks = (torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks)
+            held = [dict(each) for each in hooks]
+            for each in hooks:
+                each.clear()
+            try:
+                return function(*args, **words)
+            finally:
+                for each, rows in zip(hooks, held):
+                    each.update(rows)
+
+    return call
+
+
+@functools.lru_cache(maxsize=1)
+def _tell(compiles: "Callable[[bool], None]") -> None:
+    """What the compiler does is told from here on."""
+    try:
+        from torch._dynamo.callback import callback_handler
+    except ImportError:
+        return
+    callback_handler.register_start_callback(lambda *_: compiles(True))
+    callback_handler.register_end_callback(lambda *_: compiles(False))
+
+
+@contextmanager
+def without_modes(torch: Any) -> "Iterator[None]":
+    with ExitStack() as left:
+        for _ in range(torch._C._len_torch_function_stack()):
+            left.enter_context(torch.overrides._pop_mode_temporarily())
+        yield
