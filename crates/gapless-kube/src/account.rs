@@ -142,6 +142,11 @@ impl Account {
         &self.desk
     }
 
+    /// Nodes that get no pods because their object or their bookings make no sense.
+    pub fn closed(&self) -> usize {
+        self.nodes.values().filter(|state| state.kube.schedulable && !state.is_open()).count()
+    }
+
     pub fn assumed(&self) -> usize {
         self.assumed.len()
     }
