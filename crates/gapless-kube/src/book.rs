@@ -11,6 +11,7 @@
 use crate::api::{ApiError, Session};
 use crate::names;
 use crate::objects::{self, node, text};
+use crate::retry;
 use gapless_ledger::promise::entry::sum;
 use gapless_ledger::promise::{Ask, Booking, Entry, Node, NotBooked, Told};
 use serde_json::{Map, Value, json};
@@ -119,7 +120,7 @@ fn about_pod(session: &mut Session<'_>, ask: &Ask) -> Result<Told, String> {
     let answer = match ask {
         Ask::Pod(name) => session.call("GET", &path_of(name)?, None, None),
         Ask::Touch { name, uid, version } => {
-            let mut body = objects::mark(uid);
+            let mut body = retry::mark(uid);
             body["metadata"]["resourceVersion"] = json!(version);
             session.call("PATCH", &path_of(name)?, MERGE, Some(&body))
         }

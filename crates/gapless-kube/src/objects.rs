@@ -5,7 +5,7 @@ use crate::{cdi, quantity};
 use gapless_fleet::words::{MAX_PODS, Node, Request, Share, WHOLE};
 use gapless_ledger::promise::{self, Claim};
 use gapless_trace::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// What a pod asks for of each of its GPUs.
 pub const GPU_MEMORY: &str = "gapless.dev/gpu-memory";
@@ -17,8 +17,6 @@ pub const INDICES: &str = "gapless.dev/gpu-indices";
 pub const UUIDS: &str = "gapless.dev/gpu-uuids";
 pub const BOOKED: &str = "gapless.dev/gpu-booked";
 pub const NODE: &str = "gapless.dev/node";
-/// A change that means nothing: nanoseconds of the clock, so that two replicas write different values.
-pub const RETRIED: &str = "gapless.dev/bind-retried";
 /// What a node has.
 pub const GPU_MODEL: &str = "gapless.dev/gpu-model";
 
@@ -187,12 +185,6 @@ pub fn pod(object: &Value) -> KubePod {
         claim,
         claims: note(object, &[INDICES, UUIDS, BOOKED]).is_some(),
     }
-}
-
-/// A change that means nothing, of the pod with this id.
-pub(crate) fn mark(uid: &str) -> Value {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    json!({"metadata": {"uid": uid, "annotations": {RETRIED: since.as_nanos().to_string()}}})
 }
 
 /// A pod as the ledger's rules want it.

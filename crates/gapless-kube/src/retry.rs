@@ -7,11 +7,13 @@
 
 use crate::api::{Api, ApiError};
 use crate::bind::Target;
-use crate::objects::mark;
 use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The annotation: nanoseconds of the clock, so that two replicas write different values.
+pub const RETRIED: &str = "gapless.dev/bind-retried";
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The pause doubles so often.
 const DOUBLINGS: u32 = 5;
@@ -76,6 +78,12 @@ impl Retries {
         };
         pods.values_mut().filter_map(over).collect()
     }
+}
+
+/// A change that means nothing, of the pod with this id.
+pub(crate) fn mark(uid: &str) -> Value {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    json!({"metadata": {"uid": uid, "annotations": {RETRIED: since.as_nanos().to_string()}}})
 }
 
 impl Waiting {

@@ -8,7 +8,7 @@ mod replica;
 
 use fake::Fake;
 use gapless_kube::cdi;
-use gapless_kube::objects::RETRIED;
+use gapless_kube::retry::RETRIED;
 use replica::{GIB, Replica, asks, book, bookings, edit, held, none_is_over_booked};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;

@@ -11,7 +11,7 @@ use gapless_kube::api::{Address, Api};
 use gapless_kube::auto::{Sizer, Wish};
 use gapless_kube::http::read_request;
 use gapless_kube::limits::{CROWD, FEW, MOST_REQUEST, MOST_UNKNOWN, UNKNOWN_FOR};
-use gapless_kube::objects::RETRIED;
+use gapless_kube::retry::RETRIED;
 use gapless_kube::serve;
 use replica::{Replica, asks};
 use serde_json::{Value, json};
