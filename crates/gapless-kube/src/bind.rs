@@ -9,8 +9,8 @@ use crate::api::{self, Api, ApiError, Session};
 use crate::book::{self, Booked};
 use crate::cdi;
 use crate::log::Log;
-use crate::names;
 use crate::objects::{self, BOOKED, INDICES, NODE, UUIDS};
+use crate::target::Target;
 use gapless_fleet::desk::Place;
 use gapless_fleet::sim::Cause;
 use gapless_fleet::words::Request;
@@ -25,43 +25,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const LOCKS: usize = 64;
 /// Places on one node that a bind tries.
 const PLACES: usize = 4;
-
-/// A pod that is to be bound, as the scheduler names it.
-#[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    pub namespace: &'a str,
-    pub name: &'a str,
-    pub uid: &'a str,
-    pub node: &'a str,
-}
-
-impl Target<'_> {
-    /// Whether these can be names at all: they become parts of paths.
-    pub fn check(&self) -> Result<(), String> {
-        let Target { namespace, name, uid, node } = *self;
-        let parts = [
-            ("PodNamespace", namespace, names::is_namespace(namespace)),
-            ("PodName", name, names::is_name(name)),
-            ("PodUID", uid, names::is_uid(uid)),
-            ("Node", node, names::is_name(node)),
-        ];
-        match parts.into_iter().find(|(.., is_right)| !is_right) {
-            Some((what, text, _)) => {
-                Err(format!("{what}: invalid name {text:?}: use lower-case letters, digits, - and ."))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Whether these can be the names of a pod.
-    pub fn is_pod(&self) -> bool {
-        names::is_namespace(self.namespace) && names::is_name(self.name) && names::is_uid(self.uid)
-    }
-
-    pub fn path(&self) -> String {
-        format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
-    }
-}
 
 /// Binds pods. Bookings of one node that come while another one is on its way go together in the next write: a policy
 /// that fills one node after the other has many of them.

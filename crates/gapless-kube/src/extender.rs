@@ -6,7 +6,7 @@
 use crate::account::Account;
 use crate::api::{self, Api};
 use crate::auto::{Auto, Sizer, Sizes};
-use crate::bind::{Binder, Target};
+use crate::bind::Binder;
 use crate::log::Log;
 use crate::metrics::{Gauges, Metrics};
 use crate::objects;
@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::limits::SIZED_WITHIN;
+use crate::target::Target;
 
 pub use crate::limits::ASSUMED_FOR;
 

@@ -24,5 +24,6 @@ mod patience;
 pub mod quantity;
 pub mod retry;
 pub mod serve;
+pub mod target;
 pub mod tls;
 pub mod watch;

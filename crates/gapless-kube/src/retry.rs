@@ -6,7 +6,7 @@
 //! The pause doubles with each failure, so that a pod that cannot be bound is not tried in a tight loop.
 
 use crate::api::{Api, ApiError};
-use crate::bind::Target;
+use crate::target::Target;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use std::sync::{Mutex, MutexGuard, PoisonError};
