@@ -99,6 +99,7 @@ impl Extender {
             known: account.known() as u64,
             assumed: account.assumed() as u64,
             over_booked: account.conflicts,
+            closed: account.closed() as u64,
             lists: sum(|progress| &progress.lists),
             troubles: sum(|progress| &progress.troubles),
         }

@@ -52,6 +52,7 @@ pub struct Gauges {
     pub known: u64,
     pub assumed: u64,
     pub over_booked: u64,
+    pub closed: u64,
     pub lists: u64,
     pub troubles: u64,
 }
@@ -101,6 +102,12 @@ impl Metrics {
                 "counter",
                 "Bound pods found on GPUs without room for them.",
                 now.over_booked,
+            ),
+            (
+                "closed_nodes",
+                "gauge",
+                "Nodes that get no pods because their bookings make no sense.",
+                now.closed,
             ),
             ("gpu_free_milli", "gauge", "Free thousandths of GPUs.", now.free_milli),
             ("gpu_total_milli", "gauge", "All thousandths of GPUs.", now.total_milli),

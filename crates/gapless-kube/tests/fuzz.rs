@@ -4,6 +4,7 @@
 use gapless_kube::api::{Address, Api};
 use gapless_kube::extender::Extender;
 use gapless_kube::http::{self, Connection};
+use gapless_kube::limits::MOST_REQUEST;
 use gapless_kube::watch::Listener;
 use gapless_kube::{book, objects, serve};
 use gapless_ledger::promise::{Amount, Attempt, Booking, Entry, Step, Told};
@@ -193,6 +194,31 @@ fn damaged_requests_leave_the_account_right() {
     }
     extender.check().expect("the account is right");
     assert!(answered > CASES / 4 && refused > CASES / 20, "{answered} answered, {refused} refused");
+    memory_stays_small();
+}
+
+#[test]
+fn the_largest_bodies_cost_little() {
+    let extender = extender();
+    let fill = |open: &str, part: &str, close: &str| {
+        let count = (MOST_REQUEST as usize - open.len() - close.len()) / part.len();
+        format!("{open}{}{close}", part.repeat(count))
+    };
+    for body in [
+        fill("[", "0,", "0]"),
+        fill("[", "[],", "0]"),
+        fill("[", "\"\",", "0]"),
+        fill("[", "{},", "0]"),
+        fill("{\"NodeNames\":[", "\"n0\",", "\"n0\"]}"),
+        fill("{\"Pod\":{\"metadata\":{\"annotations\":{\"gapless.dev/gpu-models\":\"", "|", "\"}}}}"),
+        "[".repeat(MOST_REQUEST as usize),
+    ] {
+        let head = format!("POST /filter HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut input = BufReader::new(Cursor::new([head, body].concat()));
+        let request = http::read_request(&mut input).expect("it is small enough").expect("a request");
+        let (status, ..) = serve::answer(&extender, &request);
+        assert!([200, 400].contains(&status), "{status}");
+    }
     memory_stays_small();
 }
 

@@ -34,6 +34,13 @@ fn the_scheduler_is_served_over_tls() {
     let answer =
         secure.post("/filter", &json!({"Pod": {}, "NodeNames": ["n0"]})).expect("an answer over TLS");
     assert!(answer["Error"].is_string());
+    // Several calls over one connection, as bookings make them.
+    let mut session = secure.session();
+    assert_eq!(session.begin("/nothing").expect_err("no such path").status(), Some(404));
+    for _ in 0..5 {
+        let args = json!({"Pod": {}, "NodeNames": ["n0"]});
+        session.call("POST", "/filter", Some("application/json"), Some(&args)).expect("the same connection");
+    }
     let plain = Api::new(Address { host: "localhost".to_owned(), port, tls: None, token: None });
     assert!(plain.get("/healthz").is_err(), "plain text is not served");
     assert!(

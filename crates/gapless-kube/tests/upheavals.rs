@@ -99,8 +99,9 @@ fn a_node_that_is_made_anew_closes_if_nobody_can_tell_what_its_pods_have() {
         let said = replica.bind(&small(&format!("d{at}")), "n0");
         assert!(!said.is_empty());
     }
+    first.wait("the metric says so", |replica| replica.extender.gauges().closed == 1);
     fake.delete("/api/v1/namespaces/default/pods/a");
-    first.wait("a is gone", |replica| replica.extender.gauges().free_milli == 1000);
+    first.wait("a is gone", |replica| replica.extender.gauges().closed == 0);
     let (node, pod) = (Some("n0".to_owned()), small("e"));
     first.wait("it is open again", |replica| replica.schedule(&fake, &pod) == node);
     fake.stop();

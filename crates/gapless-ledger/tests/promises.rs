@@ -1,5 +1,5 @@
 //! No byte of a GPU is promised twice, whatever happens in whatever order, and every pod that fits is placed in the
-//! end.
+//! end. `WALKS=100000` makes it so many random walks.
 
 mod world;
 
@@ -33,7 +33,8 @@ fn all_interleavings_with_what_happens_to_a_cluster_promise_no_byte_twice() {
 
 #[test]
 fn random_walks_of_three_replicas_promise_no_byte_twice() {
-    match walk(1, 2_000) {
+    let walks = std::env::var("WALKS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
+    match walk(1, walks) {
         Ok(steps) => println!("{steps} steps"),
         Err(wrong) => panic!("{}", search::told(&wrong)),
     }

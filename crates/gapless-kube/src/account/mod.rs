@@ -1,0 +1,380 @@
+//! What is known of the cluster, and what is taken of it.
+//!
+//! Nodes and pods come from lists and watches. From them follows what each pod holds:
+//!
+//! ```text
+//! bound to a node         the node's entry for the pod; else the one that is remembered, if the pod says the same;
+//!                         else only CPUs. If it uses GPUs and nobody can tell which, the node gets no more pods
+//! not bound, assumed      the place that filter chose; it may expire
+//! not bound, booked       the entry that a replica has made, and is about to bind or never will
+//! finished or deleted     nothing
+//! ```
+//!
+//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern: for a node
+//! that changes, those that it holds. If many nodes change at once, the desk is built anew.
+
+mod nodes;
+mod settle;
+
+use crate::book::Page;
+use crate::cdi;
+use crate::limits::{ASSUMED_FOR, BOOKED_FOR, MOST_DEAD, MOST_UNKNOWN, UNKNOWN_FOR};
+use crate::log::Log;
+use crate::objects::{self, KubeNode, KubePod};
+use gapless_fleet::desk::{Desk, Place};
+use gapless_fleet::sim::Cause;
+use gapless_fleet::words::Request;
+use gapless_ledger::promise::{Amount, Entry};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// If more nodes change at once, the desk is built anew.
+const FEW_NODES: usize = 64;
+
+/// A pod that has a place and is not bound yet.
+#[derive(Clone, Debug)]
+pub struct Assumed {
+    pub place: Place,
+    pub request: Request,
+    pub when: Instant,
+}
+
+#[derive(Debug)]
+struct NodeState {
+    kube: KubeNode,
+    version: String,
+    page: Page,
+    /// A name for each GPU.
+    gpus: Vec<String>,
+    /// Why it gets no more pods, if the object makes no sense.
+    fault: Option<String>,
+    /// Pods that are bound there and for which it has no room.
+    over: FxHashSet<String>,
+}
+
+impl NodeState {
+    fn entry(&self, uid: &str) -> Option<&Entry> {
+        self.page.entries.iter().find(|entry| entry.uid == uid)
+    }
+
+    /// The places of an entry's GPUs. A GPU that is lost has none. Nothing: nobody can tell which ones they are, for
+    /// the node has given its GPUs other kinds of names since.
+    fn places(&self, gpus: &[String]) -> Option<Vec<u16>> {
+        let is_index = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let mut places = Vec::new();
+        for name in gpus {
+            match self.gpus.iter().position(|known| known == name) {
+                Some(at) => places.push(at as u16),
+                None if is_index(name) || self.gpus.iter().any(is_index) => return None,
+                None => {}
+            }
+        }
+        places.sort_unstable();
+        Some(places)
+    }
+
+    fn is_open(&self) -> bool {
+        self.kube.schedulable && self.fault.is_none() && self.over.is_empty()
+    }
+}
+
+/// The account.
+#[derive(Debug)]
+pub struct Account {
+    desk: Desk,
+    nodes: BTreeMap<String, NodeState>,
+    /// All pods that are not finished, by their id.
+    pods: FxHashMap<String, KubePod>,
+    /// Pods that are bound to a node.
+    bound: FxHashMap<String, FxHashSet<String>>,
+    /// Nodes on which a pod is booked.
+    booked: FxHashMap<String, Vec<String>>,
+    assumed: FxHashMap<String, Assumed>,
+    /// The last entry of each pod, and its node: a witness if a page is lost.
+    witnessed: FxHashMap<String, (String, Entry)>,
+    /// Entries of pods that are not bound, and since when they are seen as they are.
+    waiting: FxHashMap<(String, String), (String, Instant)>,
+    /// Pods that hold something by the table and found no room in the desk: tried again when something is freed.
+    unheld: FxHashSet<String>,
+    dead: FxHashSet<String>,
+    /// The node that has no room for a pod that is bound to it.
+    over: FxHashMap<String, String>,
+    /// Pods that were looked at, for tests of what an event costs.
+    pub settled: u64,
+    /// Bound pods that were found to share a GPU that cannot hold both.
+    pub conflicts: u64,
+}
+
+impl Default for Account {
+    fn default() -> Account {
+        Account {
+            desk: Desk::new(Vec::new()),
+            nodes: BTreeMap::new(),
+            pods: FxHashMap::default(),
+            bound: FxHashMap::default(),
+            booked: FxHashMap::default(),
+            assumed: FxHashMap::default(),
+            witnessed: FxHashMap::default(),
+            waiting: FxHashMap::default(),
+            unheld: FxHashSet::default(),
+            dead: FxHashSet::default(),
+            over: FxHashMap::default(),
+            settled: 0,
+            conflicts: 0,
+        }
+    }
+}
+
+impl Account {
+    pub fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    /// Nodes that get no pods because their object or their bookings make no sense.
+    pub fn closed(&self) -> usize {
+        self.nodes.values().filter(|state| state.kube.schedulable && !state.is_open()).count()
+    }
+
+    pub fn assumed(&self) -> usize {
+        self.assumed.len()
+    }
+
+    /// Pods that have not finished.
+    pub fn known(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub fn pod(&self, uid: &str) -> Option<&KubePod> {
+        self.pods.get(uid)
+    }
+
+    pub fn assumption(&self, uid: &str) -> Option<&Assumed> {
+        self.assumed.get(uid)
+    }
+
+    /// The names of a place's GPUs, and how much it is of each; nothing if the node is not known.
+    pub fn named(&self, place: &Place) -> Option<(Vec<String>, Amount)> {
+        let state = self.nodes.get(&place.node)?;
+        let gpus: Option<Vec<String>> =
+            place.gpus.iter().map(|&gpu| state.gpus.get(usize::from(gpu)).cloned()).collect();
+        Some((gpus?, Amount::of_units(place.units, state.kube.node.gpu_memory)))
+    }
+
+    /// The places of an entry's GPUs on the node as it was last seen.
+    pub fn indices(&self, node: &str, entry: &Entry) -> Vec<u16> {
+        self.nodes.get(node).and_then(|state| state.places(&entry.gpus)).unwrap_or_default()
+    }
+
+    /// Whether a pod on this node names the device that the agent there describes. If the pod brings a value, it is
+    /// written over on every node.
+    pub fn names_device(&self, uid: &str, node: &str) -> bool {
+        let has_agent = self.nodes.get(node).is_some_and(|state| state.kube.has_agent);
+        let has_own = self.pods.get(uid).is_some_and(|pod| pod.asked.devices.has_own);
+        cdi::is_name(uid) && (has_agent || has_own)
+    }
+
+    /// What is remembered of pods that are bound to a node.
+    pub fn bound_on(&self, name: &str) -> Vec<Entry> {
+        let uids = self.bound.get(name).into_iter().flatten();
+        let entry = |uid: &String| self.witnessed.get(uid).filter(|(node, _)| node == name);
+        uids.filter_map(entry).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Pods whose entries on a node are void, as far as is known here: worth a question, and no proof.
+    pub fn suspects(&self, name: &str) -> Vec<String> {
+        let entries = self.nodes.get(name).map(|state| state.page.entries.as_slice()).unwrap_or_default();
+        let is_suspect = |entry: &&Entry| match self.pods.get(&entry.uid) {
+            Some(pod) => !pod.node.is_empty() && pod.node != name,
+            None => true,
+        };
+        entries.iter().filter(is_suspect).map(|entry| entry.uid.clone()).collect()
+    }
+
+    /// Other nodes on which a pod is booked.
+    pub fn booked_elsewhere(&self, uid: &str, node: &str) -> Vec<String> {
+        let all = self.booked.get(uid).map(Vec::as_slice).unwrap_or_default();
+        all.iter().filter(|name| *name != node).cloned().collect()
+    }
+
+    /// Whether a pod is booked on a node.
+    pub fn is_booked(&self, uid: &str, node: &str) -> bool {
+        self.booked.get(uid).is_some_and(|names| names.iter().any(|name| name == node))
+    }
+
+    /// Pods that are booked and not bound for long, by their nodes: whoever booked them is gone.
+    pub fn left_behind(&mut self, now: Instant) -> Vec<(String, Vec<String>)> {
+        let mut waiting = FxHashMap::default();
+        let mut left: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (uid, nodes) in &self.booked {
+            let is_waiting = self.pods.get(uid).is_some_and(|pod| pod.node.is_empty());
+            if !is_waiting || self.assumed.contains_key(uid) {
+                continue;
+            }
+            for node in nodes {
+                let Some(entry) = self.nodes.get(node).and_then(|state| state.entry(uid)) else { continue };
+                let key = (node.clone(), uid.clone());
+                let known = self.waiting.get(&key).filter(|(seen, _)| *seen == entry.seen);
+                let since = known.map_or(now, |(_, since)| *since);
+                if now.saturating_duration_since(since) > BOOKED_FOR {
+                    left.entry(node.clone()).or_default().push(uid.clone());
+                }
+                waiting.insert(key, (entry.seen.clone(), since));
+            }
+        }
+        self.waiting = waiting;
+        left.into_iter().collect()
+    }
+
+    /// The size that `auto` stands for is known.
+    pub fn set_size(&mut self, uid: &str, size: Result<u64, String>) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            pod.set_size(size);
+        }
+    }
+
+    /// Chooses a node for a pod that is not bound, and assumes the pod there.
+    pub fn choose(&mut self, uid: &str, request: &Request, names: &[&str]) -> Result<Place, Cause> {
+        // Asked again: the old place may not be among the candidates any more.
+        self.assumed.remove(uid);
+        self.desk.delete(uid);
+        let is_unknown = |uid: &&String| !self.pods.contains_key(*uid);
+        if !self.pods.contains_key(uid) && self.assumed.keys().filter(is_unknown).count() >= MOST_UNKNOWN {
+            return Err(Cause::Elsewhere);
+        }
+        let result = self.desk.create_among(uid, request, names);
+        match &result {
+            Ok(place) => {
+                let (place, request) = (place.clone(), request.clone());
+                self.assumed.insert(uid.to_owned(), Assumed { place, request, when: Instant::now() });
+            }
+            // A booking that is left of an earlier attempt counts again.
+            Err(_) => self.settle(uid),
+        }
+        result
+    }
+
+    /// Drops the assumption about a pod.
+    pub fn drop_assumption(&mut self, uid: &str) {
+        if self.assumed.remove(uid).is_some() {
+            self.settle(uid);
+        }
+    }
+
+    /// A bind has worked, of this entry if this replica did it.
+    pub fn bound(&mut self, uid: &str, node: &str, entry: Option<Entry>) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        node.clone_into(&mut pod.node);
+        if let Some(entry) = entry {
+            // The pod's annotations say the same, once the event comes.
+            pod.claim = Some(entry.claim());
+            self.witnessed.insert(uid.to_owned(), (node.to_owned(), entry));
+        }
+        self.bound.entry(node.to_owned()).or_default().insert(uid.to_owned());
+        self.assumed.remove(uid);
+        self.settle(uid);
+    }
+
+    /// Drops assumptions that were not bound in time, and says how many.
+    pub fn expire(&mut self, now: Instant) -> u64 {
+        let is_old = |(uid, assumed): &(&String, &Assumed)| {
+            let most = if self.pods.contains_key(*uid) { ASSUMED_FOR } else { UNKNOWN_FOR };
+            now.saturating_duration_since(assumed.when) > most
+        };
+        let old: Vec<String> = self.assumed.iter().filter(is_old).map(|(uid, _)| uid.clone()).collect();
+        old.iter().for_each(|uid| self.drop_assumption(uid));
+        old.len() as u64
+    }
+
+    /// All pods that there are.
+    pub fn replace_pods(&mut self, objects: &[Value], log: &Log) {
+        let there: FxHashSet<&str> =
+            objects.iter().map(|pod| objects::text(pod, &["metadata", "uid"])).collect();
+        let gone: Vec<String> =
+            self.pods.keys().filter(|uid| !there.contains(uid.as_str())).cloned().collect();
+        gone.iter().for_each(|uid| self.forget_pod(uid));
+        for object in objects {
+            let pod = objects::pod(object);
+            // A server that comes back from a backup may have unbound it.
+            if let Some(known) = self.pods.get_mut(&pod.uid)
+                && known.node != pod.node
+            {
+                let node = std::mem::take(&mut known.node);
+                self.leave(&node, &pod.uid);
+            }
+            self.see_pod(pod, log);
+        }
+    }
+
+    fn leave(&mut self, node: &str, uid: &str) {
+        if let Some(uids) = self.bound.get_mut(node) {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.bound.remove(node);
+            }
+        }
+    }
+
+    /// An answer tells of a pod. It may be older than what the watch has told.
+    pub fn hear_pod(&mut self, pod: KubePod, log: &Log) {
+        if !self.dead.contains(&pod.uid) {
+            self.see_pod(pod, log);
+        }
+    }
+
+    /// A pod is new or has changed.
+    pub fn see_pod(&mut self, mut pod: KubePod, log: &Log) {
+        if pod.uid.is_empty() {
+            return;
+        }
+        // A pod that was deleted once may be back, from a backup.
+        self.dead.remove(&pod.uid);
+        if pod.finished {
+            self.forget_pod(&pod.uid);
+            return;
+        }
+        let uid = pod.uid.clone();
+        if let Some(known) = self.pods.get(&uid) {
+            if known.auto.is_some() && known.auto == pod.auto && known.asked == pod.asked {
+                pod.request.clone_from(&known.request);
+            }
+            // A pod is bound for good: an event that says otherwise is an old one.
+            if pod.node.is_empty() {
+                known.node.clone_into(&mut pod.node);
+                pod.claim.clone_from(&known.claim);
+                pod.claims |= known.claims;
+            }
+        }
+        if !pod.node.is_empty() {
+            self.bound.entry(pod.node.clone()).or_default().insert(uid.clone());
+            // The assumption has come true, or something else has.
+            self.assumed.remove(&uid);
+        }
+        let conflicts = self.conflicts;
+        self.pods.insert(uid.clone(), pod);
+        self.settle(&uid);
+        if self.conflicts > conflicts
+            && let Some(pod) = self.pods.get(&uid)
+        {
+            log.write("error", "over-booked", json!({"pod": pod.full_name(), "node": pod.node,
+                "why": "the pod is bound to GPUs that have no room for it, or nothing says which GPUs it uses",
+                "help": "the node gets no more pods; delete this pod, or another one on its GPUs"}));
+        }
+    }
+
+    /// A pod is deleted or finished.
+    pub fn forget_pod(&mut self, uid: &str) {
+        if let Some(pod) = self.pods.remove(uid) {
+            self.leave(&pod.node, uid);
+        }
+        self.witnessed.remove(uid);
+        if self.dead.len() >= MOST_DEAD {
+            self.dead.clear();
+        }
+        self.dead.insert(uid.to_owned());
+        self.assumed.remove(uid);
+        self.settle(uid);
+        self.desk.forget(uid);
+    }
+}
