@@ -107,7 +107,7 @@ impl Capture {
         let (Some(torch), Ok(device)) = (foreign::torch(), i8::try_from(device)) else {
             return Capture::Unknown;
         };
-        // SAFETY: as the section above, which is the same for both calls.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         unsafe {
             let stream = torch.current_stream(device);
             if filter.accepts(stream) {
@@ -253,7 +253,7 @@ fn published(device: i32) -> Option<&'static Published> {
 #[must_use]
 pub unsafe fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
     match published(device) {
-        // SAFETY: as the section above, which is the same for `ask`.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         Some(published) if published.count.load(Ordering::Acquire) > 0 && !suppliers::is_asked() => unsafe {
             published.ask(stream)
         },
@@ -284,14 +284,14 @@ pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
     if state::is_forked() {
         return;
     }
-    // SAFETY: as the section above, which is the same for `of`.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     let capture = unsafe { Capture::of(device, &filter) };
     let routing = Routing { pool: id.into(), filter };
     let has_begun =
         guarded(true, || state::with_card(device, |card| card.begin(routing, capture)).unwrap_or(true));
     if !has_begun {
         let message = "beginAllocateToPool: already recording to mempool_id".to_owned();
-        // SAFETY: exceptions may pass, as the section above demands; the guard has ended and the card is unlocked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { exception::throw(Kind::Error, message) };
     }
 }
@@ -302,7 +302,7 @@ pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
 /// As [`pool_of`].
 pub unsafe fn mark_capture(device: i8, begins: bool) {
     let Some(torch) = foreign::torch().filter(|_| !state::is_forked()) else { return };
-    // SAFETY: exceptions may pass, as the section above demands; no card is locked.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     let stream = StreamHandle(unsafe { torch.current_stream(device) } as u64);
     guarded((), || {
         let mark = |card: &mut state::Card| card.mark_capture(stream, begins);
@@ -319,7 +319,7 @@ pub unsafe fn end(device: i32, id: MempoolId) {
     let has_ended = guarded(true, || state::with_card(device, |card| card.end(id.into())).unwrap_or(true));
     if !has_ended {
         let message = "endAllocatePool: not currently recording to mempool_id".to_owned();
-        // SAFETY: exceptions may pass, as the section above demands; the guard has ended and the card is unlocked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { exception::throw(Kind::Error, message) };
     }
 }
@@ -336,12 +336,12 @@ pub unsafe fn release(device: i32, id: MempoolId) {
     if !is_known {
         let message =
             format!("releasePool: pool ({}, {}) was never used, or is released already", id.first, id.second);
-        // SAFETY: exceptions may pass, as the section above demands; the guard has ended and the card is unlocked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { exception::throw(Kind::Error, message) };
     }
     let is_unused = guarded(false, || state::with_card(device, |card| card.release(pool)).unwrap_or(false));
     if is_unused {
-        // SAFETY: exceptions may pass, as the section above demands; the guard has ended and the card is unlocked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { history::tell_trackers_first() };
         guarded((), || {
             let _: Result<(), state::CardError> = state::with_card(device, |card| card.let_go(pool));

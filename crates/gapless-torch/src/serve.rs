@@ -189,7 +189,7 @@ impl Request {
     /// # Safety
     /// As [`request`].
     unsafe fn serve(self) -> *mut c_void {
-        // SAFETY: as the section above, which is the same for `prepared`.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         match unsafe { self.prepared() } {
             Ok(addr) => addr as *mut c_void,
             // SAFETY: our caller lets exceptions pass; `prepared` holds no lock any more.
