@@ -80,7 +80,7 @@ pub fn is_available() -> bool {
 fn new_bytes(size: usize) -> *mut u8 {
     // Objects are built only after `is_available` returned true.
     let Some(library) = library() else { std::process::abort() };
-    // SAFETY: `library` found operator new, and objects are built only where C++ exceptions may pass (see the
+    // SAFETY: `library` found operator new, and objects are built only if C++ exceptions may pass (see the
     // builders).
     unsafe { foreign::new_bytes(library.new, size) }
 }
@@ -102,7 +102,7 @@ impl<T> CxxVec<T> {
     /// A vector of `items`, each of which `build` makes in its place.
     ///
     /// # Safety
-    /// `build` initialises its place. Called where C++ exceptions may pass. The receiver frees the vector: we never do.
+    /// `build` initialises its place. C++ exceptions may pass the callers. The receiver frees the vector: we never do.
     pub unsafe fn build<I>(
         items: impl ExactSizeIterator<Item = I>,
         build: impl FnMut(*mut T, I),
@@ -184,7 +184,7 @@ impl CxxString {
         CxxString { text: text.as_ptr(), length, local }
     }
 
-    /// Builds a string at `place`, where it must stay until C++ moves it. Called where C++ exceptions may pass.
+    /// Builds a string at `place`, where it must stay until C++ moves it. C++ exceptions may pass the callers.
     ///
     /// # Safety
     /// `place` is valid for a write; the receiver frees the string.
@@ -349,7 +349,7 @@ impl Function {
     /// Copies the function object behind `function`.
     ///
     /// # Safety
-    /// `function` points to a live `std::function`. Called where C++ exceptions may pass.
+    /// `function` points to a live `std::function`. C++ exceptions may pass the callers.
     #[must_use]
     pub unsafe fn copy_of(function: *const Function) -> Function {
         // SAFETY: `function` is live. The manager copies its callable into ours. If that throws, `copy` has no manager
@@ -423,7 +423,7 @@ impl Callbacks {
     /// Copies of all functions.
     ///
     /// # Safety
-    /// It is a live map, which no other thread changes meanwhile. Called where C++ exceptions may pass.
+    /// It is a live map, which no other thread changes meanwhile. C++ exceptions may pass the callers.
     #[must_use]
     pub unsafe fn functions(&self) -> Vec<Function> {
         let mut found = Vec::with_capacity(self.count);
@@ -482,7 +482,7 @@ impl StringMap {
     /// Builds a map with one bucket at `place`, where it must stay. All keys differ.
     ///
     /// # Safety
-    /// `place` is valid for a write; the receiver frees the map. Called where C++ exceptions may pass.
+    /// `place` is valid for a write; the receiver frees the map. C++ exceptions may pass the callers.
     pub unsafe fn write(place: *mut StringMap, pairs: &[(String, String)]) {
         let Some(library) = library() else { std::process::abort() };
         // SAFETY: each node is new and written once. The bucket points before the first node: to the map's own field.
@@ -541,7 +541,7 @@ impl<V: Copy> PairMap<V> {
     /// entries lie in the order of `items`.
     ///
     /// # Safety
-    /// `place` is valid for a write; the receiver frees the map. Called where C++ exceptions may pass.
+    /// `place` is valid for a write; the receiver frees the map. C++ exceptions may pass the callers.
     pub unsafe fn write(place: *mut PairMap<V>, items: &[([u64; 2], V)]) {
         let slots = if items.is_empty() { 1 } else { items.len().next_power_of_two().max(4) };
         let log = slots.trailing_zeros() as i8;

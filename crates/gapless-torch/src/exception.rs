@@ -94,7 +94,7 @@ pub fn is_available() -> bool {
 /// Throws; returns if this build lacks the symbols for it.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: our caller is C++, with no guard of ours between, and no card is locked.
+/// C++ exceptions may pass the callers: our caller is C++, with no guard of ours between, and no card is locked.
 pub unsafe fn throw(kind: Kind, message: String) {
     let Some(thrower) = thrower() else { return };
     let Some((table, type_info)) = thrower.kinds[kind as usize] else { return };

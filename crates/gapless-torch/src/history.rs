@@ -180,7 +180,7 @@ pub fn add_observer(observer: Observer) {
 /// Tells observers that a request failed. They may take Python's lock, so no lock of ours may be held.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: no guard, and no card locked.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 pub unsafe fn tell_observers(device: i32, size: u64, total: u64, free: u64) {
     let observers = OBSERVERS.lock().clone();
     let (device, size, total, free) = (i64::from(device), size as usize, total as usize, free as usize);
@@ -193,7 +193,7 @@ pub unsafe fn tell_observers(device: i32, size: u64, total: u64, free: u64) {
 /// The present stack, if the level keeps it. Called before a card is locked.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: no guard, and no card locked.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[inline]
 pub unsafe fn stack(wanted: u8) -> Option<Stack> {
     if LEVEL.load(Ordering::Relaxed) < wanted {
@@ -422,7 +422,7 @@ pub fn announce(device: i32, action: Action, what: Event) {
 /// tracker that allocates hears of that after its call.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass; no card is locked.
+/// C++ exceptions may pass the callers; no card is locked.
 #[inline]
 pub unsafe fn tell_trackers() {
     if is_watched() && !state::is_forked() {

@@ -102,7 +102,7 @@ impl Capture {
     /// The kind of a routing that begins now, with this filter.
     ///
     /// # Safety
-    /// Called where C++ exceptions may pass: no guard, and no card locked.
+    /// C++ exceptions may pass the callers: no guard, and no card locked.
     unsafe fn of(device: i32, filter: &Filter) -> Capture {
         let (Some(torch), Ok(device)) = (foreign::torch(), i8::try_from(device)) else {
             return Capture::Unknown;
@@ -248,7 +248,7 @@ fn published(device: i32) -> Option<&'static Published> {
 /// requests go to the common pool.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: no guard, and no card locked.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[inline]
 #[must_use]
 pub unsafe fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {

@@ -100,7 +100,7 @@ impl std::fmt::Display for Refused {
 /// all free memory goes back first, and the supplier is asked again.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass; no card is locked.
+/// C++ exceptions may pass the callers; no card is locked.
 pub(crate) unsafe fn prepare(
     device: i32,
     size: u64,
@@ -175,7 +175,7 @@ pub(crate) unsafe fn reclaim(device: i32) -> bool {
 /// Gives segments that cards let go back to their suppliers, and forgets suppliers whose pools have ended.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass; no card is locked.
+/// C++ exceptions may pass the callers; no card is locked.
 pub(crate) unsafe fn give_back() {
     if !is_used() || state::is_forked() {
         return;

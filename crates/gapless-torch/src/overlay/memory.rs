@@ -22,7 +22,7 @@ fn torch() -> &'static Torch {
 /// The current device of this thread.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: no guard, and no card locked.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 pub(super) unsafe fn current_device() -> i8 {
     // SAFETY: our caller lets exceptions pass, and no card is locked here.
     unsafe { torch().current_device() }

@@ -60,7 +60,7 @@ pub(super) unsafe fn prepare(place: impl Fn(&str) -> Option<usize>) {
 /// The present settings; `None` if they cannot be read.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: no guard, and no card locked.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 pub(crate) unsafe fn now() -> Option<Settings> {
     let Native { object, place } = NATIVE.get()?;
     let mut room = MaybeUninit::<Room>::zeroed();

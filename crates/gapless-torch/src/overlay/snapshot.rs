@@ -133,7 +133,7 @@ fn is_active(block: &BlockView) -> bool {
 }
 
 /// # Safety
-/// The receiver frees the segment. Called where C++ exceptions may pass.
+/// The receiver frees the segment. C++ exceptions may pass the callers.
 unsafe fn segment_info(device: i32, Shown { segment, number, stack, stacks }: &Shown) -> SegmentInfo {
     let sum = |of: fn(&BlockView) -> u64| segment.blocks.iter().map(of).sum::<u64>() as usize;
     let blocks: Vec<_> = segment.blocks.iter().zip(stacks).collect();
@@ -171,7 +171,7 @@ unsafe fn segment_info(device: i32, Shown { segment, number, stack, stacks }: &S
 const DIVISIONS: usize = 16;
 
 /// # Safety
-/// `place` is valid for a write; the receiver frees it. Called where C++ exceptions may pass.
+/// `place` is valid for a write; the receiver frees it. C++ exceptions may pass the callers.
 pub(super) unsafe fn write_config(place: *mut ConfigInfo, settings: Option<&Settings>) {
     let text = settings.map_or_else(conf::text, |settings| settings.text.clone());
     let threads = settings.map_or(1, |settings| settings.register_threads);

@@ -94,7 +94,7 @@ fn is_dropout_state(size: usize) -> bool {
 /// True if this request, made while a region is open, is for memory that PyTorch keeps.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: no guard, and no card locked.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[cold]
 pub(super) unsafe fn is_for_torch(size: usize) -> bool {
     static WORKSPACE: SetOnce<Vec<Range<usize>>> = SetOnce::new();

@@ -123,7 +123,7 @@ pub(crate) fn current() -> PoolKey {
 /// True if a request is for PyTorch itself, while a region is open.
 ///
 /// # Safety
-/// Called where C++ exceptions may pass: no guard, and no card locked.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[inline]
 pub(crate) unsafe fn is_for_torch(size: usize) -> bool {
     // SAFETY: our caller lets exceptions pass, and no card is locked here.

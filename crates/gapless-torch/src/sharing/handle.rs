@@ -4,11 +4,9 @@
 //!
 //! | kind | what follows | who writes it |
 //! |---|---|---|
-//! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; here for pools with an allocator of
-//! their own |
-//! | `e` | a header, then a file descriptor or a fabric handle for each page; all pages have one size | PyTorch for
-//! expandable segments; here where the pages have one size |
-//! | `g` | nothing | here, where they have not |
+//! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; Gapless for supplied pools |
+//! | `e` | a header, then a descriptor or a fabric handle for each page, all of one size | PyTorch; Gapless if it can |
+//! | `g` | nothing | Gapless, if the pages have several sizes |
 //!
 //! What Gapless writes for pages goes on with a part that PyTorch does not read ([`Passed`]): the socket through which
 //! another Gapless gets any number of pages, of any sizes. All numbers have this machine's byte order.
