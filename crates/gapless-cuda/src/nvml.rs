@@ -67,8 +67,7 @@ impl std::error::Error for NvmlError {}
 /// A process that has work on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// The number that the driver sees. In a container without the host's processes, the process has another number
-    /// there.
+    /// The number that the driver sees. In a container without the host's processes, the process has another one there.
     pub pid: u32,
     /// Bytes of the card; `None` if the driver does not say.
     pub used: Option<u64>,
@@ -372,8 +371,7 @@ impl<'a> NvmlDevice<'a> {
     }
 
     fn own_memory(&self) -> Result<Memory, Status> {
-        // The newer function counts the driver's own memory separately. `used` is computed from `free` for both, so
-        // they agree.
+        // The newer function counts the driver's own memory separately. For both, `used` is computed from `free`.
         if let Some(get) = self.nvml.memory_2 {
             let version = size_of::<Memory2>() as c_uint | 2 << 24;
             let mut memory = Memory2 { version, ..Memory2::default() };

@@ -1,5 +1,4 @@
-//! Pinned host memory for copies that run beside kernels. It is portable: every card can use it, regardless of the
-//! context that pinned it.
+//! Pinned host memory for copies that run beside kernels. It is portable: every card can use it.
 //!
 //! The driver's own allocation touches one page after the other, 0.5 s a GiB. Large requests are mapped as huge pages
 //! instead, touched by several threads, and then registered with the driver, which is many times faster.
@@ -86,8 +85,7 @@ fn touch(start: usize, length: usize) {
         for from in (0..length).step_by(part) {
             let touch = move || {
                 for at in (from..(from + part).min(length)).step_by(4096) {
-                    // SAFETY: within the memory that the caller has just mapped, in a part that only this thread
-                    // writes.
+                    // SAFETY: within the memory that the caller has just mapped, in this thread's own part.
                     unsafe { ((start + at) as *mut u8).write_volatile(0) };
                 }
             };

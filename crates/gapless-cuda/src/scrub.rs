@@ -1,8 +1,7 @@
 //! Fills memory of a card with a pattern, and compares it later: for checked mode.
 //!
 //! Both run on a stream of their own that neither waits for the program's streams nor makes them wait, and both return
-//! when they are done. So the caller must know that no work uses the memory. Captures of other streams are not
-//! disturbed.
+//! when they are done. So the caller must know that no work uses the memory. Captures are not disturbed.
 
 use crate::device::CudaDevice;
 use crate::driver::{Handle, SUCCESS, ScrubDriver, Status};
@@ -61,7 +60,8 @@ impl Scrubber {
     /// If the driver refuses, or if an earlier kernel of the program failed.
     pub fn fill(&mut self, device: &CudaDevice, addr: u64, size: u64) -> Result<(), DeviceError> {
         let _entered = device.enter();
-        // SAFETY: checked mode passes ranges that its record of mappings contains; the stream is this card's.
+        // SAFETY: callers pass mapped ranges: checked mode from its record, HIP's trial its own. The stream is this
+        // card's.
         unsafe {
             check((self.driver.fill)(addr, PATTERN, (size / 4) as usize, self.stream))?;
             check((self.driver.stream_wait)(self.stream))
@@ -87,8 +87,8 @@ impl Scrubber {
                 self.staging.resize(count, 0);
             }
             let to = self.staging.as_mut_ptr().cast();
-            // SAFETY: checked mode passes ranges that its record of mappings contains. The staging memory has room, and
-            // the call below waits for the copy.
+            // SAFETY: callers pass mapped ranges: checked mode from its record, HIP's trial its own. The staging memory
+            // has room, and the call below waits for the copy.
             unsafe {
                 check((self.driver.copy_out)(to, addr + 4 * at, 4 * count, self.stream))?;
                 check((self.driver.stream_wait)(self.stream))?;

@@ -252,8 +252,7 @@ impl Importer {
     }
 }
 
-/// Pages of another process, mapped side by side. They are unmapped when this is dropped, so no queued work may use
-/// them then.
+/// Pages of another process, mapped side by side. They are unmapped on drop, so no queued work may use them then.
 #[derive(Debug)]
 pub struct Attached {
     importer: Importer,

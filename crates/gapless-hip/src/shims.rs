@@ -140,8 +140,7 @@ unsafe extern "C" fn pop(out: *mut Handle) -> Status {
     let behind = behind!();
     let Some(before) = BEFORE.with_borrow_mut(Vec::pop) else { return INVALID_VALUE };
     let mut now = 0;
-    // SAFETY: `now` is our own, and `CudaDevice` passes a valid `out`, as the driver's function demands; the rest are
-    // numbers.
+    // SAFETY: `now` is our own. `CudaDevice` passes a valid `out`, as the driver's function demands.
     unsafe {
         let status = (behind.get_device)(&raw mut now);
         *out = context_of(now);

@@ -103,8 +103,7 @@ pub unsafe extern "C" fn gapless_loader_start(
 ) -> c_int {
     let started = guarded(|| {
         // SAFETY: Python passes a catalogue that is open, an array of `count` pieces, and places for settings and
-        // result. It keeps the targets as `Load::start` demands. The added count belongs to `Arc::from_raw`, which
-        // gives it back.
+        // result. It keeps the targets as `Load::start` demands. `Arc::from_raw` owns the added count.
         unsafe {
             Arc::increment_strong_count(catalogue);
             let catalogue = Arc::from_raw(catalogue);
@@ -127,8 +126,7 @@ pub unsafe extern "C" fn gapless_loader_wait(
     milliseconds: u32,
     progress: *mut Progress,
 ) -> c_int {
-    // SAFETY: Python passes a loading that it has not ended, from one thread at a time, and its own place for the
-    // progress.
+    // SAFETY: Python passes a loading that it has not ended, from one thread at a time, and a place for the progress.
     let (load, progress) = unsafe { (&mut *load, &mut *progress) };
     let state = guarded(|| Ok(load.wait(Duration::from_millis(u64::from(milliseconds)))));
     *progress = load.progress();
@@ -245,8 +243,8 @@ pub unsafe extern "C" fn gapless_loader_pack(from: *const c_char, to: *const c_c
     c_int::from(result.is_none())
 }
 
-/// Compresses `length` bytes in memory, of any values, to `out`, which has `room` bytes. Returns the bytes of the
-/// stream; 0 if that fails.
+/// Compresses `length` bytes in memory, of any values, to `out`, which has `room` bytes. Returns the stream's bytes; 0
+/// on error.
 ///
 /// # Safety
 /// `values` and `out` must have that many bytes.

@@ -27,15 +27,13 @@ impl Buffer {
     /// A buffer over memory that it does not own.
     ///
     /// # Safety
-    /// `at` must be at the beginning of a page and have `length` bytes, which live as long as the buffer. Nothing else
-    /// may use them meanwhile.
+    /// `at` must be at the beginning of a page and have `length` bytes that live as long as the buffer, for it alone.
     pub unsafe fn over(at: *mut u8, length: usize) -> Buffer {
         Buffer { at, length }
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is valid and only this buffer uses it (`Buffer::over`); `&mut self` makes this the only
-        // slice.
+        // SAFETY: the memory is valid and only this buffer uses it (`Buffer::over`); `&mut self` is the only borrow.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.length) }
     }
 
@@ -276,8 +274,7 @@ fn alignment(file: &File) -> Option<(usize, usize)> {
     use std::os::fd::AsRawFd;
     // SAFETY: all zeros are a valid value of this structure of integers.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is empty and ends with NUL, the file is open, and `found` has the size of the kernel's
-    // structure.
+    // SAFETY: the path is empty and ends with NUL, the file is open, and `found` is the kernel's structure.
     let status = unsafe {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut found)
     };

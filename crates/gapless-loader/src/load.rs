@@ -46,7 +46,7 @@ impl Load {
     /// # Safety
     /// Each target must have as many bytes as its piece, on the device of the settings, and the staging memory as many
     /// as the settings say. All of it must live until the loading has ended, and nothing else may use it meanwhile. The
-    /// stream of the settings must exist until then.
+    /// stream of the settings must exist.
     pub unsafe fn start(
         catalogue: &Arc<Catalogue>,
         pieces: &[Piece],

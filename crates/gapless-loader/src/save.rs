@@ -88,8 +88,8 @@ impl Memory<'_> {
 /// Writes tensors to `to`, which appears complete or not at all. `text` is the file's header.
 ///
 /// # Safety
-/// Each entry of `held` must have its bytes until the call returns, on the host or on the device of the settings, and
-/// they must not change meanwhile. The stream of the settings must exist until then.
+/// Each entry of `held` must have its bytes, on the host or on the device of the settings, and they must not change
+/// until the call returns. The stream of the settings must exist.
 pub unsafe fn save(
     to: &Path,
     text: &[u8],

@@ -27,8 +27,7 @@ fn every_way_gives_the_same_bytes_and_gives_back_what_it_pinned() {
     let model = Model::new();
     for path in [model.plain(), model.packed()] {
         for ways in 0..8 {
-            // Only plain tensors are cut into pieces. The kernel is slow on the CPU, so packed ones are loaded with one
-            // size.
+            // Only plain tensors are cut into pieces, and the kernel is slow on the CPU, so packed ones use one size.
             let pieces = if path == model.plain() { &[0, 64 << 10, 300_000, 16 << 20][..] } else { &[0] };
             for piece in pieces.iter().copied() {
                 let catalogue = Arc::new(Catalogue::open(&path).unwrap());
@@ -241,8 +240,7 @@ fn cold_bytes_go_straight_to_memory_that_stands_as_the_file_does_and_nowhere_els
 fn a_limited_rate_is_kept_and_a_cancelled_loading_does_not_wait_for_it() {
     let model = Model::new();
     let catalogue = Arc::new(Catalogue::open(&model.plain()).unwrap());
-    // The rate delays the beginning of a job, not its end. So the test subtracts 2 MiB from the bytes that must take
-    // their time.
+    // The rate delays the beginning of a job, not its end, so 2 MiB less than all bytes must take their time.
     let began = Instant::now();
     let settings = Settings { limit_rate: 20 << 20, ..whole(2) };
     let (_, progress) = read_with(&catalogue, &all(&catalogue), settings, false).unwrap();

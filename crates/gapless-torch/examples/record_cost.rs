@@ -1,5 +1,4 @@
-//! The cost of the recorder for a request and a free: the pool's own fast path over a simulated device, with and
-//! without it.
+//! The recorder's cost for a request and a free: the pool's own fast path over a simulated device, with and without it.
 //!
 //! `cargo run --release -p gapless-torch --example record_cost`
 

@@ -3,7 +3,7 @@
 //!
 //! The thread has a device of its own, so that it never takes the card's lock. It shares the card's quota, so that each
 //! page counts in the process's budget and its tenant's share. Callers make no driver call, except to reserve
-//! addresses. Order of locks: the list of pools, then a pool's book. No other lock is taken while a book is held.
+//! addresses. Order of locks: the list of pools, then a pool's book, then those of `queued`.
 
 use crate::background::{self, Running};
 use crate::hooks::{guarded, set_error};

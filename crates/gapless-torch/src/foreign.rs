@@ -222,8 +222,8 @@ impl Supplier {
 pub(crate) unsafe fn gather(gatherer: usize) -> SharedPtr {
     check("the gatherer of stacks");
     let mut stack = SharedPtr::NULL;
-    // SAFETY: PyTorch passed this function to gather stacks: it fills what its first argument points to, which is null
-    // so far.
+    // SAFETY: PyTorch passed this function to gather stacks: it fills the place of its first argument, which is null
+    // now.
     unsafe {
         let gatherer = std::mem::transmute::<
             usize,
@@ -338,8 +338,7 @@ pub(crate) unsafe fn name_of(object: *mut c_void, place: usize) -> String {
 /// A snapshot of an allocator of this build, which contains its settings.
 ///
 /// # Safety
-/// As [`Filter::accepts`]; `object` is a live allocator whose table has `snapshot` at `place`, and `out` has room for
-/// the result.
+/// As [`Filter::accepts`]; `object` is a live allocator with `snapshot` at `place`, and `out` has room for the result.
 pub(crate) unsafe fn snapshot_of(object: *mut c_void, place: usize, out: *mut c_void) {
     type Snapshot = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, u64, u64, bool) -> *mut c_void;
     check("PyTorch's own allocator");
@@ -443,8 +442,7 @@ impl Torch {
     #[inline]
     pub(crate) unsafe fn current_stream(&self, device: i8) -> *mut c_void {
         check("getCurrentCUDAStream");
-        // SAFETY: `look_up` gave both their types; the second takes what the first returned, which lives to the end of
-        // this function.
+        // SAFETY: `look_up` gave both their types; the second takes the result of the first, which lives in this frame.
         unsafe {
             let stream = (self.current_stream)(device);
             (self.stream_handle)(&raw const stream)
@@ -471,8 +469,7 @@ impl Torch {
     pub(crate) unsafe fn ask_callbacks(&self) -> bool {
         check("a callback that frees memory");
         let Some(registry) = self.callbacks else { return false };
-        // SAFETY: a function without arguments; `look_up` gave it its type. The registry that it returns lives as long
-        // as the process.
+        // SAFETY: a function without arguments; `look_up` gave it its type. The registry is never destroyed.
         let makers = unsafe { (*registry()).functions() };
         let mut has_freed = false;
         for maker in &makers {
@@ -558,8 +555,7 @@ pub(crate) unsafe fn destroy_callable(manager: Manager, callable: *mut c_void) {
 /// Throws a C++ exception.
 ///
 /// # Safety
-/// As [`Filter::accepts`]; `throw` is `__cxa_throw`, and the others are its arguments: an exception, its type and its
-/// destructor.
+/// As [`Filter::accepts`]; `throw` is `__cxa_throw`, and the others its arguments: exception, type and destructor.
 pub(crate) unsafe fn throw(
     throw: Throw,
     object: *mut c_void,

@@ -1,8 +1,7 @@
 //! The C ABI that PyTorch and the Python package call. [`crate::capi`] has the one for other programs.
 //!
-//! PyTorch may call its entries from any thread, with or without Python's lock. Only entries that are `C-unwind`
-//! unwind: `gapless_alloc` throws PyTorch's own exception if there is no memory, and exceptions of PyTorch's functions
-//! pass through.
+//! PyTorch may call its entries from any thread, with or without Python's lock. Only `C-unwind` entries unwind:
+//! `gapless_alloc` throws PyTorch's own exception if there is no memory, and exceptions of its functions pass through.
 
 use crate::cxx::Function;
 use crate::exception::{self, Kind};
@@ -32,7 +31,7 @@ pub(crate) fn set_error(message: &str) {
     let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// Runs `work` and catches a panic. A C++ exception in it would end the process, so `work` calls nothing of
+/// Runs `work` and catches a panic. A C++ exception in it would end the process, so it calls nothing of
 /// [`crate::foreign`].
 pub(crate) fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
     let _barred = Barred::new();
@@ -113,8 +112,8 @@ pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i
     });
 }
 
-/// The program is between two steps. Plans that wait for the next step are put in place now, so that the step does not
-/// pay for it.
+/// The program is between two steps. Plans that wait for the next step are put in place now, so it does not pay for
+/// that.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_pause(device: i32) {
     if state::is_forked() {
@@ -143,8 +142,7 @@ pub extern "C" fn gapless_remove_pressure(id: u64) -> i32 {
     guarded(0, || i32::from(pressure::remove(id)))
 }
 
-/// The folder in which a failed request leaves its last events; an empty path switches that off. Only the first call
-/// counts.
+/// The folder for the last events before a failed request; an empty path: none. Only the first call counts.
 ///
 /// # Safety
 /// `path` is a NUL-terminated string.
@@ -356,8 +354,8 @@ pub unsafe extern "C-unwind" fn gapless_record_stream(pointer: *mut c_void, stre
 /// A capture or a memory pool begins to take requests.
 ///
 /// # Safety
-/// `filter` points to a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value. Called from C++ that
-/// handles exceptions.
+/// `filter` points to a live `std::function<bool(cudaStream_t)>`, passed by value. Called from C++ that handles
+/// exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const Function) {
     // SAFETY: PyTorch's C++ handles exceptions, and `filter` is its argument, which lives until this call returns.
@@ -429,8 +427,7 @@ pub unsafe extern "C" fn gapless_overlay(torch_version: *const c_char, git_versi
     })
 }
 
-/// Inspects the running build without changing it, so that a child can try the next two functions. As
-/// [`gapless_overlay`].
+/// Inspects the running build without changing it, so that a child can try the next two. As [`gapless_overlay`].
 ///
 /// # Safety
 /// Both arguments are NUL-terminated strings.

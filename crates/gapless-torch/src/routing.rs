@@ -1,5 +1,5 @@
-//! Routings decide which pool a request goes to. PyTorch opens them for graph captures and memory pools, each with a
-//! filter of streams.
+//! Routings lead requests to pools. PyTorch opens them for graph captures and memory pools, each with a filter of
+//! streams.
 //!
 //! Filters are PyTorch's code and may throw, so they are asked before a card is locked, on a list that the card
 //! publishes. If a card has no routing, this costs one load. If a request asks before a routing begins, it counts as
@@ -145,8 +145,8 @@ impl Routings {
         self.marked.push(stream);
     }
 
-    /// A capture on this stream has ended. The mark may be gone already: [`Routings::watch`] removes marks of captures
-    /// that failed.
+    /// A capture on this stream has ended. [`Routings::watch`] may have removed its mark already, if the capture
+    /// failed.
     pub fn unmark(&mut self, stream: StreamHandle) {
         if let Some(at) = self.marked.iter().rposition(|marked| *marked == stream) {
             self.marked.remove(at);

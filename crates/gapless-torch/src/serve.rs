@@ -112,8 +112,7 @@ fn from_front(size: u64, device: i32, stream: *mut c_void, pool: PoolKey, line: 
 
 #[cold]
 unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
-    // SAFETY: `request` calls this, whose caller lets exceptions pass. Guards around safe calls end before the next
-    // call.
+    // SAFETY: `request` calls this, whose caller lets exceptions pass. Guards end before the next call.
     unsafe {
         let for_torch = regions::is_for_torch(size);
         let pool = routing::pool_of(device, stream);
@@ -127,8 +126,7 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
             return fail(Kind::Error, found);
         }
         let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
-        // Trackers register the segments of private pools (NCCL), which must be done before the program uses the
-        // memory.
+        // Trackers register segments of private pools (NCCL) before the program uses the memory.
         if pool.is_private() {
             history::tell_trackers_first();
         } else {

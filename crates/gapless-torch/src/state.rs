@@ -83,8 +83,8 @@ extern "C" fn in_child() {
     sharing::forked();
 }
 
-/// Registers the handler that tells a forked child what it is. The first card calls this: without a card there is no
-/// CUDA state that a child could damage.
+/// Registers the handler that tells a forked child what it is. Called before the first use of CUDA: a child that was
+/// forked earlier has no CUDA state to damage.
 pub(crate) fn watch_forks() {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     if !IS_WATCHED.swap(true, Ordering::AcqRel) {
@@ -175,7 +175,7 @@ thread_local! {
     static ALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A card that this thread has locked. A thread that holds one card's lock never takes another card's. The exception is
+/// A card that this thread has locked. A thread with one card's lock never takes another card's, except in
 /// [`pictures`], which takes all of them in the order of their numbers. So two threads never wait for each other's
 /// card.
 #[derive(Debug)]
@@ -430,8 +430,8 @@ impl Card {
         })
     }
 
-    /// Serves a request from the free memory of a pool that shares it. No page moves, because graphs of that pool hold
-    /// its addresses.
+    /// Serves a request from the free memory of a pool that shares it. No page moves: graphs of that pool hold
+    /// addresses.
     #[cold]
     fn alloc_from_spare(
         &mut self,
@@ -463,8 +463,7 @@ impl Card {
         self.pool.free(addr).is_ok()
     }
 
-    /// Gives free memory back to the device and returns the bytes. It waits for streams, so it does nothing during a
-    /// capture.
+    /// Gives free memory back to the device and returns the bytes. It waits for streams; 0 during a capture.
     pub fn trim(&mut self) -> u64 {
         self.give_back(Pool::trim)
     }
@@ -566,8 +565,8 @@ impl Card {
         has_ended
     }
 
-    /// Removes a user from a private pool. True if it was the last one: the caller then calls the trackers, and after
-    /// that [`Card::let_go`].
+    /// Removes a user of a private pool. True if it was the last: the trackers are called next, and then
+    /// [`Card::let_go`].
     pub fn release(&mut self, pool: PoolKey) -> bool {
         let Some(uses) = self.uses.get_mut(&pool) else { return false };
         *uses = uses.saturating_sub(1);

@@ -119,8 +119,7 @@ pub(crate) unsafe fn prepare(
             let _asked = Asked::new();
             supplier.alloc(bytes)
         };
-        // SAFETY: our caller lets exceptions pass. The guard around `trim` ends, and unlocks the card, before the next
-        // call.
+        // SAFETY: our caller lets exceptions pass. The guard around `trim` ends before the next call.
         let addr = unsafe {
             match first {
                 0 => {
@@ -139,15 +138,13 @@ pub(crate) unsafe fn prepare(
         }
         let is_ours = |card: &mut state::Card| card.pool.containing(addr).is_some();
         if guarded(false, || state::with_card(device, is_ours).unwrap_or(false)) {
-            // SAFETY: our caller lets exceptions pass. The supplier gave this address just now, and nothing else knows
-            // it.
+            // SAFETY: our caller lets exceptions pass. The supplier gave this address, and nothing else knows it.
             unsafe { supplier.free(addr) };
             return Err(Refused::Ours { addr });
         }
         let add = |card: &mut state::Card| card.pool.add_segment((addr, bytes), size, stream, pool);
         if !guarded(false, || state::with_card(device, add).unwrap_or(false)) {
-            // SAFETY: our caller lets exceptions pass. The supplier gave this address just now, and the pool did not
-            // take it.
+            // SAFETY: our caller lets exceptions pass. The supplier gave this address, and the pool refused it.
             unsafe { supplier.free(addr) };
             return Err(Refused::Memory(DeviceError::OutOfMemory));
         }
@@ -155,8 +152,8 @@ pub(crate) unsafe fn prepare(
     Ok(())
 }
 
-/// Before a request fails, suppliers get back the free memory of pools without users, as PyTorch does. True if there
-/// was some.
+/// Before a request fails, suppliers get back free memory of pools without users, as in PyTorch. True if there was
+/// some.
 ///
 /// # Safety
 /// As [`give_back`].
@@ -186,13 +183,11 @@ pub(crate) unsafe fn give_back() {
             returned.extend(card.pool.take_returned().into_iter().map(|segment| (device, segment)));
         });
     });
-    // SAFETY: our caller lets exceptions pass; no card is locked. Trackers that registered this memory hear of its end
-    // before it goes.
+    // SAFETY: our caller lets exceptions pass; no card is locked. Trackers hear of the end before the memory goes.
     unsafe { history::tell_trackers_first() };
     for (device, segment) in returned {
         if let Some(supplier) = of(device, segment.pool) {
-            // SAFETY: our caller lets exceptions pass. The supplier gave this segment, and the pool let it go after all
-            // work on it.
+            // SAFETY: our caller lets exceptions pass. The supplier gave this segment, and no work uses it any more.
             unsafe { supplier.free(segment.addr) };
         }
     }

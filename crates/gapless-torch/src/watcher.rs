@@ -1,5 +1,4 @@
-//! Watchers hear what a card's allocator does. There are two: the history that PyTorch asks for, and the flight
-//! recorder.
+//! Watchers hear what a card's allocator does: the history that PyTorch asks for, and the flight recorder.
 //!
 //! The same calls (`state.rs`) tell both, under the lock that orders events: the card's, or a lane's. A watcher never
 //! throws, and takes no lock that another thread holds while it asks for memory. Code that may throw (trackers,
@@ -54,7 +53,6 @@ pub trait Watcher {
     /// A request failed; `what.addr` is the memory that the device had left.
     fn failed(&mut self, device: i32, what: Event, by: &Caller<'_>);
 
-    /// A block is live again without a request, because a graph's pool was restored. PyTorch's history has no such
-    /// entry.
+    /// A block is live again, because a graph's pool was restored. PyTorch's history has no such entry.
     fn restored(&mut self, _device: i32, _what: Event) {}
 }

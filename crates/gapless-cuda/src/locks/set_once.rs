@@ -1,5 +1,4 @@
-//! A value that is set once, without a lock: threads that come at the same time may each make one, and one of these
-//! stays.
+//! A value that is set once, without a lock: threads that come at the same time may each make one, and one stays.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -41,7 +41,7 @@ impl Card {
         let base = Base::open(device, library, is_kept)?;
         let driver = base.driver;
         let _relaxed = driver.relaxed();
-        // SAFETY: the stream is the caller's current one, which lives during the loading (`Load::start`).
+        // SAFETY: the stream is the caller's, and exists (`Load::start`, `save`).
         if unsafe { driver.is_captured(settings.stream as Handle) } {
             let what =
                 "the current stream is being captured into a CUDA graph: load before or after the capture";
@@ -64,8 +64,8 @@ impl Card {
         };
         let base = Arc::clone(&card.base);
         let _current = base.current()?;
-        // SAFETY: a pointer to a variable that lives through the call. The stream is the caller's current one, which
-        // lives during the loading (`Load::start`).
+        // SAFETY: a pointer to a variable that lives through the call. The stream is the caller's, and exists
+        // (`Load::start`).
         unsafe {
             driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::UNTIMED))?;
             card.before = event;

@@ -1,9 +1,8 @@
-//! State that outlives a loading: the card's context, the compiled kernel, and rings of pinned memory with their
+//! State that outlives a loading: the card's context, the compiled kernel, and rings of pinned memory and their
 //! streams.
 //!
 //! Pinning memory and compiling the kernel take longer than loading a gigabyte. So they are kept for the next loading
-//! if the settings say so, until `release`. At the end of the process nothing is given back, because the driver may be
-//! gone then.
+//! if the settings say so, until `release`. At the process's end nothing is given back: the driver may be gone.
 
 use super::driver::{Driver, Handle};
 use super::pinned::Pinned;
@@ -89,8 +88,7 @@ impl Base {
     }
 }
 
-/// Gives back everything that is kept, on all cards. Loadings under way continue, and give back their part at their
-/// end.
+/// Gives back everything that is kept, on all cards. Loadings under way give back their part at their end.
 pub fn release() {
     let all = std::mem::take(&mut *locked(&KEPT));
     drop(all);

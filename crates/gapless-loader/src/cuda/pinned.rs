@@ -69,8 +69,7 @@ impl Pinned {
                     (driver.host_free)(self.at);
                 }
                 Some((map, whole)) => {
-                    // If the driver still takes the range for pinned, it must not become other memory, so it stays
-                    // mapped.
+                    // If the driver still takes it for pinned, it must not become other memory, so it stays mapped.
                     let _is_over = (driver.host_unregister)(self.at) == 0;
                     #[cfg(target_os = "linux")]
                     if _is_over {

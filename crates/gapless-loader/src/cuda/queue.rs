@@ -75,8 +75,7 @@ impl Orders {
 /// The queue of a loading. A ticket is the number of a thread's orders in the order of arrival, in which they are done.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// One event is recorded after each batch under way. The last event is recorded between a batch's copies and its
-    /// kernels.
+    /// One event is recorded after each batch under way, and the last one between a batch's copies and its kernels.
     events: [Handle; UNDER_WAY + 1],
     /// The most orders of a batch: so few that threads fill slots meanwhile.
     most: usize,
@@ -255,8 +254,7 @@ fn copy<'a>(
         if status == 0 {
             return Ok(());
         }
-        // A driver that refuses batches copies one by one; a driver that failed reports that again. Copying twice is
-        // harmless.
+        // A driver that refuses batches copies one by one; one that failed reports it again. Copying twice is harmless.
         *has_no_batches = true;
     }
     for copy in copies {

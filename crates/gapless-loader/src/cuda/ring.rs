@@ -110,8 +110,8 @@ impl<'a> Ring<'a> {
     /// Hands over all orders and returns their ticket.
     pub(super) fn hand_over(&mut self) -> Result<u64> {
         if !self.orders.is_empty() {
-            // After an error the driver may have a part of the orders. No ticket is done then, and `finish` waits for
-            // the card.
+            // After an error the driver may have a part of the orders. Then no ticket is done; `finish` waits for the
+            // card.
             self.ticket = u64::MAX;
             self.ticket = self.card.queue.hand_over(self.card, &mut self.orders)?;
         }
@@ -128,8 +128,7 @@ impl<'a> Ring<'a> {
         self.card.queue.wait(self.card, ticket)
     }
 
-    /// Waits for all orders that were handed over. False after an error: then the driver gets nothing more, and this
-    /// waits for what it has.
+    /// Waits for all orders that were handed over. False after an error: then this waits for what the driver has.
     pub(super) fn finish(&self) -> bool {
         self.wait(self.ticket).or_else(|_| self.card.sync()).is_ok()
     }

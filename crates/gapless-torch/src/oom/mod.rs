@@ -172,8 +172,7 @@ pub(crate) fn explain(Seen { mut facts, picture, options }: Seen) -> String {
 fn others(device: i32) -> Option<Vec<(u32, u64)>> {
     let processes = Nvml::open().ok()?.device_by_uuid(identity::of(device).uuid?)?.processes()?;
     let own = std::process::id();
-    // In a container the driver may know this process by another number. Then it must not be counted as another
-    // process.
+    // In a container the driver may know this process by another number. It must not count as another process.
     if !processes.iter().any(|process| process.pid == own) {
         return None;
     }

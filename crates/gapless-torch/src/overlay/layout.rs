@@ -292,7 +292,7 @@ pub unsafe fn write_stats(
     layouts: Layouts,
 ) {
     let mut out = Writer(place.cast());
-    // SAFETY: the fields together are the build's `DeviceStats`, for which `place` has room. Each is a multiple of 8
+    // SAFETY: the fields together are the build's `DeviceStats`, for which `place` has room, each a multiple of 8
     // bytes.
     unsafe {
         out.put([stats.allocation, stats.segment, stats.active, stats.inactive_split]);
@@ -338,8 +338,7 @@ const AT_ADDRESS: &str = "mallocWithAddress";
 /// Builds an entry at `place`.
 ///
 /// # Safety
-/// `place` is valid for a write of the running build's entry; the receiver frees the entry. Called where C++ exceptions
-/// may pass.
+/// `place` has room for the running build's entry; the receiver frees it. C++ exceptions may pass the callers.
 pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Entry) {
     let Layouts { user_metadata, internal_metadata: has_own_text, .. } = layouts();
     let mark = if entry.at_address { AT_ADDRESS } else { "" };
@@ -349,8 +348,7 @@ pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Ent
         (true, true) => mark.to_owned(),
         (true, false) => format!("{said}\n{mark}"),
     };
-    // SAFETY: `place` has room for the running build's entry. Every field is written, and strings at their final
-    // address.
+    // SAFETY: `place` has room for the build's entry. Every field is written, and strings at their final address.
     unsafe {
         (&raw mut (*place).action).write(entry.action as i32);
         (&raw mut (*place).device).write(device as i8);

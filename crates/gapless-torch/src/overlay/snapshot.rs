@@ -54,8 +54,7 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
     id: MempoolId,
     with_history: bool,
 ) -> *mut SnapshotInfo {
-    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked after `answer`. `out` is its place for the
-    // result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked after `answer`. `out` is its place.
     unsafe {
         let pictures = answer(Vec::new(), || Ok::<_, Refusal>(take_pictures(id, with_history)));
         history::tell_trackers();

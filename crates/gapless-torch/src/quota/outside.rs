@@ -1,5 +1,4 @@
-//! A process's memory on a card outside of its pool: its context, loaded modules, memory that libraries take from the
-//! driver.
+//! A process's memory on a card outside of its pool: its context, loaded modules, memory that libraries allocate.
 //!
 //! NVIDIA's management library knows the memory of each process. It may not know this one: in containers, on vGPUs, and
 //! for clients of the Multi-Process Service, whose memory may be reported as the server's. Then the context's size is
@@ -37,8 +36,7 @@ pub fn used_by_all(uuid: Uuid) -> Option<u64> {
     Some(memory.used)
 }
 
-/// The bytes to count if `measured` are seen outside and `counted` were counted so far. They stay while the margin
-/// lasts.
+/// The bytes to count if `measured` are seen outside and `counted` were counted. They stay while the margin lasts.
 #[must_use]
 pub fn with_margin(measured: u64, counted: u64) -> u64 {
     let is_near = measured + MARGIN / 2 <= counted && counted <= measured + 2 * MARGIN;
@@ -100,8 +98,7 @@ impl Quota {
         true
     }
 
-    /// Called before `bytes` more are taken. Near a limit the memory outside is measured more often, because it decides
-    /// there.
+    /// Called before `bytes` more are taken. Near a limit the memory outside matters, so it is measured more often.
     pub(super) fn look_closer(&self, bytes: u64) {
         if !self.is_on() {
             return;

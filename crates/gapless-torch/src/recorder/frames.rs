@@ -1,5 +1,4 @@
-//! The Python lines that led to a request, from Python's public C API, whose functions are looked up in the running
-//! process.
+//! The Python lines that led to a request, from Python's public C API, which is looked up in the running process.
 //!
 //! PyTorch releases Python's lock before it asks for memory, so it is taken here, as PyTorch's own recorder does. Only
 //! threads that Python knows take it, and rarely those that run no Python, such as a backward pass's. A stack is
@@ -167,8 +166,7 @@ pub struct Place {
     pub line: u32,
 }
 
-/// This thread's present lines, innermost first, for a failed request, even if stacks are not kept. No lock of ours may
-/// be held.
+/// This thread's present lines, innermost first, for a failed request, kept stacks or not. No lock of ours may be held.
 #[must_use]
 pub fn here() -> Vec<Place> {
     let Some(python) = python() else { return Vec::new() };
@@ -243,8 +241,7 @@ impl Python {
     #[cold]
     unsafe fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
-        // SAFETY: this thread has Python's lock; frames are live as in `stack`. A code object is held while its names
-        // are read.
+        // SAFETY: this thread has Python's lock; frames are live as in `stack`. A code object is held for its names.
         unsafe {
             let mut frame = (self.frame)();
             if frame.is_null() || !(self.error)().is_null() {
@@ -314,8 +311,7 @@ impl Python {
             if number == next {
                 let (name, file) = names?;
                 news.push(News::Code { name, file });
-                // SAFETY: the code object is live, because a frame of this stack has it. From here on our reference
-                // keeps it.
+                // SAFETY: a frame of this stack keeps the code object alive; from here on our reference does.
                 unsafe { (self.keep)(*code as Object) };
             }
             told.push(Line { code: number, line });

@@ -19,7 +19,7 @@ thread_local! {
 #[inline]
 #[must_use]
 pub fn current() -> u16 {
-    // A thread that ends makes requests after its thread-local variables are gone.
+    // A thread that ends may make requests after its thread-local variables are gone.
     RUNS.try_with(Cell::get).ok().and_then(|number| u16::try_from(number).ok()).unwrap_or(0)
 }
 

@@ -51,8 +51,7 @@ pub unsafe extern "C" fn gapless_region_open(name: *const c_char, keep: i32) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_codec(encode: Option<Encode>, decode: Option<Decode>) {
     if let (Some(encode), Some(decode)) = (encode, decode) {
-        // SAFETY: the Python package passes functions of the library of weights, which stays loaded and does not
-        // unwind.
+        // SAFETY: both are functions of the library of weights, which stays loaded, and do not unwind.
         unsafe { set_codec(encode, decode) };
     }
 }
@@ -238,8 +237,7 @@ pub unsafe extern "C" fn gapless_region_files(folder: *const c_char) {
     guarded((), || show_files_in(folder.map(Into::into)));
 }
 
-/// Writes every region as NUL-terminated JSON to `text` and returns its length. Writes nothing unless it is less than
-/// `room`.
+/// Writes every region as NUL-terminated JSON to `text`, if it is less than `room`, and returns its length.
 ///
 /// # Safety
 /// `text` is valid for `room` writes.

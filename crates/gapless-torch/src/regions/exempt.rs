@@ -73,8 +73,7 @@ const DROPOUT: [&CStr; 1] = [
 /// The least size of such a state: cuDNN keeps one for each thread of a card.
 const LEAST_STATE: usize = 64 << 10;
 
-/// Sizes whose last request was not for a state. They are not looked at again, because a look at the stack takes longer
-/// than a request.
+/// Sizes whose last request was not for a state: they are not checked again, because that takes longer than a request.
 static OTHER_SIZES: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 
 fn is_dropout_state(size: usize) -> bool {

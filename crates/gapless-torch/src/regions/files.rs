@@ -61,8 +61,7 @@ impl Files {
         Ok(Files { parts })
     }
 
-    /// Calls `work` with each file that has a part of `[at, at + size)`, the place in the file, and the range of the
-    /// bytes.
+    /// Calls `work` with each file that has a part of `[at, at + size)`, the place in it, and the range of the bytes.
     fn each(
         &self,
         at: u64,

@@ -74,8 +74,7 @@ struct Region {
     is_told_to_sleep: bool,
     /// Its sleeping memory, by card.
     asleep: Vec<(i32, Store)>,
-    /// `is_retained`: the host's bytes outlive a waking. `retained`: those that did, by card; the next sleep writes
-    /// over them.
+    /// `is_retained`: the host's bytes outlive a waking. `retained`: those, by card; the next sleep writes over them.
     is_retained: bool,
     retained: Vec<(i32, Store)>,
 }
@@ -215,8 +214,8 @@ impl Regions {
     }
 }
 
-/// Opens a scope in a region, which is made if it is new; without a name, outside of all regions. Returns a number to
-/// close it by.
+/// Opens a scope in a region, made if it is new; without a name, outside of all regions. Returns a number to close it
+/// by.
 ///
 /// # Errors
 /// If the name is invalid, if there are too many regions, or if the region sleeps and `keep` differs.

@@ -20,8 +20,7 @@ const READERS_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum Failure {
     /// The card has no memory for a waking.
     OutOfMemory(String),
-    /// Trackers must hear first that its memory goes. They may throw, so PyTorch must call them; then the move is tried
-    /// again.
+    /// Trackers must hear first that its memory goes. They may throw, so PyTorch must call them. Then try again.
     Untold,
     Other(String),
 }

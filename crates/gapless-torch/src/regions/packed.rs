@@ -15,8 +15,7 @@ const BLOCK: usize = 2 << 20;
 const OVERHEAD: usize = BLOCK / 64 + (64 << 10);
 const MOST_THREADS: usize = 16;
 
-/// Compresses `length` bytes to `out`, which has `room`. Returns the bytes of the stream; 0 if it failed. Any thread
-/// may call.
+/// Compresses `length` bytes to `out`, which has `room`. Returns the stream's bytes; 0 on error. Any thread may call.
 pub(crate) type Encode = unsafe extern "C" fn(*const u8, usize, *mut u8, usize) -> usize;
 /// Restores `length` bytes at `out` from a stream. 0 if all of them are restored. Any thread may call.
 pub(crate) type Decode = unsafe extern "C" fn(*const u8, usize, *mut u8, usize) -> c_int;
@@ -80,8 +79,7 @@ impl Packed {
         let codec = self.codec;
         let encode = |part: &&[u8]| {
             let mut room = vec![0; part.len() + OVERHEAD];
-            // SAFETY: pointers and lengths are those of two slices; `set_codec` demands functions that keep to their
-            // types.
+            // SAFETY: pointers and lengths are those of two slices, and the codec keeps to its types (`set_codec`).
             let size = unsafe { (codec.encode)(part.as_ptr(), part.len(), room.as_mut_ptr(), room.len()) };
             (0 < size && size <= room.len()).then(|| room[..size].into())
         };

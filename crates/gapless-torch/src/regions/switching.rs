@@ -68,8 +68,7 @@ fn also(failure: Failure, falling: &str) -> Failure {
     }
 }
 
-/// Moves both at once, or step by step if there is no room for both. `None`: neither is possible, and nothing has
-/// changed.
+/// Moves both at once, or step by step if there is no room for both. `None`: neither is possible; nothing changed.
 fn at_once(down: &Mover, up: &Mover, device: i32, verify: bool) -> Result<Option<(Moved, Moved)>, Failure> {
     // The sleep begins first: it waits for all work, and so would wait for the copies of the waking.
     let sinking = Half::begin_sleep(down, device)?;

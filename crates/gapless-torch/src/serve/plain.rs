@@ -1,8 +1,7 @@
 //! Requests and frees of callers that cannot handle a C++ exception: C and C++ programs, CuPy, Numba.
 //!
 //! They use PyTorch's pools and count in the same figures, limits and budgets. Before a request fails, the program's
-//! handlers are asked. Nothing of [`crate::foreign`] is called, so no C++ exception can arise. This has two
-//! consequences:
+//! handlers are asked. Nothing of [`crate::foreign`] is called, so no C++ exception can arise. It follows:
 //!
 //! * PyTorch's history has no stack for these events. Trackers hear of them at PyTorch's next call, and observers of
 //!   failures do not hear of them. A recording of our own has their Python lines.

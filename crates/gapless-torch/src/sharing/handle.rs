@@ -5,8 +5,8 @@
 //! | kind | what follows | who writes it |
 //! |---|---|---|
 //! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; Gapless for supplied pools |
-//! | `e` | a header, then a descriptor or a fabric handle for each page, all of one size | PyTorch; Gapless if it can |
-//! | `g` | nothing | Gapless, if the pages have several sizes |
+//! | `e` | a header, then a descriptor or a fabric handle for each page, all of one size | PyTorch; Gapless with `descriptors` |
+//! | `g` | nothing | Gapless without `descriptors` |
 //!
 //! What Gapless writes for pages goes on with a part that PyTorch does not read ([`Passed`]): the socket through which
 //! another Gapless gets any number of pages, of any sizes. All numbers have this machine's byte order.

@@ -5,8 +5,7 @@
 //! so neither side has many files open. From the first shared block on, a thread of its own answers.
 //!
 //! A reader confirms with one byte how many files of a message it took. If it had room for fewer, the sender sends the
-//! others again, in messages of that number. If the sender has room for fewer, it sends fewer: [`Spares`] keep room for
-//! one.
+//! others again, in messages of that number. A sender with room for fewer sends fewer: [`Spares`] keep room for one.
 
 use super::full;
 use super::offers;
