@@ -126,7 +126,7 @@ pub unsafe extern "C" fn gapless_loader_wait(
     milliseconds: u32,
     progress: *mut Progress,
 ) -> c_int {
-    // SAFETY: Python passes a loading that it has not ended, from one thread at a time, and a place for the progress.
+    // SAFETY: Python made this loading in the calling method, which alone uses it, and passes a place for the progress.
     let (load, progress) = unsafe { (&mut *load, &mut *progress) };
     let state = guarded(|| Ok(load.wait(Duration::from_millis(u64::from(milliseconds)))));
     *progress = load.progress();
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn gapless_loader_wait(
 /// `load` must come from `gapless_loader_start`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_cancel(load: *mut Load) {
-    // SAFETY: Python passes a loading that it has not ended; `cancel` may run beside other calls.
+    // SAFETY: the caller has a loading of `gapless_loader_start` that it has not ended.
     unsafe { &*load }.cancel();
 }
 
