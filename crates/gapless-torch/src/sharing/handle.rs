@@ -5,7 +5,7 @@
 //! | kind | what follows | who writes it |
 //! |---|---|---|
 //! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; Gapless for supplied pools |
-//! | `e` | a header, then a descriptor or a fabric handle a page, all of one size | PyTorch; Gapless with `descriptors` |
+//! | `e` | a header, then a file or a fabric handle a page, all of one size | PyTorch; Gapless with `descriptors` |
 //! | `g` | nothing | Gapless without `descriptors` |
 //!
 //! What Gapless writes for pages goes on with a part that PyTorch does not read ([`Passed`]): the socket through which
