@@ -1,7 +1,7 @@
 //! Copies between a card and pinned host memory, each way on a stream of its own.
 //!
-//! The streams neither wait for the program's streams nor make them wait: the caller says when memory is quiet. Both
-//! ways run at once.
+//! The streams neither wait for the program's streams nor make them wait, so the caller must know that no work uses the
+//! memory. Both directions run at once.
 
 use crate::device::{CudaDevice, enter};
 use crate::driver::{CopyDriver, Driver, Handle, NOT_SUPPORTED, SUCCESS, Status};
@@ -20,9 +20,9 @@ pub struct Copies {
     back: Handle,
 }
 
-// SAFETY: streams and contexts are the driver's handles, which any thread may use.
+// SAFETY: streams and contexts are handles of the driver, which any thread may use.
 unsafe impl Send for Copies {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: the handles never change, and any thread may use them.
 unsafe impl Sync for Copies {}
 
 fn check(status: Status) -> Result<(), DeviceError> {
@@ -33,7 +33,7 @@ impl Copies {
     /// The streams of a card.
     ///
     /// # Errors
-    /// When the driver gives none.
+    /// If the driver gives no stream.
     pub fn new(device: &CudaDevice) -> Result<Copies, DeviceError> {
         let driver = CopyDriver::get().ok_or(DeviceError::Driver(NOT_SUPPORTED))?;
         let base = Driver::get().map_err(|_| DeviceError::Driver(NOT_SUPPORTED))?;
@@ -49,34 +49,34 @@ impl Copies {
     /// Queues a copy from the card to the host.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     ///
     /// # Safety
-    /// `to` is pinned and valid for `size` bytes until [`Copies::wait_out`] has returned; `from` stays mapped till
+    /// `to` is pinned and valid for `size` bytes until [`Copies::wait_out`] has returned, and `from` stays mapped until
     /// then.
     pub unsafe fn out(&self, to: u64, from: u64, size: u64) -> Result<(), DeviceError> {
         let _entered = enter(self.base, self.context);
-        // SAFETY: as the caller says; the stream is this card's.
+        // SAFETY: our caller keeps both ranges valid until the copy ends; the stream is this card's.
         check(unsafe { (self.driver.copy_out)(to as Handle, from, size as usize, self.out) })
     }
 
     /// Queues a copy from the host to the card.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     ///
     /// # Safety
-    /// As [`Copies::out`], the other way round, until [`Copies::wait_back`].
+    /// As [`Copies::out`], with the roles exchanged, until [`Copies::wait_back`].
     pub unsafe fn back(&self, to: u64, from: u64, size: u64) -> Result<(), DeviceError> {
         let _entered = enter(self.base, self.context);
-        // SAFETY: as the caller says; the stream is this card's.
+        // SAFETY: our caller keeps both ranges valid until the copy ends; the stream is this card's.
         check(unsafe { (self.driver.copy_back)(to, from as Handle, size as usize, self.back) })
     }
 
     /// Waits for all copies to the host.
     ///
     /// # Errors
-    /// When one failed.
+    /// If one failed.
     pub fn wait_out(&self) -> Result<(), DeviceError> {
         self.wait(self.out)
     }
@@ -84,7 +84,7 @@ impl Copies {
     /// Waits for all copies to the card.
     ///
     /// # Errors
-    /// When one failed.
+    /// If one failed.
     pub fn wait_back(&self) -> Result<(), DeviceError> {
         self.wait(self.back)
     }

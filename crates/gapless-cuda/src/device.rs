@@ -23,23 +23,23 @@ pub struct CudaDevice {
     pub(crate) driver: &'static Driver,
     ordinal: i32,
     context: Handle,
-    /// A stream that waits for the default one, and that nobody can capture; null: not made yet.
+    /// A stream of our own that waits for the default one, so no program can capture it; null until it is made.
     beside_default: Handle,
-    /// Events that nobody uses.
+    /// Events that are not in use.
     events: Vec<Handle>,
-    /// Events of other contexts, for streams of theirs: these are not used again.
+    /// Events of other contexts, for their streams: these are not reused.
     foreign: Vec<Handle>,
-    /// What pages can do, as PyTorch asks it of its expandable segments: leave the process as files, and be reached
-    /// by network cards.
+    /// Properties of pages, as PyTorch asks for them for its expandable segments: other processes can get them as
+    /// files, and network cards can reach them.
     exports_files: bool,
     rdma: bool,
-    /// Whether its memory is the host's.
+    /// True if its memory is the host's.
     is_unified: bool,
-    /// Whether this is not the device of the card's pool: what it grants is noted, for peers that come later.
+    /// True if this is not the device of the card's pool. Then its grants are noted, for peers that come later.
     is_beside: bool,
-    /// Pages that other processes were told of.
+    /// Pages that other processes know of.
     pub(crate) shared: SharedPages,
-    /// Which page lies behind which address, where somebody keeps it.
+    /// The page behind each address; kept in checked mode.
     pub mapped: Option<Mapped>,
     /// Time spent in calls that map memory, in nanoseconds.
     pub driver_ns: u64,
@@ -47,10 +47,10 @@ pub struct CudaDevice {
     pub maps: u64,
 }
 
-// SAFETY: contexts and events are the driver's handles, which any thread may use; the struct is behind a lock.
+// SAFETY: contexts and events are handles of the driver, which any thread may use; a lock guards the struct.
 unsafe impl Send for CudaDevice {}
 
-/// Makes the card's context current for a call, and calls harmless to captures of other streams.
+/// Makes the card's context current for a call, and keeps the call from ending captures of other streams.
 pub(crate) struct Entered<'a> {
     driver: &'a Driver,
     mode: i32,
@@ -59,7 +59,7 @@ pub(crate) struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut context: Handle = std::ptr::null_mut();
-        // SAFETY: out-pointers of our own; the pair to the calls in `enter`.
+        // SAFETY: out-pointers of our own. These calls undo those in `enter`.
         unsafe {
             (self.driver.exchange_capture_mode)(&mut self.mode);
             (self.driver.pop_context)(&mut context);
@@ -68,21 +68,21 @@ impl Drop for Entered<'_> {
 }
 
 thread_local! {
-    /// How often this thread has entered the driver.
+    /// Number of times that this thread has entered the driver.
     static ENTRIES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often the calling thread has entered the driver through this crate.
+/// Number of times that the calling thread has entered the driver through this crate.
 #[must_use]
 pub fn entries() -> u64 {
     ENTRIES.get()
 }
 
 pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static> {
-    // A thread that ends may free memory after its variables are gone.
+    // A thread that ends may free memory after its thread-local variables are gone.
     let _ = ENTRIES.try_with(|entries| entries.set(entries.get() + 1));
     let mut mode = CAPTURE_RELAXED;
-    // SAFETY: the context was retained in `CudaDevice::new` and is never given up.
+    // SAFETY: `CudaDevice::new` retained the context, which is never released.
     unsafe {
         (driver.push_context)(context);
         (driver.exchange_capture_mode)(&mut mode);
@@ -90,8 +90,8 @@ pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static
     Entered { driver, mode }
 }
 
-/// Whether the driver says for good that it has no such thing. A value that it calls invalid is one as well, since the
-/// caller asks for the same without it next, and that works.
+/// True if the driver says for good that it lacks something. A value that it calls invalid counts too: the caller then
+/// asks without it, and that works.
 fn is_unsupported(status: Status) -> bool {
     matches!(status, INVALID_VALUE | NOT_PERMITTED | NOT_SUPPORTED)
 }
@@ -104,16 +104,16 @@ pub(crate) fn check(status: Status) -> Result<(), DeviceError> {
     }
 }
 
-/// What a card has free, and in all, as the driver says it: corrected where the memory is the host's.
+/// Free and total bytes of a card, from the driver's figures, corrected if the memory is the host's.
 pub(crate) fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
     if is_unified { (unified::free_of(free, total), total) } else { (free, total) }
 }
 
 impl CudaDevice {
-    /// The card with this number, with its primary context, which is the one that CUDA's runtime uses.
+    /// The card with this number. It uses the primary context, like CUDA's runtime.
     ///
     /// # Errors
-    /// When there is no driver or no such card.
+    /// If there is no driver or no such card.
     pub fn new(ordinal: i32) -> Result<CudaDevice, DriverError> {
         let driver = Driver::get()?;
         let mut device = 0;
@@ -152,10 +152,10 @@ impl CudaDevice {
         })
     }
 
-    /// The bytes of a card, and what it is called: before its context is made, and without making one.
+    /// The total bytes and the identity of a card. It needs no context and makes none.
     ///
     /// # Errors
-    /// When there is no driver or no such card.
+    /// If there is no driver or no such card.
     pub fn about(ordinal: i32) -> Result<(u64, Identity), DriverError> {
         let driver = Driver::get()?;
         let (mut device, mut total) = (0, 0);
@@ -171,7 +171,7 @@ impl CudaDevice {
         Ok((total as u64, identity::of(ordinal)))
     }
 
-    /// Whether there is such a card; `None`: the driver does not say.
+    /// True if there is such a card; `None` if the driver does not say.
     #[must_use]
     pub fn exists(ordinal: i32) -> Option<bool> {
         let driver = Driver::get().ok()?;
@@ -185,17 +185,17 @@ impl CudaDevice {
         }
     }
 
-    /// A device of the same card beside that of its pool, whose memory the pool does not know.
+    /// A second device of the same card, for memory that the card's pool does not know.
     #[must_use]
     pub fn beside(self) -> CudaDevice {
         CudaDevice { is_beside: true, ..self }
     }
 
-    /// Lets another card use what is granted from now on, and all memory beside the pool at once; whether it could not
-    /// before: then the pool grants its own again.
+    /// Lets another card use memory that is granted from now on, and all memory beside the pool at once. True if it
+    /// could not before: the pool then grants its own memory again.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn add_peer(&mut self, ordinal: i32) -> Result<bool, DeviceError> {
         let mut device = 0;
         // SAFETY: an out-pointer of our own.
@@ -206,13 +206,13 @@ impl CudaDevice {
         peers::of(self.ordinal).add(self.driver, self.ordinal, device).map_err(DeviceError::Driver)
     }
 
-    /// What [`CudaDevice::add_peer`] began cannot be done.
+    /// Undoes [`CudaDevice::add_peer`], because the pool could not grant its memory.
     pub fn remove_peer(&mut self, ordinal: i32) {
         peers::of(self.ordinal).remove(ordinal);
     }
 
-    /// Whether a stream is in a capture now: one that failed and was not ended counts. A stream that the driver
-    /// does not know is not. The program has just named the stream, or it is the legacy stream.
+    /// True if a stream is in a capture now, including one that failed and was not ended. False for a stream that the
+    /// driver does not know. The program has just named the stream, or it is the legacy stream.
     #[must_use]
     pub fn is_captured(&self, stream: StreamHandle) -> bool {
         let (context, handle) = streams::place_of(stream.0).unwrap_or((self.context, stream.0 as Handle));
@@ -220,13 +220,13 @@ impl CudaDevice {
         self.is_captured_here(handle)
     }
 
-    /// [`CudaDevice::is_captured`] for a caller that has entered the stream's context.
+    /// [`CudaDevice::is_captured`] after the caller entered the stream's context.
     fn is_captured_here(&self, stream: Handle) -> bool {
         let mut status = NOT_CAPTURED;
-        // SAFETY: the caller has just named the stream, so it is there; the out-pointer is valid.
+        // SAFETY: the program has just named the stream, so it exists; the out-pointer is valid.
         match unsafe { (self.driver.is_capturing)(stream, &mut status) } {
             SUCCESS => status != NOT_CAPTURED,
-            // The default stream, beside a captured one that waits for it.
+            // The default stream was asked while a captured stream waits for it.
             error => error == CAPTURE_IMPLICIT,
         }
     }
@@ -243,15 +243,14 @@ impl CudaDevice {
         self.ordinal
     }
 
-    /// What asks how full the card is, for other threads.
+    /// Asks for the card's memory and waits for its work, on other threads.
     #[must_use]
     pub fn meter(&self) -> Meter {
         Meter { driver: self.driver, context: self.context, is_unified: self.is_unified }
     }
 
-    /// A new page. Some sandboxes promise what they do not allow: plain pages serve everything but exports. Only a
-    /// driver that says for good that it has no such pages is not asked for them again: what fails for another reason
-    /// may work the next time.
+    /// A new page. Some sandboxes promise properties that they do not allow; plain pages serve everything but exports.
+    /// Only if the driver refuses a property for good is it not asked for again, because other failures may pass.
     fn created(&mut self, size: u64) -> Result<u64, DeviceError> {
         let (mut files, mut rdma) = (self.exports_files, self.rdma);
         let (mut handle, mut is_for_good) = (0, true);
@@ -297,15 +296,15 @@ impl CudaDevice {
         Ok(event)
     }
 
-    /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events
-    /// are of that context.
+    /// [`Device::record`] for a stream of another context: of another card, or of a part of this one. Its events belong
+    /// to that context.
     fn record_elsewhere(&mut self, (context, stream): (Handle, Handle)) -> Result<EventHandle, DeviceError> {
         let _entered = enter(self.driver, context);
         let mut event: Handle = std::ptr::null_mut();
         // SAFETY: an out-pointer of our own.
         check(unsafe { (self.driver.event_create)(&mut event, EVENT_DISABLE_TIMING) })?;
         if let Err(error) = marks::mark(&mut Mark { device: self, event, stream }) {
-            // SAFETY: the event was made above.
+            // SAFETY: the event was made above, and nothing else uses it.
             unsafe { (self.driver.event_destroy)(event) };
             return Err(error);
         }
@@ -320,20 +319,20 @@ impl CudaDevice {
         let event = self.event()?;
         let marked = marks::mark(&mut Mark { device: self, event, stream });
         if let Err(error) = marked {
-            // It is recorded anew before anybody asks about it.
+            // The event is recorded again before it is queried.
             self.events.push(event);
             return Err(error);
         }
         Ok(EventHandle(event as u64))
     }
 
-    /// The stream that stands for the default one: its work begins when that of the default stream is done. An event
-    /// on the default stream itself would end captures of all streams that wait for it.
+    /// A stream that stands for the default one: its work begins when that of the default stream is done. An event on
+    /// the default stream itself would end the captures of all streams that wait for it.
     fn beside_default(&mut self) -> Result<Handle, DeviceError> {
         let Some(streams) = WaitDriver::get() else { return Ok(std::ptr::null_mut()) };
         if self.beside_default.is_null() {
-            // SAFETY: an out-pointer of our own; the callers have entered the context. 0: it waits for the default
-            // stream.
+            // SAFETY: an out-pointer of our own; the callers have entered the context. The flag 0 makes it wait for the
+            // default stream.
             check(unsafe { (streams.stream_create)(&mut self.beside_default, 0) })?;
         }
         Ok(self.beside_default)
@@ -347,7 +346,7 @@ impl CudaDevice {
     }
 }
 
-/// One mark, call by call. The context of the stream was entered.
+/// The calls of one mark. The stream's context is entered.
 struct Mark<'a> {
     device: &'a CudaDevice,
     event: Handle,
@@ -356,8 +355,8 @@ struct Mark<'a> {
 
 impl Calls for Mark<'_> {
     fn record(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: a live event, and a stream that the program has just named. Natively too, an event is
-        // recorded for a stream that was announced, whether it is still there or not.
+        // SAFETY: a live event, and a stream that the program named for its memory. PyTorch's own allocator too records
+        // an event for such a stream, even if it may be gone.
         check(unsafe { (self.device.driver.event_record)(self.event, self.stream) })
     }
 
@@ -383,7 +382,7 @@ impl Device for CudaDevice {
     fn unreserve(&mut self, addr: u64, size: u64) {
         places::forget(addr, size);
         let _entered = self.enter();
-        // SAFETY: the pool gives back what one `reserve` gave, with nothing mapped there.
+        // SAFETY: the pool passes a range of one `reserve`, with nothing mapped in it.
         unsafe { (self.driver.unreserve)(addr, size as usize) };
     }
 
@@ -399,7 +398,7 @@ impl Device for CudaDevice {
     fn release(&mut self, page: PageHandle, _size: u64) {
         self.shared.release(page);
         let _entered = self.enter();
-        // SAFETY: the pool releases what `create` gave, once.
+        // SAFETY: the pool releases each page of `create` once.
         unsafe { (self.driver.release)(page.0) };
         if let Some(mapped) = &mut self.mapped {
             mapped.release(page);
@@ -410,7 +409,7 @@ impl Device for CudaDevice {
         self.timed(|this| {
             let _entered = this.enter();
             this.maps += 1;
-            // SAFETY: the pool maps within what it reserved, where it has mapped nothing.
+            // SAFETY: the pool maps a range of its `reserve` that has no mapping.
             check(unsafe { (this.driver.map)(addr, size as usize, 0, page.0, 0) })?;
             if let Some(mapped) = &mut this.mapped {
                 mapped.map(addr, size, page);
@@ -438,7 +437,7 @@ impl Device for CudaDevice {
             if this.is_beside {
                 peers::of(this.ordinal).forget(addr, size);
             }
-            // SAFETY: the caller promises that no queued work uses the range.
+            // SAFETY: the pool unmaps a range only when no queued work uses it (the contract of `Device::unmap`).
             check(unsafe { (this.driver.unmap)(addr, size as usize) })?;
             if let Some(mapped) = &mut this.mapped {
                 mapped.unmap(addr, size);
@@ -450,7 +449,7 @@ impl Device for CudaDevice {
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError> {
         let elsewhere = streams::place_of(stream.0);
         let handle = elsewhere.map_or(stream.0, |(_, handle)| handle as u64);
-        // Only the thread that used it could tell which stream this is.
+        // Only the thread that used the stream could tell which stream this is.
         if handle == PER_THREAD_STREAM {
             return Err(DeviceError::Driver(INVALID_HANDLE));
         }
@@ -470,7 +469,7 @@ impl Device for CudaDevice {
 
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError> {
         let _entered = self.enter();
-        // SAFETY: the pool passes what `record` or `fence` gave, until it discards it.
+        // SAFETY: the pool passes an event of `record` that it has not discarded.
         match unsafe { (self.driver.event_query)(event.0 as Handle) } {
             SUCCESS => Ok(true),
             NOT_READY => Ok(false),
@@ -480,7 +479,7 @@ impl Device for CudaDevice {
 
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError> {
         let _entered = self.enter();
-        // SAFETY: the pool passes what `record` or `fence` gave, until it discards it.
+        // SAFETY: the pool passes an event of `record` that it has not discarded.
         check(unsafe { (self.driver.event_wait)(event.0 as Handle) })
     }
 
@@ -492,7 +491,7 @@ impl Device for CudaDevice {
         let event = event.0 as Handle;
         if let Some(at) = self.foreign.iter().position(|&foreign| foreign == event) {
             self.foreign.swap_remove(at);
-            // SAFETY: `record_elsewhere` made it, and the pool, which discards it, does not use it any more.
+            // SAFETY: `record_elsewhere` made it, and the pool does not use it after it discarded it.
             unsafe { (self.driver.event_destroy)(event) };
         } else {
             self.events.push(event);

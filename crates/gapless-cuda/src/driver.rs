@@ -6,7 +6,7 @@ pub use crate::source::DriverError;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 
-/// What a driver function returns; 0 is success.
+/// The result of a driver function; 0 is success.
 pub type Status = c_int;
 pub type Handle = *mut c_void;
 
@@ -15,7 +15,7 @@ pub const INVALID_VALUE: Status = 1;
 pub const OUT_OF_MEMORY: Status = 2;
 pub const NOT_READY: Status = 600;
 
-/// Where memory is, and what kind.
+/// The place of memory: its kind, and its number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Location {
@@ -32,7 +32,7 @@ pub struct AllocationProperties {
     pub location: Location,
     pub win32: *mut c_void,
     pub compression: u8,
-    /// Whether network cards may reach it.
+    /// 1 if network cards may reach the memory.
     pub rdma: u8,
     pub usage: u16,
     pub reserved: [u8; 4],
@@ -58,7 +58,7 @@ pub const INVALID_HANDLE: Status = 400;
 pub const NOT_PERMITTED: Status = 800;
 pub const NOT_SUPPORTED: Status = 801;
 pub const CAPTURE_UNSUPPORTED: Status = 900;
-/// The default stream was asked about beside the capture of a stream that waits for it.
+/// The default stream was queried while a stream that waits for it is captured.
 pub const CAPTURE_IMPLICIT: Status = 906;
 /// `cudaStreamLegacy`: the default stream, whatever the program was compiled with.
 pub const LEGACY_STREAM: u64 = 1;
@@ -104,7 +104,7 @@ macro_rules! table {
             fn load() -> Result<$table, DriverError> {
                 let find = |name: &'static CStr| source::current().find(name);
                 Ok($table {
-                    // SAFETY: the driver's headers give each of these names this type, and a source keeps to it.
+                    // SAFETY: the driver's headers give each of these names this type, and every source keeps to it.
                     $($field: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Status>(find($symbol)?)
                     },)*
@@ -115,7 +115,7 @@ macro_rules! table {
 }
 
 table! {
-    /// The functions that are used; all return a status.
+    /// The functions that every driver must have; all return a status.
     Driver {
         init = c"cuInit"(c_uint);
         device_get = c"cuDeviceGet"(*mut c_int, c_int);
@@ -145,8 +145,7 @@ table! {
 }
 
 table! {
-    /// What waits for all work without harm to captures, and a stream of our own, apart from the rest: HIP does
-    /// without.
+    /// Functions for a wait that harms no capture, and for a stream of our own. Separate, because HIP lacks them.
     WaitDriver {
         module_load = c"cuModuleLoadData"(*mut Handle, *const c_void);
         module_unload = c"cuModuleUnload"(Handle);
@@ -157,7 +156,7 @@ table! {
 }
 
 table! {
-    /// Which context the program works in, apart from the rest: HIP has one a card.
+    /// Functions for the program's current context. Separate, because HIP has one context a card.
     ContextDriver {
         current = c"cuCtxGetCurrent"(*mut Handle);
         set_current = c"cuCtxSetCurrent"(Handle);
@@ -166,14 +165,14 @@ table! {
 }
 
 table! {
-    /// Cards that use each other's memory, apart from the rest: the allocator runs on a driver without it.
+    /// Functions for cards that use each other's memory. Separate, because the allocator runs on a driver without them.
     PeerDriver {
         can_access = c"cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
     }
 }
 
 table! {
-    /// Memory that several processes have, apart from the rest: the allocator runs on a driver without it.
+    /// Functions for memory of several processes. Separate, because the allocator runs on a driver without them.
     SharingDriver {
         export = c"cuMemExportToShareableHandle"(*mut c_void, u64, c_int, u64);
         import = c"cuMemImportFromShareableHandle"(*mut u64, *mut c_void, c_int);
@@ -184,7 +183,7 @@ table! {
 }
 
 table! {
-    /// What checked mode needs, apart from the rest: nobody else calls these.
+    /// Functions of checked mode. Separate, because nothing else calls them.
     ScrubDriver {
         stream_create = c"cuStreamCreate"(*mut Handle, c_uint);
         stream_wait = c"cuStreamSynchronize"(Handle);
@@ -194,7 +193,7 @@ table! {
 }
 
 table! {
-    /// Pinned host memory, apart from the rest: the allocator runs on a driver without it.
+    /// Functions for pinned host memory. Separate, because the allocator runs on a driver without them.
     PinningDriver {
         alloc = c"cuMemHostAlloc"(*mut Handle, usize, c_uint);
         free = c"cuMemFreeHost"(Handle);
@@ -202,7 +201,7 @@ table! {
 }
 
 table! {
-    /// Host memory that was mapped elsewhere, apart from the rest: pinning does without where a driver lacks them.
+    /// Functions for mapped host memory. Separate, because pinning has another way on a driver that lacks them.
     RegisterDriver {
         register = c"cuMemHostRegister_v2"(Handle, usize, c_uint);
         unregister = c"cuMemHostUnregister"(Handle);
@@ -210,7 +209,7 @@ table! {
 }
 
 table! {
-    /// Copies between a card and the host, apart from the rest: the allocator itself copies nothing.
+    /// Functions for copies between a card and the host. Separate, because the allocator itself copies nothing.
     CopyDriver {
         stream_create = c"cuStreamCreate"(*mut Handle, c_uint);
         stream_wait = c"cuStreamSynchronize"(Handle);
@@ -221,7 +220,7 @@ table! {
 }
 
 impl RegisterDriver {
-    /// Loaded on first use; `None`: the driver lacks one of them.
+    /// Loaded on first use; `None` if the driver lacks one of them.
     pub fn get() -> Option<&'static RegisterDriver> {
         static DRIVER: SetOnce<Option<RegisterDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| RegisterDriver::load().ok()).as_ref()
@@ -229,7 +228,7 @@ impl RegisterDriver {
 }
 
 impl PeerDriver {
-    /// Loaded on first use; `None`: the driver lacks it.
+    /// Loaded on first use; `None` if the driver lacks it.
     pub fn get() -> Option<&'static PeerDriver> {
         static DRIVER: SetOnce<Option<PeerDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| PeerDriver::load().ok()).as_ref()
@@ -237,7 +236,7 @@ impl PeerDriver {
 }
 
 impl CopyDriver {
-    /// Loaded on first use; `None`: the driver lacks one of them.
+    /// Loaded on first use; `None` if the driver lacks one of them.
     pub fn get() -> Option<&'static CopyDriver> {
         static DRIVER: SetOnce<Option<CopyDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| CopyDriver::load().ok()).as_ref()
@@ -245,7 +244,7 @@ impl CopyDriver {
 }
 
 impl SharingDriver {
-    /// Loaded on first use; `None`: the driver lacks one of them.
+    /// Loaded on first use; `None` if the driver lacks one of them.
     pub fn get() -> Option<&'static SharingDriver> {
         static DRIVER: SetOnce<Option<SharingDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| SharingDriver::load().ok()).as_ref()
@@ -253,7 +252,7 @@ impl SharingDriver {
 }
 
 impl ScrubDriver {
-    /// Loaded on first use; `None`: the driver lacks one of them.
+    /// Loaded on first use; `None` if the driver lacks one of them.
     pub fn get() -> Option<&'static ScrubDriver> {
         static DRIVER: SetOnce<Option<ScrubDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| ScrubDriver::load().ok()).as_ref()
@@ -261,7 +260,7 @@ impl ScrubDriver {
 }
 
 impl WaitDriver {
-    /// Loaded on first use; `None`: the driver lacks one of them.
+    /// Loaded on first use; `None` if the driver lacks one of them.
     pub fn get() -> Option<&'static WaitDriver> {
         static DRIVER: SetOnce<Option<WaitDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| WaitDriver::load().ok()).as_ref()
@@ -269,7 +268,7 @@ impl WaitDriver {
 }
 
 impl ContextDriver {
-    /// Loaded on first use; `None`: the driver has one context a card.
+    /// Loaded on first use; `None` if the driver has one context a card.
     pub fn get() -> Option<&'static ContextDriver> {
         static DRIVER: SetOnce<Option<ContextDriver>> = SetOnce::new();
         DRIVER.get_or_init(|| ContextDriver::load().ok()).as_ref()
@@ -280,7 +279,7 @@ impl PinningDriver {
     /// Loaded on first use.
     ///
     /// # Errors
-    /// When there is no driver.
+    /// If there is no driver.
     pub fn get() -> Result<&'static PinningDriver, DriverError> {
         static DRIVER: SetOnce<Result<PinningDriver, DriverError>> = SetOnce::new();
         DRIVER.get_or_init(PinningDriver::load).as_ref().map_err(Clone::clone)
@@ -291,7 +290,7 @@ impl Driver {
     /// The driver of this process, loaded on first use.
     ///
     /// # Errors
-    /// When there is none, or it is too old.
+    /// If there is none, or if it is too old.
     pub fn get() -> Result<&'static Driver, DriverError> {
         static DRIVER: SetOnce<Result<Driver, DriverError>> = SetOnce::new();
         DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)

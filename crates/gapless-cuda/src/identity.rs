@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// Reads what the management library or another tool printed, with `GPU-` or `MIG-` before it.
+    /// Reads a UUID that the management library or another tool printed, with `GPU-` or `MIG-` before it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Uuid> {
         let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
@@ -41,7 +41,7 @@ impl fmt::Display for Uuid {
     }
 }
 
-/// What is known of a card; drivers may refuse either.
+/// The identity of a card; drivers may refuse either part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     pub uuid: Option<Uuid>,
@@ -52,7 +52,7 @@ type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
 type GetUuid = unsafe extern "C" fn(*mut Uuid, c_int) -> c_int;
 type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 
-/// What the driver calls the card with this number. The driver was initialised before.
+/// The identity of the card with this number. The driver was initialised before.
 #[must_use]
 pub fn of(ordinal: i32) -> Identity {
     let find = |name: &'static CStr| source::current().find(name).ok();
@@ -67,17 +67,17 @@ pub fn of(ordinal: i32) -> Identity {
     };
     let Some(device) = device() else { return Identity::default() };
     let uuid = || {
-        // The newer one tells instances of one card apart.
+        // The newer function distinguishes the instances of a card.
         let found = find(c"cuDeviceGetUuid_v2").or_else(|| find(c"cuDeviceGetUuid"))?;
         let mut uuid = Uuid::default();
-        // SAFETY: as above; a UUID is 16 bytes.
+        // SAFETY: the driver's headers give both names this type; a UUID has 16 bytes.
         let status = unsafe { std::mem::transmute::<*mut c_void, GetUuid>(found)(&raw mut uuid, device) };
         (status == SUCCESS).then_some(uuid)
     };
     let name = || {
         let found = find(c"cuDeviceGetName")?;
         let mut text = [0u8; 128];
-        // SAFETY: as above; the text is as long as is said.
+        // SAFETY: the driver's headers give this name this type; the buffer has as many bytes as the call says.
         let status = unsafe {
             let get = std::mem::transmute::<*mut c_void, GetName>(found);
             get(text.as_mut_ptr().cast(), text.len() as c_int, device)

@@ -8,17 +8,17 @@
 //! | [`driver`] | the table of the driver's functions |
 //! | [`source`] | the library that these functions are taken from |
 //! | [`device`] | one card |
-//! | [`meter`] | how full a card is, and a wait for its work, without its lock |
+//! | [`meter`] | a card's memory, and a wait for its work, without its lock |
 //! | [`copies`] | copies between a card and pinned host memory |
 //! | [`pinned`] | pinned host memory for copies |
 //! | [`identity`] | the name and UUID of a card |
 //! | [`nvml`] | the management library: all cards of the machine and who uses them, without CUDA |
 //! | [`shared_pages`], [`sharing`] | pages of this process for others, and pages of others |
-//! | [`places`], [`peers`] | which card an address is of, and which cards may use whose memory |
-//! | [`room`] | how many addresses the process may still have |
+//! | [`places`], [`peers`] | the card of an address, and cards that use each other's memory |
+//! | [`room`] | addresses that the process may still reserve |
 //! | [`unified`] | cards that use the host's memory |
 //! | [`locks`] | locks that a forked child never waits for |
-//! | [`mapped`], [`scrub`] | for checked mode: which page lies behind an address; filling and verifying memory |
+//! | [`mapped`], [`scrub`] | for checked mode: the page behind an address; filling and verifying memory |
 
 pub mod copies;
 pub mod device;

@@ -1,4 +1,4 @@
-//! Shared libraries found when they are needed, never linked to; an open one stays open for good.
+//! Shared libraries that are loaded when they are needed, never linked to. An open library is never closed.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -14,13 +14,13 @@ const RTLD_NOLOAD: c_int = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Library(*mut c_void);
 
-// SAFETY: the loader's handle of a library that stays open for good; any thread may look names up in it.
+// SAFETY: the loader's handle of a library that is never closed; any thread may look up names in it.
 unsafe impl Send for Library {}
-// SAFETY: as above.
+// SAFETY: the loader's handle of a library that is never closed; any thread may look up names in it.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Opens a library by its name, where the loader finds one.
+    /// Opens a library by its name; `None` if the loader finds none.
     #[must_use]
     pub fn open(name: &CStr) -> Option<Library> {
         // SAFETY: the name is NUL-terminated.
@@ -36,7 +36,7 @@ impl Library {
         (!library.is_null()).then_some(Library(library))
     }
 
-    /// What it has under a name.
+    /// The symbol of this name.
     #[must_use]
     pub fn find(self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the library is open and the name NUL-terminated.

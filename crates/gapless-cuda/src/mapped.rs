@@ -1,4 +1,4 @@
-//! Which physical page lies behind an address.
+//! The physical page behind each address.
 //!
 //! Checked mode needs this, because a page may be mapped at several addresses, and a write belongs to the page. The
 //! record follows the calls of [`CudaDevice`](crate::CudaDevice) and does not use the allocator's own records, so that
@@ -9,7 +9,7 @@
 use gapless_pool::PageHandle;
 use std::collections::{BTreeMap, HashMap};
 
-/// The number of a page, which no other page of this process ever has: handles are used again.
+/// The number of a page. Unlike handles, numbers are never reused in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageNumber(pub u64);
 
@@ -17,26 +17,26 @@ pub struct PageNumber(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub page: PageNumber,
-    /// Where it begins in the page.
+    /// Its offset in the page.
     pub offset: u64,
-    /// The address that it was asked for by.
+    /// The address of its beginning in the requested range.
     pub addr: u64,
     pub size: u64,
 }
 
-/// What is mapped now.
+/// The present mappings.
 #[derive(Debug, Default)]
 pub struct Mapped {
-    /// By its first address: the size of a range, and its page.
+    /// By first address: the size of a range, and its page.
     ranges: BTreeMap<u64, (u64, PageNumber)>,
     numbers: HashMap<PageHandle, PageNumber>,
     next: u64,
-    /// Pages that went back to the driver since they were last asked for.
+    /// Pages that went back to the driver since the last question.
     released: Vec<PageNumber>,
 }
 
 impl Mapped {
-    /// A page was mapped, whole, at `addr`.
+    /// A whole page was mapped at `addr`.
     pub fn map(&mut self, addr: u64, size: u64, page: PageHandle) {
         let number = *self.numbers.entry(page).or_insert_with(|| {
             self.next += 1;
@@ -45,7 +45,7 @@ impl Mapped {
         self.ranges.insert(addr, (size, number));
     }
 
-    /// What begins in `[addr, addr + size)` was unmapped.
+    /// Ranges that begin in `[addr, addr + size)` were unmapped.
     pub fn unmap(&mut self, addr: u64, size: u64) {
         let gone: Vec<u64> = self.ranges.range(addr..addr + size).map(|(&at, _)| at).collect();
         for at in gone {
@@ -53,18 +53,18 @@ impl Mapped {
         }
     }
 
-    /// The driver has the page back. Its handle may be another page's from now on.
+    /// The page was released. The driver may use its handle for another page from now on.
     pub fn release(&mut self, page: PageHandle) {
         self.released.extend(self.numbers.remove(&page));
     }
 
-    /// Pages that went back since the last call.
+    /// Pages that were released since the last call.
     pub fn take_released(&mut self) -> Vec<PageNumber> {
         std::mem::take(&mut self.released)
     }
 
-    /// What lies behind `[addr, addr + size)`, in order of address; less than `size` bytes where some of it is not
-    /// mapped.
+    /// The pieces behind `[addr, addr + size)`, in order of address. Their sizes add up to less than `size` if a part
+    /// of it is not mapped.
     #[must_use]
     pub fn pieces(&self, addr: u64, size: u64) -> Vec<Piece> {
         let end = addr + size;

@@ -1,10 +1,10 @@
-//! How full a card is.
+//! The free and used memory of a card.
 
-/// How full a card is, in bytes.
+/// The free and used memory of a card, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     pub total: u64,
-    /// By processes and by the driver itself: `total - free`.
+    /// Used by processes and by the driver itself: `total - free`.
     pub used: u64,
     pub free: u64,
 }

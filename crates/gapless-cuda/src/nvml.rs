@@ -2,10 +2,10 @@
 //! context.
 //!
 //! `libnvidia-ml.so.1` comes with the driver; we load it with dlopen. Only its initialisation must succeed. Each later
-//! answer is an `Option`, because drivers refuse single questions (in containers, on vGPUs, for cards that are gone).
+//! answer is an `Option`, because drivers refuse some questions (in containers, on vGPUs, for cards that are gone).
 //!
 //! A card that is divided (MIG) is not listed; its instances are, each with a UUID and memory of its own. Clients of
-//! the Multi-Process Service are listed where the driver tells of them. Where it does not, their memory is their
+//! the Multi-Process Service are listed if the driver reports them. If it does not, their memory counts as their
 //! server's.
 //!
 //! We never shut the library down; it stays loaded until the process ends.
@@ -26,24 +26,24 @@ const NOT_SUPPORTED: Status = 3;
 /// The library has no such function.
 const NOT_FOUND: Status = 13;
 const INSUFFICIENT_SIZE: Status = 7;
-/// What the driver says where it does not know how much a process uses.
+/// The driver's value if it does not know the memory of a process.
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// Room for names and UUIDs, as the headers advise.
 const TEXT: usize = 96;
-/// Instances of a card that are asked for at most; today's cards have seven.
+/// The most instances of a card that are asked for; today's cards have seven.
 const MOST_INSTANCES: u32 = 64;
-/// Processes of a card that are asked for at most: more than any machine runs, and a wrong count cannot take all
+/// The most processes of a card that are asked for: more than any machine runs, so that a wrong count cannot use up all
 /// memory.
 const MOST_PROCESSES: u32 = 1 << 16;
 
-/// Why the library cannot be used.
+/// The reason why the library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NvmlError {
     /// libnvidia-ml.so.1 was not found.
     Missing,
-    /// It lacks a function without which nothing can be asked.
+    /// It lacks a function that everything needs.
     Lacks(&'static str),
-    /// It is there, and cannot talk to a driver.
+    /// It was loaded, but cannot talk to a driver.
     Start(i32),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for NvmlError {
         match self {
             NvmlError::Missing => f.write_str("libnvidia-ml.so.1 was not found"),
             NvmlError::Lacks(name) => write!(f, "libnvidia-ml.so.1 has no {name}"),
-            // The numbers that people meet, as the headers mean them.
+            // Texts for the usual numbers, from the headers.
             NvmlError::Start(9) => f.write_str("the NVIDIA driver is not loaded"),
             NvmlError::Start(18) => {
                 f.write_str("the NVIDIA driver and its libraries are of different versions")
@@ -67,9 +67,9 @@ impl std::error::Error for NvmlError {}
 /// A process that has work on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// As the driver sees it: in a container without the host's processes, not the number that it has there.
+    /// The number that the driver sees. In a container without the host's processes, the process has another one there.
     pub pid: u32,
-    /// Bytes of the card; `None`: the driver does not say.
+    /// Bytes of the card; `None` if the driver does not say.
     pub used: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ impl From<Process2> for Process {
     }
 }
 
-/// Functions that list processes: which structure they fill is told by the name that was found.
+/// Functions that list processes, by the structure that they fill. The name that was found determines it.
 #[derive(Clone, Copy)]
 enum Lister {
     First(GetProcesses),
@@ -166,20 +166,20 @@ impl fmt::Debug for Nvml {
     }
 }
 
-/// A card as the library knows it.
+/// A card of the library.
 #[derive(Clone, Copy, Debug)]
 pub struct NvmlDevice<'a> {
     nvml: &'a Nvml,
     handle: Handle,
-    /// The card that this is an instance of.
+    /// The card, if this is an instance of one.
     parent: Option<Handle>,
 }
 
 impl Nvml {
-    /// The library of this machine, started on first use. Where that fails it is tried again by nobody.
+    /// The library of this machine, started on first use. A failure is final for this process.
     ///
     /// # Errors
-    /// When there is none, or no driver behind it.
+    /// If there is none, or if it cannot talk to a driver.
     pub fn open() -> Result<&'static Nvml, NvmlError> {
         static NVML: SetOnce<Result<Nvml, NvmlError>> = SetOnce::new();
         NVML.get_or_init(Nvml::load).as_ref().map_err(Clone::clone)
@@ -234,14 +234,14 @@ impl Nvml {
             instance_by_index: function!(c"nvmlDeviceGetMigDeviceHandleByIndex", InstanceByIndex),
             instance_number: function!(c"nvmlDeviceGetGpuInstanceId", GetIndex),
         };
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes nothing.
         match unsafe { init() } {
             SUCCESS => Ok(nvml),
             status => Err(NvmlError::Start(status)),
         }
     }
 
-    /// How many cards there are; 0 where that cannot be told.
+    /// Number of cards; 0 if the driver does not say.
     #[must_use]
     pub fn count(&self) -> u32 {
         let mut count = 0;
@@ -250,7 +250,7 @@ impl Nvml {
         if status == SUCCESS { count } else { 0 }
     }
 
-    /// The card with this number: in the order of the machine's bus, which `CUDA_VISIBLE_DEVICES` does not change.
+    /// The card with this number in the order of the machine's bus, which `CUDA_VISIBLE_DEVICES` does not change.
     #[must_use]
     pub fn device(&self, index: u32) -> Option<NvmlDevice<'_>> {
         let mut handle = std::ptr::null_mut();
@@ -259,7 +259,7 @@ impl Nvml {
         (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml: self, handle, parent: None })
     }
 
-    /// The card that CUDA calls by this UUID; also an instance of one.
+    /// The card, or instance, to which CUDA gives this UUID.
     #[must_use]
     pub fn device_by_uuid(&self, uuid: Uuid) -> Option<NvmlDevice<'_>> {
         let by_uuid = self.by_uuid?;
@@ -278,7 +278,7 @@ impl Nvml {
         })
     }
 
-    /// All cards that can be asked; of one that is divided, its instances.
+    /// All cards that can be asked; for a divided one, its instances.
     pub fn devices(&self) -> impl Iterator<Item = NvmlDevice<'_>> {
         (0..self.count()).filter_map(|index| self.device(index)).flat_map(|device| {
             let instances = device.instances();
@@ -288,7 +288,7 @@ impl Nvml {
 }
 
 impl<'a> NvmlDevice<'a> {
-    /// The instances that the card is divided into; none where it is whole.
+    /// The instances of a divided card; none if it is not divided.
     #[must_use]
     pub fn instances(&self) -> Vec<NvmlDevice<'a>> {
         let nvml = self.nvml;
@@ -301,11 +301,11 @@ impl<'a> NvmlDevice<'a> {
         if status != SUCCESS || now == 0 {
             return Vec::new();
         }
-        // Numbers have gaps where instances were removed.
+        // Removed instances leave gaps in the numbers.
         let most = self.number(nvml.most_instances).unwrap_or(MOST_INSTANCES).min(MOST_INSTANCES);
         let instance = |at| {
             let mut handle = std::ptr::null_mut();
-            // SAFETY: as above.
+            // SAFETY: the handle came from the library; a valid out-pointer.
             let status = unsafe { by_index(self.handle, at, &raw mut handle) };
             let parent = Some(self.handle);
             (status == SUCCESS && !handle.is_null()).then_some(NvmlDevice { nvml, handle, parent })
@@ -324,13 +324,13 @@ impl<'a> NvmlDevice<'a> {
         (status == SUCCESS).then_some(number)
     }
 
-    /// The number of the card in the order of the machine's bus; of an instance, that of its card.
+    /// Number of the card in the order of the machine's bus; for an instance, that of its card.
     #[must_use]
     pub fn index(&self) -> Option<u32> {
         Self::number_of(self.parent.unwrap_or(self.handle), self.nvml.index)
     }
 
-    /// The number of an instance, as NVIDIA's tools show it; `None` for a whole card.
+    /// Number of an instance, as NVIDIA's tools show it; `None` for a whole card.
     #[must_use]
     pub fn instance(&self) -> Option<u32> {
         self.parent.and_then(|_| self.number(self.nvml.instance_number))
@@ -338,12 +338,12 @@ impl<'a> NvmlDevice<'a> {
 
     fn text(&self, get: Option<GetText>) -> Option<String> {
         let mut text = [0u8; TEXT];
-        // SAFETY: as above; the text is as long as is said.
+        // SAFETY: the handle came from the library; the buffer has as many bytes as the call says.
         let status = unsafe { get?(self.handle, text.as_mut_ptr().cast(), TEXT as c_uint) };
         (status == SUCCESS).then(|| text_of(&text)).flatten()
     }
 
-    /// As NVIDIA's tools print it; [`Uuid::parse`] reads it.
+    /// The UUID as NVIDIA's tools print it; [`Uuid::parse`] reads it.
     #[must_use]
     pub fn uuid(&self) -> Option<String> {
         self.text(self.nvml.uuid)
@@ -354,13 +354,13 @@ impl<'a> NvmlDevice<'a> {
         self.text(self.nvml.name)
     }
 
-    /// How full it is; `None`: the driver does not tell, or the card has no memory of its own.
+    /// Its memory; `None` if the driver does not say, or if the card has no memory of its own.
     #[must_use]
     pub fn memory(&self) -> Option<Memory> {
         self.own_memory().ok()
     }
 
-    /// How full it is, and whether that is the host's memory: cards without their own use that one.
+    /// Its memory, and true if that is the host's: cards without their own memory use that.
     #[must_use]
     pub fn memory_or_host(&self) -> Option<(Memory, bool)> {
         match self.own_memory() {
@@ -371,11 +371,11 @@ impl<'a> NvmlDevice<'a> {
     }
 
     fn own_memory(&self) -> Result<Memory, Status> {
-        // The newer one counts the driver's own apart: both are brought to what is free.
+        // The newer function counts the driver's own memory separately. For both, `used` is computed from `free`.
         if let Some(get) = self.nvml.memory_2 {
             let version = size_of::<Memory2>() as c_uint | 2 << 24;
             let mut memory = Memory2 { version, ..Memory2::default() };
-            // SAFETY: the structure of that version.
+            // SAFETY: the structure has the version and size that it names.
             if unsafe { get(self.handle, (&raw mut memory).cast()) } == SUCCESS {
                 let Memory2 { total, free, .. } = memory;
                 return Ok(Memory { total, used: total.saturating_sub(free), free });
@@ -383,7 +383,7 @@ impl<'a> NvmlDevice<'a> {
         }
         let get = self.nvml.memory_1.ok_or(NOT_FOUND)?;
         let mut memory = Memory1::default();
-        // SAFETY: the structure of the first version.
+        // SAFETY: the structure that the first version fills.
         match unsafe { get(self.handle, (&raw mut memory).cast()) } {
             SUCCESS => {
                 let Memory1 { total, free, .. } = memory;
@@ -393,7 +393,7 @@ impl<'a> NvmlDevice<'a> {
         }
     }
 
-    /// The processes that have work on the card, by number; `None`: the driver refuses to say.
+    /// The processes that have work on the card, by number; `None` if the driver refuses.
     #[must_use]
     pub fn processes(&self) -> Option<Vec<Process>> {
         let compute = self.nvml.compute.and_then(|lister| self.list(lister));
@@ -403,7 +403,7 @@ impl<'a> NvmlDevice<'a> {
             return None;
         }
         let mut all: Vec<Process> = compute.into_iter().chain(graphics).chain(clients).flatten().collect();
-        // One that computes and draws is in several lists, with the same bytes.
+        // A process that computes and draws is in several lists, with the same bytes.
         all.sort_unstable_by_key(|process| (process.pid, std::cmp::Reverse(process.used)));
         all.dedup_by_key(|process| process.pid);
         Some(all)
@@ -418,7 +418,7 @@ impl<'a> NvmlDevice<'a> {
 
     fn fill<T: Copy + Default + Into<Process>>(&self, get: GetProcesses) -> Option<Vec<Process>> {
         let mut room: u32 = 64;
-        // Processes come while they are counted: a few times more room, then it is given up.
+        // Processes may start meanwhile, so the list grows a few times before this gives up.
         for _ in 0..8 {
             let mut list = vec![T::default(); room as usize];
             let mut count: c_uint = room;

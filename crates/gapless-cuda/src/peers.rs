@@ -1,12 +1,12 @@
-//! Which cards may use the memory of which others.
+//! Cards that may use each other's memory.
 //!
-//! Memory that is mapped has to be granted to each card that uses it. Cards that can reach each other are granted each
-//! other's memory as soon as the process uses both: libraries in one process (NCCL's collectives) read and write the
-//! buffers of other cards directly, and tell only the driver about it.
+//! Mapped memory must be granted to each card that uses it. Cards that can reach each other are granted each other's
+//! memory as soon as the process uses both, because libraries in the process (NCCL's collectives) read and write
+//! buffers of other cards directly, and report that only to the driver.
 //!
-//! A card's pool grants its own memory again when a peer comes (`Pool::grant_again`). Memory beside the pool, of
-//! elastic tensors and of other processes, is noted here when it is granted and forgotten before it is unmapped, under
-//! the same lock under which a peer is added and grants are made. So whoever comes first, nothing is left out.
+//! A card's pool grants its own memory again when a peer comes (`Pool::grant_again`). Memory beside the pool (of
+//! elastic tensors and of other processes) is noted here when it is granted, and forgotten before it is unmapped. One
+//! lock covers these notes, new peers and grants, so no memory is missed in either order.
 
 use crate::driver::{AccessDescription, Driver, LOCATION_DEVICE, Location, PeerDriver, SUCCESS, Status};
 use crate::locks::{Guard, Lock};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Reach {
     /// Other cards that may use this one's memory.
     peers: Vec<i32>,
-    /// Memory beside the pool: its size, and how it may be used.
+    /// Memory beside the pool, by address: its size, and its access flags.
     beside: BTreeMap<u64, (u64, i32)>,
 }
 
@@ -31,8 +31,8 @@ pub(crate) fn of(card: i32) -> Guard<'static, Reach> {
 }
 
 impl Reach {
-    /// Grants memory to the card itself and to its peers; the driver's answer. The caller has entered the card's
-    /// context.
+    /// Grants memory to the card itself and to its peers, and returns the driver's answer. The caller has entered the
+    /// card's context.
     pub(crate) fn grant(&self, driver: &Driver, card: i32, (addr, size): (u64, u64), flags: i32) -> Status {
         let access = |id: i32| AccessDescription { location: Location { kind: LOCATION_DEVICE, id }, flags };
         let own = access(card);
@@ -62,7 +62,7 @@ impl Reach {
         status
     }
 
-    /// What is granted in these addresses is about to be unmapped.
+    /// Forgets grants in a range that is about to be unmapped.
     pub(crate) fn forget(&mut self, addr: u64, size: u64) {
         let end = addr + size;
         let before = self.beside.range(..end).rev();
@@ -79,11 +79,11 @@ impl Reach {
         }
     }
 
-    /// Another card may use this one's memory from now on, and what lies beside the pool already. Whether it could not
-    /// before. The caller has entered the card's context.
+    /// Lets another card use this one's memory from now on, and grants it the memory beside the pool. True if it could
+    /// not use it before. The caller has entered the card's context.
     ///
     /// # Errors
-    /// With the driver's answer: then it may not.
+    /// The driver's answer, if it refuses. Then the peer is not added.
     pub(crate) fn add(&mut self, driver: &Driver, card: i32, peer: i32) -> Result<bool, Status> {
         if peer == card || self.peers.contains(&peer) {
             return Ok(false);
@@ -104,8 +104,8 @@ impl Reach {
     }
 }
 
-/// The process uses this card from now on. The others that it uses and that can reach this one's memory, or whose
-/// memory this one can reach, in both directions: (user, owner).
+/// Notes that the process uses this card. Returns the grants that are possible between it and the cards used before, in
+/// both directions, as (user, owner).
 #[must_use]
 pub fn met(card: i32) -> Vec<(i32, i32)> {
     let mut used = USED.lock();

@@ -1,8 +1,7 @@
-//! Pinned host memory for copies that run beside kernels. It is portable: every card can use it, no matter which card's
-//! context pinned it.
+//! Pinned host memory for copies that run beside kernels. It is portable: every card can use it.
 //!
 //! The driver's own allocation touches one page after the other, 0.5 s a GiB. Large requests are mapped as huge pages
-//! instead, touched by several threads, and then registered with the driver, which is many times as fast.
+//! instead, touched by several threads, and then registered with the driver, which is many times faster.
 
 use crate::device::CudaDevice;
 use crate::driver::{
@@ -12,7 +11,7 @@ use gapless_pool::DeviceError;
 use gapless_pool::host::Pinner;
 use std::ffi::{c_int, c_void};
 
-/// From this size on, memory is touched by several threads.
+/// From this size on, several threads touch the memory.
 const LARGE: usize = 64 << 20;
 const MOST_THREADS: usize = 16;
 const HUGE_PAGE: usize = 2 << 20;
@@ -33,30 +32,30 @@ unsafe extern "C" {
 pub struct Pinned {
     driver: &'static PinningDriver,
     card: CudaDevice,
-    /// What was mapped here and registered.
+    /// Memory that was mapped here and registered.
     registered: Vec<(u64, usize)>,
 }
 
 impl Pinned {
-    /// Through the card with this number.
+    /// Pins through the context of the card with this number.
     ///
     /// # Errors
-    /// When there is no driver or no such card.
+    /// If there is no driver or no such card.
     pub fn new(ordinal: i32) -> Result<Pinned, DriverError> {
         Ok(Pinned { card: CudaDevice::new(ordinal)?, driver: PinningDriver::get()?, registered: Vec::new() })
     }
 
-    /// Memory that several threads touch, registered; `None`: the driver's own is tried instead.
+    /// Memory that several threads touch, registered. `None` if that fails; then the driver's own allocation is tried.
     fn pin_large(&mut self, size: usize) -> Option<u64> {
         let driver = RegisterDriver::get()?;
         let room = size.checked_next_multiple_of(HUGE_PAGE)?.checked_add(HUGE_PAGE)?;
-        // SAFETY: new memory of our own, where the kernel finds room.
+        // SAFETY: asks for new memory at any address.
         let base = unsafe { mmap(std::ptr::null_mut(), room, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0) } as usize;
         if base == usize::MAX {
             return None;
         }
         let (start, length) = (base.next_multiple_of(HUGE_PAGE), room - HUGE_PAGE);
-        // SAFETY: both lie in what was just mapped, outside of what is kept.
+        // SAFETY: both ends lie in the memory that was mapped above, outside of the part that is kept.
         unsafe {
             if start > base {
                 munmap(base as *mut c_void, start - base);
@@ -67,12 +66,12 @@ impl Pinned {
             madvise(start as *mut c_void, length, ADVICE_HUGE);
         }
         touch(start, length);
-        // SAFETY: mapped above, for as long as it is registered.
+        // SAFETY: mapped above, and stays mapped while it is registered.
         if unsafe { (driver.register)(start as Handle, length, HOST_PORTABLE) } == SUCCESS {
             self.registered.push((start as u64, length));
             return Some(start as u64);
         }
-        // SAFETY: nobody else knows it.
+        // SAFETY: mapped above, and no other code knows its address.
         unsafe { munmap(start as *mut c_void, length) };
         None
     }
@@ -86,11 +85,11 @@ fn touch(start: usize, length: usize) {
         for from in (0..length).step_by(part) {
             let touch = move || {
                 for at in (from..(from + part).min(length)).step_by(4096) {
-                    // SAFETY: within what the caller has just mapped; nobody else has it.
+                    // SAFETY: within the memory that the caller has just mapped, in this thread's own part.
                     unsafe { ((start + at) as *mut u8).write_volatile(0) };
                 }
             };
-            // Where the system gives no thread, this one does it.
+            // If the system starts no thread, this one does it.
             if std::thread::Builder::new().spawn_scoped(scope, touch).is_err() {
                 touch();
             }
@@ -119,12 +118,12 @@ impl Pinner for Pinned {
     fn unpin(&mut self, addr: u64, _size: u64) {
         let _entered = self.card.enter();
         let registered = self.registered.iter().position(|(at, _)| *at == addr);
-        // SAFETY: `pin` gave it, and who freed its blocks promised that no copy uses them.
+        // SAFETY: `pin` gave this memory, and the host pool unpins it only when no copy uses it.
         unsafe {
             match (registered, RegisterDriver::get()) {
                 (Some(at), Some(driver)) => {
                     let (_, length) = self.registered.swap_remove(at);
-                    // What the driver still has registered stays mapped.
+                    // If the driver does not unregister it, it stays mapped.
                     if (driver.unregister)(addr as Handle) == SUCCESS {
                         munmap(addr as *mut c_void, length);
                     }

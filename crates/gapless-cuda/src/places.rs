@@ -1,11 +1,11 @@
-//! Which card's memory an address belongs to, told without a lock.
+//! The card that an address belongs to, found without a lock.
 //!
-//! A free may come from any thread, with any card current. To ask card after card would mean to wait for the lock of a
-//! card that the memory is not of, whose holder may itself wait for work of this thread's card. So each range of
-//! addresses that a card's allocator has is noted here by its granules of 2 MiB, which no two cards share.
+//! A free may come from any thread, with any card current. Asking card after card would mean to wait for the lock of
+//! the wrong card, whose holder may itself wait for work of this thread's card. So each address range of a card's
+//! allocator is noted here by its granules of 2 MiB, which no two cards share.
 //!
-//! Addresses of 64 bits are 43 bits of granules: four levels of 2,048 places. A place has nothing, a card for all that
-//! is below it, or the next level. Levels are made when they are needed and stay, so who reads needs no lock.
+//! An address has 43 bits of granule: four levels of 2,048 places. A place is empty, or has the card of all granules
+//! below it, or the next level. Levels are made when they are needed and never freed, so readers need no lock.
 
 use crate::locks::Lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ const LEVEL_BITS: u32 = 11;
 const PLACES: usize = 1 << LEVEL_BITS;
 const LEVELS: u32 = 4;
 
-/// 0: nothing. Odd: a card's number, doubled. Else the address of the next level.
+/// 0: empty. Odd: a card's number, doubled, plus one. Otherwise the address of the next level.
 struct Level([AtomicUsize; PLACES]);
 
 static TOP: Level = Level([const { AtomicUsize::new(0) }; PLACES]);
-/// Who changes something.
+/// Held while places change.
 static CHANGES: Lock<()> = Lock::new(|| ());
 
-/// How far below the whole a place is: the number of granules that it stands for, as a power of two.
+/// The number of granules below a place at this depth, as a power of two.
 fn bits_of(depth: u32) -> u32 {
     LEVEL_BITS * (LEVELS - 1 - depth)
 }
@@ -31,7 +31,7 @@ fn at(granule: u64, depth: u32) -> usize {
     (granule >> bits_of(depth)) as usize & (PLACES - 1)
 }
 
-/// The card that memory at this address is of, where its allocator has the addresses.
+/// The card whose allocator has this address.
 #[inline]
 #[must_use]
 pub fn card_of(addr: u64) -> Option<i32> {
@@ -45,18 +45,18 @@ pub fn card_of(addr: u64) -> Option<i32> {
         if found & 1 == 1 {
             return Some((found >> 1) as i32);
         }
-        // SAFETY: `split` put it there, and levels stay.
+        // SAFETY: `split` stored this address of a level, and levels are never freed.
         level = unsafe { &*(found as *const Level) };
     }
     None
 }
 
-/// The card has these addresses from now on.
+/// Notes that a card has these addresses.
 pub(crate) fn note(addr: u64, size: u64, card: i32) {
     set(addr, size, (card.max(0) as usize) << 1 | 1);
 }
 
-/// No card has them any more.
+/// Notes that no card has these addresses.
 pub(crate) fn forget(addr: u64, size: u64) {
     set(addr, size, 0);
 }
@@ -74,7 +74,7 @@ fn fill(level: &Level, depth: u32, base: u64, first: u64, end: u64, value: usize
     for place in from..to {
         let start = base + (place << bits);
         if first <= start && start + (1 << bits) <= end {
-            // A level that is below it stays, for readers that are there, and is not used again.
+            // A level below this place stays for threads that still read it, but is not used again.
             level.0[place as usize].store(value, Ordering::Release);
         } else {
             fill(split(level, place as usize), depth + 1, start, first, end, value);
@@ -82,11 +82,11 @@ fn fill(level: &Level, depth: u32, base: u64, first: u64, end: u64, value: usize
     }
 }
 
-/// The level below a place: made with what the place had, where there was none.
+/// The level below a place. If there is none, it is made with the place's value everywhere.
 fn split(level: &Level, place: usize) -> &'static Level {
     let found = level.0[place].load(Ordering::Acquire);
     if found != 0 && found & 1 == 0 {
-        // SAFETY: made below, and levels stay.
+        // SAFETY: the code below stored this address of a level, and levels are never freed.
         return unsafe { &*(found as *const Level) };
     }
     let made: &'static Level = Box::leak(Box::new(Level(std::array::from_fn(|_| AtomicUsize::new(found)))));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn random_ranges_are_told_as_a_plain_map_tells_them() {
-        // Addresses near boundaries of levels, and where real and simulated drivers put memory.
+        // Addresses near boundaries of levels, and at the usual addresses of real and simulated drivers.
         let bases = [0x3000_0000_0000_0000u64, 0x7f40_0000_0000 - 40 * GRANULE, (1 << 43) - 30 * GRANULE];
         let mut plain: BTreeMap<u64, i32> = BTreeMap::new();
         let mut seed = 9u64;

@@ -1,4 +1,4 @@
-//! How many addresses this process may still have: the driver reserves them from the process's own, which a limit
+//! Addresses that this process may still reserve. The driver reserves them from the process's own, which a limit
 //! (`RLIMIT_AS`, `ulimit -v`) may bound.
 
 /// `struct rlimit`.
@@ -16,17 +16,17 @@ unsafe extern "C" {
     fn sysconf(name: i32) -> i64;
 }
 
-/// The limit and what is used of it, in bytes; `None`: there is no limit.
+/// The limit and the used part of it, in bytes; `None` without a limit.
 #[must_use]
 pub fn limit() -> Option<(u64, u64)> {
     let mut limit = Limit { soft: u64::MAX, hard: u64::MAX };
-    // SAFETY: an out-pointer of our own; it keeps what it has where the kernel refuses.
+    // SAFETY: an out-pointer of our own, which keeps its values if the kernel refuses.
     let _ = unsafe { getrlimit(ADDRESSES, &raw mut limit) };
     if limit.soft == u64::MAX {
         return None;
     }
     let pages = std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').next()?.parse::<u64>().ok()?;
-    // SAFETY: a number alone.
+    // SAFETY: the argument is a number.
     let page = unsafe { sysconf(PAGE) };
     Some((limit.soft, pages * u64::try_from(page).unwrap_or(4096)))
 }
@@ -37,7 +37,7 @@ pub fn left() -> u64 {
     limit().map_or(u64::MAX, |(limit, used)| limit.saturating_sub(used))
 }
 
-/// Why there are no `size` bytes of addresses, as far as the process's limit says.
+/// The reason why there are no `size` bytes of addresses, as far as the process's limit explains it.
 #[must_use]
 pub fn why_not(size: u64) -> String {
     let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_limit_says_what_is_left_and_why_nothing_is() {
-        // SAFETY: a child of its own, which ends at once.
+        // SAFETY: the calls take numbers and pointers to variables of this test; the child ends at once.
         unsafe {
             let child = fork();
             if child == 0 {

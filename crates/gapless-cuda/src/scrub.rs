@@ -1,13 +1,13 @@
-//! Filling memory of a card with a pattern, and looking whether it is still there: for checked mode.
+//! Fills memory of a card with a pattern, and compares it later: for checked mode.
 //!
-//! Both run on a stream of their own that neither waits for the program's streams nor makes them wait, and both
-//! return when they are done. So the caller says when memory is quiet. Captures of other streams are not disturbed.
+//! Both run on a stream of their own that neither waits for the program's streams nor makes them wait, and both return
+//! when they are done. So the caller must know that no work uses the memory. Captures are not disturbed.
 
 use crate::device::CudaDevice;
 use crate::driver::{Handle, SUCCESS, ScrubDriver, Status};
 use gapless_pool::DeviceError;
 
-/// What freed memory is filled with: a NaN in float64, float32, float16 and bfloat16, and no index into anything.
+/// The pattern of freed memory: a NaN in float64, float32, float16 and bfloat16, and not a valid index.
 pub const PATTERN: u32 = 0x7fde_7fde;
 /// Words that are copied to the host at once: 8 MiB.
 const CHUNK: usize = 2 << 20;
@@ -17,11 +17,11 @@ const NON_BLOCKING: u32 = 1;
 /// A range that no longer has the pattern everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where the first other word is, in bytes from the beginning.
+    /// Offset of the first word that differs, in bytes.
     pub offset: u64,
-    /// What is there.
+    /// The value of that word.
     pub found: u32,
-    /// How many words are not the pattern.
+    /// Number of words that differ.
     pub words: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Scrubber {
     staging: Vec<u32>,
 }
 
-// SAFETY: a stream is the driver's handle, which any thread may use; the struct is behind a lock.
+// SAFETY: a stream is a handle of the driver, which any thread may use; a lock guards the struct.
 unsafe impl Send for Scrubber {}
 
 fn check(status: Status) -> Result<(), DeviceError> {
@@ -44,7 +44,7 @@ impl Scrubber {
     /// A scrubber of a card.
     ///
     /// # Errors
-    /// When the driver gives no stream.
+    /// If the driver gives no stream.
     pub fn new(device: &CudaDevice) -> Result<Scrubber, DeviceError> {
         let driver = ScrubDriver::get().ok_or(DeviceError::Driver(crate::driver::NOT_SUPPORTED))?;
         let _entered = device.enter();
@@ -54,20 +54,21 @@ impl Scrubber {
         Ok(Scrubber { driver, stream, staging: Vec::new() })
     }
 
-    /// Fills `[addr, addr + size)`, which nobody uses; both are multiples of four.
+    /// Fills `[addr, addr + size)`, which must be mapped and unused; both are multiples of four.
     ///
     /// # Errors
-    /// When the driver refuses, or an earlier kernel of the program failed.
+    /// If the driver refuses, or if an earlier kernel of the program failed.
     pub fn fill(&mut self, device: &CudaDevice, addr: u64, size: u64) -> Result<(), DeviceError> {
         let _entered = device.enter();
-        // SAFETY: the range is mapped, as the caller says; the stream is this card's.
+        // SAFETY: callers pass mapped ranges: checked mode from its record, HIP's trial its own. The stream is this
+        // card's.
         unsafe {
             check((self.driver.fill)(addr, PATTERN, (size / 4) as usize, self.stream))?;
             check((self.driver.stream_wait)(self.stream))
         }
     }
 
-    /// Whether `[addr, addr + size)` still has the pattern; `None`: everywhere.
+    /// Compares `[addr, addr + size)` with the pattern. `None` if it has not changed.
     ///
     /// # Errors
     /// As [`Scrubber::fill`].
@@ -86,8 +87,8 @@ impl Scrubber {
                 self.staging.resize(count, 0);
             }
             let to = self.staging.as_mut_ptr().cast();
-            // SAFETY: the range is mapped, as the caller says; the staging memory has room, and the copy is over
-            // when the call below returns.
+            // SAFETY: callers pass mapped ranges: checked mode from its record, HIP's trial its own. The staging memory
+            // has room, and the call below waits for the copy.
             unsafe {
                 check((self.driver.copy_out)(to, addr + 4 * at, 4 * count, self.stream))?;
                 check((self.driver.stream_wait)(self.stream))?;
@@ -103,15 +104,15 @@ impl Scrubber {
 }
 
 impl CudaDevice {
-    /// Keeps from now on, before anything is mapped, which page lies behind which address: in [`CudaDevice::mapped`].
+    /// Records from now on, before anything is mapped, the page behind each address: in [`CudaDevice::mapped`].
     pub fn keep_mapped(&mut self) {
         self.mapped = Some(crate::mapped::Mapped::default());
     }
 
-    /// Waits for everything that was ever queued on the card by this process.
+    /// Waits for all work that this process has queued on the card.
     ///
     /// # Errors
-    /// When work failed.
+    /// If work failed.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
         let _entered = self.enter();
         // SAFETY: the card's context is current.

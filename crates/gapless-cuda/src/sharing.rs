@@ -1,7 +1,7 @@
-//! Memory that several processes have: pages that leave this one as files, and pages of others that are mapped here.
+//! Memory of several processes: pages that leave this one as files, and pages of others that are mapped here.
 //!
 //! The card's memory behind a page lives as long as one process has it mapped, or has a file or a handle of it. So a
-//! reader keeps what it mapped when the process that made it dies.
+//! reader keeps its mappings when the process that made the page ends.
 
 use crate::device::{CudaDevice, enter};
 use crate::driver::{
@@ -38,33 +38,33 @@ fn functions() -> Result<&'static SharingDriver, SharingError> {
 }
 
 impl CudaDevice {
-    /// What others call a page.
+    /// The number of a page for other processes.
     pub fn number_of(&mut self, page: PageHandle) -> SharedPage {
         self.shared.told().number_of(page.0)
     }
 
-    /// Whether somebody who was told of a page has it.
+    /// True if a process that knows of a page has it.
     pub(crate) fn is_held_elsewhere(&self, page: PageHandle) -> bool {
         let number = self.shared.told().by_page.get(&page.0).map(|shared| shared.number);
         number.is_some_and(self.shared.is_held)
     }
 
-    /// Who knows which of the pages that others were told of they still have.
+    /// Sets the function that knows if other processes still have a page.
     pub fn ask_readers(&mut self, is_held: fn(SharedPage) -> bool) {
         self.shared.is_held = is_held;
     }
 
-    /// What hands pages of this card to other processes.
+    /// Hands pages of this card to other processes.
     #[must_use]
     pub fn exporter(&self) -> Exporter {
         Exporter { driver: self.driver, context: self.context(), shared: self.shared.clone() }
     }
 
-    /// The number of a file of `page` that stays open until the page is released; `None`: it was not numbered, or
-    /// enough files are kept open, or this process has no room for one more.
+    /// The number of a file of `page` that stays open until the page is released. `None` if the page has no number, if
+    /// enough files are kept open, or if this process has no room for another.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn kept_file(&mut self, page: PageHandle) -> Result<Option<RawFd>, SharingError> {
         let mut told = self.shared.told();
         let Some(shared) = told.by_page.get_mut(&page.0) else { return Ok(None) };
@@ -84,10 +84,10 @@ impl CudaDevice {
         Ok(Some(number))
     }
 
-    /// The handle of memory that `cuMemAlloc` gave at `addr`, for another process.
+    /// The handle of memory of `cuMemAlloc` at `addr`, for another process.
     ///
     /// # Errors
-    /// When the memory at `addr` came in another way.
+    /// If the memory at `addr` is not from `cuMemAlloc`.
     pub fn plain_handle(&self, addr: u64) -> Result<[u8; 64], SharingError> {
         let sharing = functions()?;
         let _entered = self.enter();
@@ -97,33 +97,33 @@ impl CudaDevice {
         Ok(handle.0)
     }
 
-    /// What maps memory of other processes for this card.
+    /// Maps memory of other processes for this card.
     #[must_use]
     pub fn importer(&self) -> Importer {
         Importer { driver: self.driver, context: self.context(), ordinal: self.ordinal() }
     }
 }
 
-/// A page as a file, while nobody releases it.
+/// A file of a page, which must not be released meanwhile.
 fn exported(driver: &'static Driver, context: Handle, page: PageHandle) -> Result<OwnedFd, SharingError> {
     let sharing = functions()?;
     let _entered = enter(driver, context);
     let mut file: RawFd = -1;
-    // SAFETY: the page is there, as long as it is among those that are shared, whose lock the caller has; the driver
-    // writes a descriptor.
+    // SAFETY: the page exists as long as it is among the shared ones, whose lock the caller has. The driver writes a
+    // descriptor to `file`.
     let status = unsafe { (sharing.export)((&raw mut file).cast::<c_void>(), page.0, HANDLE_FILE, 0) };
     check("cuMemExportToShareableHandle", status)?;
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the driver opened this descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
-/// What came of lending pages.
+/// The result of lending pages.
 #[derive(Debug)]
 pub enum Lent<T> {
     Done(T),
-    /// One of them was released, or is of another card.
+    /// One of them was released, or belongs to another card.
     Gone,
-    /// This process has no room for a file of the first one.
+    /// This process has no room for a file of the first page.
     Full,
     Refused(SharingError),
 }
@@ -136,27 +136,27 @@ pub struct Exporter {
     shared: SharedPages,
 }
 
-// SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
+// SAFETY: the context is a handle of the driver, which any thread may use. `CudaDevice::new` retained it for good.
 unsafe impl Send for Exporter {}
 
 impl Exporter {
-    /// Whether both are of one card.
+    /// True if both belong to one card.
     #[must_use]
     pub fn is_of_card_of(&self, other: &Exporter) -> bool {
         self.context == other.context
     }
 
-    /// Whether it knows this page.
+    /// True if it knows this page.
     #[must_use]
     pub fn has(&self, number: SharedPage) -> bool {
         self.shared.told().get(number).is_some()
     }
 
-    /// Whether the driver lets a page that others were told of leave the process. A process that has no room for one
-    /// more file cannot be told.
+    /// Fails if the driver does not let a page of this process leave it. If this process has no room for another file,
+    /// that is unknown, and this succeeds.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn can_export(&self, number: SharedPage) -> Result<(), SharingError> {
         match self.lend(&[number], |_| ()) {
             Lent::Refused(error) => Err(error),
@@ -164,8 +164,8 @@ impl Exporter {
         }
     }
 
-    /// Calls `work` with files of these pages, or of as many as this process has room for, the first ones; they are
-    /// open as long as `work` runs. No page is released meanwhile.
+    /// Calls `work` with files of these pages, or of as many of the first ones as this process has room for. They are
+    /// open as long as `work` runs, and no page is released meanwhile.
     pub fn lend<T>(&self, pages: &[SharedPage], work: impl FnOnce(&[RawFd]) -> T) -> Lent<T> {
         let told = self.shared.told();
         let mut opened = Vec::new();
@@ -198,19 +198,19 @@ pub struct Importer {
     ordinal: i32,
 }
 
-// SAFETY: the context is the driver's handle, which any thread may use, and `CudaDevice::new` retained it for good.
+// SAFETY: the context is a handle of the driver, which any thread may use. `CudaDevice::new` retained it for good.
 unsafe impl Send for Importer {}
 
 impl Importer {
     /// Copies `bytes` to the card's address `addr`, and returns when they are there.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn upload(&self, addr: u64, bytes: &[u8]) -> Result<(), SharingError> {
         const CALL: &str = "cuMemcpyHtoD";
         let copies = CopyDriver::get().ok_or(SharingError { call: CALL, status: NOT_SUPPORTED })?;
         let _entered = enter(self.driver, self.context);
-        // SAFETY: the bytes are there for the call; the driver refuses an address that it does not know.
+        // SAFETY: the bytes live during the call; the driver refuses an address that it does not know.
         check(CALL, unsafe { (copies.to_card)(addr, bytes.as_ptr().cast(), bytes.len()) })
     }
 }
@@ -219,15 +219,15 @@ impl Importer {
 #[derive(Clone, Copy, Debug)]
 pub enum Imported<'a> {
     File(RawFd),
-    /// For machines that share a fabric of cards.
+    /// For machines whose cards share a fabric.
     Fabric(&'a [u8; 64]),
 }
 
 impl Importer {
-    /// Addresses for `size` bytes of another process's pages.
+    /// Reserves addresses for `size` bytes of another process's pages.
     ///
     /// # Errors
-    /// When there are none, with why.
+    /// If there are none. The text says why.
     pub fn begin(&self, size: u64) -> Result<Attached, String> {
         let _entered = enter(self.driver, self.context);
         let mut addr = 0;
@@ -237,10 +237,10 @@ impl Importer {
         Ok(Attached { importer: self.clone(), addr, size, mapped: 0 })
     }
 
-    /// Memory of another process that its `cuMemAlloc` gave.
+    /// Maps memory of another process's `cuMemAlloc`.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn open_plain(&self, handle: [u8; 64]) -> Result<PlainlyAttached, SharingError> {
         let sharing = functions()?;
         let _entered = enter(self.driver, self.context);
@@ -252,7 +252,7 @@ impl Importer {
     }
 }
 
-/// Pages of another process, mapped side by side. They go when it is dropped: no queued work uses them then.
+/// Pages of another process, mapped side by side. They are unmapped on drop, so no queued work may use them then.
 #[derive(Debug)]
 pub struct Attached {
     importer: Importer,
@@ -262,7 +262,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// How many bytes are mapped.
+    /// Number of mapped bytes.
     #[must_use]
     pub fn mapped(&self) -> u64 {
         self.mapped
@@ -276,7 +276,7 @@ impl Attached {
     /// Maps the next page of `size` bytes.
     ///
     /// # Errors
-    /// When the driver refuses; what was mapped until then goes with this object.
+    /// If the driver refuses. Pages that were mapped before are unmapped with this object.
     pub fn add(&mut self, page: Imported<'_>, size: u64) -> Result<(), SharingError> {
         if size > self.size - self.mapped {
             return Err(SharingError { call: "cuMemMap", status: 1 });
@@ -291,7 +291,7 @@ impl Attached {
         let mut handle = 0;
         // SAFETY: a descriptor by value, or a handle that lives to the end of this function; an out-pointer of our own.
         check("cuMemImportFromShareableHandle", unsafe { (sharing.import)(&mut handle, what, kind) })?;
-        // SAFETY: the addresses are reserved, and nothing is mapped there; the handle is not needed once it is mapped.
+        // SAFETY: the addresses are reserved and have no mapping; after the mapping the handle is not needed any more.
         let mapped = unsafe {
             let mapped = (driver.map)(self.addr + self.mapped, size as usize, 0, handle, 0);
             (driver.release)(handle);
@@ -302,19 +302,19 @@ impl Attached {
         Ok(())
     }
 
-    /// Lets the card, and those that may use its memory, use all of it.
+    /// Lets the card, and the cards that may use its memory, read and write all of it.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn grant(&self) -> Result<(), SharingError> {
         self.set_access(ACCESS_READ_WRITE)
     }
 
-    /// Lets them read all of it. A copy or a fill that would write there is refused; a kernel that writes there ends
-    /// with an error of this process alone.
+    /// Lets them read all of it. The driver refuses a copy or a fill that would write there. A kernel that writes there
+    /// fails with an error in this process only.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn grant_to_read(&self) -> Result<(), SharingError> {
         self.set_access(ACCESS_READ)
     }
@@ -332,7 +332,7 @@ impl Drop for Attached {
         let Importer { driver, context, ordinal } = self.importer;
         let _entered = enter(driver, context);
         peers::of(ordinal).forget(self.addr, self.size);
-        // SAFETY: what `begin` reserved and `add` mapped, which whoever drops this does not use any more.
+        // SAFETY: `begin` reserved and `add` mapped this range, which the owner does not use when it drops this.
         unsafe {
             if self.mapped == 0 || (driver.unmap)(self.addr, self.mapped as usize) == SUCCESS {
                 (driver.unreserve)(self.addr, self.size as usize);
@@ -341,7 +341,7 @@ impl Drop for Attached {
     }
 }
 
-/// Memory that another process's `cuMemAlloc` gave. It goes when this is dropped: no queued work uses it then.
+/// Memory of another process's `cuMemAlloc`. It is unmapped when this is dropped, so no queued work may use it then.
 #[derive(Debug)]
 pub struct PlainlyAttached {
     importer: Importer,
@@ -359,7 +359,7 @@ impl Drop for PlainlyAttached {
     fn drop(&mut self) {
         let Ok(sharing) = functions() else { return };
         let _entered = enter(self.importer.driver, self.importer.context);
-        // SAFETY: `open_plain` gave the address, and it is given up once.
+        // SAFETY: `open_plain` gave the address, which is closed once.
         unsafe { (sharing.close_plain)(self.addr) };
     }
 }

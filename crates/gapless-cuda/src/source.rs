@@ -1,7 +1,7 @@
-//! Where the driver's functions come from: NVIDIA's driver, or a library with the same functions under other names.
+//! The library of the driver's functions: NVIDIA's driver, or one with the same functions under other names.
 //!
-//! AMD's HIP copies the driver's interface: types, numbers of errors, the meaning of each call. So a crate that knows
-//! HIP's names lets [`CudaDevice`](crate::CudaDevice) run on it unchanged. It sets its source before the first card is
+//! AMD's HIP copies the driver's interface: types, error numbers, the meaning of each call. So a crate that knows HIP's
+//! names lets [`CudaDevice`](crate::CudaDevice) run on it unchanged. It sets its source before the first card is
 //! opened, and the source stays for the whole process.
 
 use crate::library::Library;
@@ -9,7 +9,7 @@ use crate::locks::SetOnce;
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 
-/// Why the driver cannot be used.
+/// The reason why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverError {
     /// libcuda.so.1 was not found.
@@ -18,7 +18,7 @@ pub enum DriverError {
     Lacks(&'static str),
     /// A call failed.
     Call(&'static str, c_int),
-    /// A library that stands in the driver's place cannot be used: the reason, as a sentence.
+    /// A library in the driver's place cannot be used: the reason, as a sentence.
     Other(String),
 }
 
@@ -42,16 +42,16 @@ impl std::error::Error for DriverError {}
 
 /// A library in which the driver's functions are found.
 pub trait Source: Sync + fmt::Debug {
-    /// The function that does what `name`, a function of NVIDIA's driver, does. Its C type is that of `name`.
+    /// The function with the effect and the C type of `name`, a function of NVIDIA's driver.
     ///
     /// # Errors
-    /// When the library is missing, or has no such function.
+    /// If the library is missing, or if it has no such function.
     fn find(&self, name: &'static CStr) -> Result<*mut c_void, DriverError>;
 
-    /// What messages call the interface.
+    /// The name of the interface in messages.
     fn interface(&self) -> &'static str;
 
-    /// What messages call a function of NVIDIA's driver.
+    /// The name in messages of a function of NVIDIA's driver.
     fn name_of(&self, name: &'static str) -> &'static str {
         name
     }
@@ -74,12 +74,12 @@ impl Source for Nvidia {
 
 static SOURCE: SetOnce<&'static dyn Source> = SetOnce::new();
 
-/// Takes the driver's functions from `source` from now on. False: another interface was used before.
+/// Takes the driver's functions from `source` from now on. False if another interface was used before.
 pub fn set(source: &'static dyn Source) -> bool {
     SOURCE.get_or_init(|| source).interface() == source.interface()
 }
 
-/// The source of this process: NVIDIA's driver, if nobody set another one.
+/// The source of this process: NVIDIA's driver, unless another one was set.
 pub fn current() -> &'static dyn Source {
     *SOURCE.get_or_init(|| &Nvidia)
 }

@@ -1,11 +1,11 @@
 //! Machines whose GPU has no memory of its own and uses the host's: DGX Spark (GB10), Jetson, and others.
 //!
-//! NVML tells no figures there, and the driver counts the kernel's file cache as used, although the kernel gives it up
-//! when memory is asked for. `MemAvailable` of /proc/meminfo is what programs can still get.
+//! NVML gives no figures there, and the driver counts the kernel's file cache as used, although the kernel frees it
+//! when a program asks for memory. `MemAvailable` of /proc/meminfo is the memory that programs can still get.
 
 use crate::memory::Memory;
 
-/// The host's memory as the GPU's; `None`: the kernel does not tell.
+/// The host's memory as the GPU's; `None` if the kernel does not say.
 #[must_use]
 pub fn host() -> Option<Memory> {
     parse(&std::fs::read_to_string("/proc/meminfo").ok()?)
@@ -22,7 +22,7 @@ fn parse(text: &str) -> Option<Memory> {
     (total > 0).then_some(Memory { total, used: total - free, free })
 }
 
-/// What programs can still get on such a machine, where the driver says that `free` of `total` bytes are free.
+/// Bytes that programs can still get on such a machine, if the driver says that `free` of `total` bytes are free.
 #[must_use]
 pub(crate) fn free_of(free: u64, total: u64) -> u64 {
     host().map_or(free, |host| host.free.max(free)).min(total)

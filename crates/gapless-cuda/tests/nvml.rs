@@ -1,7 +1,7 @@
-//! The management library over the stand-in of torch-bench: what a card answers, and what happens where it answers
+//! The management library over the stand-in of torch-bench: the answers of a card, and of a driver that answers
 //! nothing.
 //!
-//! The loader reads its path when a process begins, so each case is this test again, in a process of its own.
+//! The loader reads its path when a process begins, so each case runs this test program again.
 
 use gapless_cuda::nvml::Process;
 use gapless_cuda::{Nvml, NvmlError, Uuid};
@@ -23,7 +23,7 @@ fn standin(name: &str) -> PathBuf {
     folder
 }
 
-/// Runs one ignored test below with the stand-in and an environment.
+/// Runs one of the ignored tests below with the stand-in and an environment.
 fn ask(case: &str, folder: &Path, environment: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", case, "--ignored", "--nocapture"])
@@ -113,7 +113,7 @@ fn child_mig() {
     assert_eq!(all[0].name().as_deref(), Some("Stand-in card MIG 1g.5gb"));
     let counts: Vec<_> = all.iter().map(|card| card.processes().map(|list| list.len())).collect();
     assert_eq!(counts, [Some(1), Some(0)]);
-    // As CUDA names it to a process that has this instance.
+    // The name that CUDA gives this instance in a process that has it.
     let found = Uuid::parse(&uuid("09").expect("a text")).and_then(|uuid| nvml.device_by_uuid(uuid));
     assert_eq!(found.and_then(|card| card.memory()).map(|memory| memory.total >> 30), Some(10));
     let card = nvml.device(0).expect("the card itself");

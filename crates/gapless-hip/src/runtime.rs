@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_void};
 /// The variable that chooses the interface: `cuda` or `hip`.
 pub const VARIABLE: &str = "GAPLESS_DRIVER";
 
-/// What HIP calls the driver's functions. Types and numbers are the same; [`shims`] has those that differ.
+/// HIP's names of the driver's functions, with the same types and numbers; [`shims`] has those that differ.
 const NAMES: &[(&CStr, &CStr)] = &[
     (c"cuInit", c"hipInit"),
     (c"cuDeviceGet", c"hipDeviceGet"),
@@ -68,8 +68,8 @@ impl Source for Hip {
     }
 }
 
-/// Whether this process works on AMD's cards: as [`VARIABLE`] says, else if HIP's runtime is loaded and NVIDIA's
-/// driver is not.
+/// True if this process uses AMD's cards: if [`VARIABLE`] says so, or if it is unset, HIP's runtime is loaded and
+/// NVIDIA's driver is not.
 fn is_wanted(said: Option<&str>) -> Result<bool, String> {
     match said {
         None | Some("") => Ok(library::loaded().is_some() && Library::loaded(c"libcuda.so.1").is_none()),
@@ -79,10 +79,10 @@ fn is_wanted(said: Option<&str>) -> Result<bool, String> {
     }
 }
 
-/// Chooses the interface of this process, before its first card is opened. True: it is HIP.
+/// Chooses the interface of this process, before its first card is opened. True if it is HIP.
 ///
 /// # Errors
-/// When the variable is wrong, or the other interface is in use already.
+/// If the variable is invalid, or if the other interface is in use already.
 pub fn choose() -> Result<bool, String> {
     let said = std::env::var_os(VARIABLE).map(|said| said.to_string_lossy().into_owned());
     let wanted = is_wanted(said.as_deref())?;
@@ -92,7 +92,7 @@ pub fn choose() -> Result<bool, String> {
     Ok(is_chosen())
 }
 
-/// Whether the process's cards are opened through HIP.
+/// True if the process's cards are opened through HIP.
 #[must_use]
 pub fn is_chosen() -> bool {
     source::current().interface() == HIP.interface()

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
 
 const INVALID_VALUE: Status = 1;
-/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`: HIP has no such question. Pages that can be
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`: HIP has no such attribute. Pages that can be
 /// exported are tried, and `CudaDevice` takes plain pages if the runtime refuses them.
 const EXPORTS_FILES: c_int = 103;
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`, and HIP's number for it.
@@ -74,7 +74,7 @@ fn behind() -> Result<&'static Behind, DriverError> {
     FOUND.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// The shim for a function of the driver; `None`: HIP has the function itself.
+/// The shim for a function of the driver; `None` if HIP has the function itself.
 pub(crate) fn find(name: &CStr) -> Result<Option<*mut c_void>, DriverError> {
     let shim = match name.to_bytes() {
         b"cuDevicePrimaryCtxRetain" => retain as *mut c_void,
@@ -92,7 +92,7 @@ pub(crate) fn find(name: &CStr) -> Result<Option<*mut c_void>, DriverError> {
     Ok(Some(shim))
 }
 
-/// The functions, for a shim: [`find`] gave the shim away after it had found them.
+/// HIP's functions, for a shim. [`find`] returns a shim only after it has loaded them.
 macro_rules! behind {
     () => {
         match behind() {
@@ -115,7 +115,7 @@ unsafe extern "C" fn retain(out: *mut Handle, device: c_int) -> Status {
     if device < 0 {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller's out-pointer.
+    // SAFETY: `CudaDevice` passes a valid out-pointer, as the driver's function demands.
     unsafe { *out = context_of(device) };
     SUCCESS
 }
@@ -131,7 +131,7 @@ unsafe extern "C" fn push(context: Handle) -> Status {
     let wanted = context as usize as c_int - 1;
     // SAFETY: plain numbers.
     let status = if wanted == before { SUCCESS } else { unsafe { (behind.set_device)(wanted) } };
-    // Also after a failure: each push has its pop.
+    // Also after a failure: each push is followed by a pop.
     BEFORE.with_borrow_mut(|stack| stack.push(before));
     status
 }
@@ -140,7 +140,7 @@ unsafe extern "C" fn pop(out: *mut Handle) -> Status {
     let behind = behind!();
     let Some(before) = BEFORE.with_borrow_mut(Vec::pop) else { return INVALID_VALUE };
     let mut now = 0;
-    // SAFETY: an out-pointer of our own, the caller's out-pointer, and plain numbers.
+    // SAFETY: `now` is our own. `CudaDevice` passes a valid `out`, as the driver's function demands.
     unsafe {
         let status = (behind.get_device)(&raw mut now);
         *out = context_of(now);
@@ -151,10 +151,10 @@ unsafe extern "C" fn pop(out: *mut Handle) -> Status {
 unsafe extern "C" fn stream_context(stream: Handle, out: *mut Handle) -> Status {
     let behind = behind!();
     let mut device = 0;
-    // SAFETY: the caller's stream, and an out-pointer of our own.
+    // SAFETY: `CudaDevice` passes a stream that the program has just named; the out-pointer is our own.
     let status = unsafe { (behind.stream_device)(stream, &raw mut device) };
     if status == SUCCESS {
-        // SAFETY: the caller's out-pointer.
+        // SAFETY: `CudaDevice` passes a valid out-pointer, as the driver's function demands.
         unsafe { *out = context_of(device) };
     }
     status
@@ -162,31 +162,31 @@ unsafe extern "C" fn stream_context(stream: Handle, out: *mut Handle) -> Status 
 
 unsafe extern "C" fn is_capturing(stream: Handle, out: *mut c_int) -> Status {
     let stream = if stream as u64 == LEGACY_STREAM { std::ptr::null_mut() } else { stream };
-    // SAFETY: the caller's stream and out-pointer.
+    // SAFETY: `CudaDevice` passes a stream that the program has just named, and a valid out-pointer.
     unsafe { (behind!().is_capturing)(stream, out) }
 }
 
 unsafe extern "C" fn attribute(out: *mut c_int, attribute: c_int, device: c_int) -> Status {
     match attribute {
-        // SAFETY: the caller's out-pointer.
+        // SAFETY: `CudaDevice` passes a valid out-pointer, as the driver's function demands.
         VIRTUAL_MEMORY => unsafe { (behind!().attribute)(out, HIP_VIRTUAL_MEMORY, device) },
-        // SAFETY: as above.
+        // SAFETY: `CudaDevice` passes a valid out-pointer, as the driver's function demands.
         INTEGRATED => unsafe { (behind!().attribute)(out, HIP_INTEGRATED, device) },
         other => {
-            // SAFETY: the caller's out-pointer.
+            // SAFETY: `CudaDevice` passes a valid out-pointer, as the driver's function demands.
             unsafe { *out = c_int::from(other == EXPORTS_FILES) };
             SUCCESS
         }
     }
 }
 
-/// What is mapped, by first address, with its size.
+/// The present mappings by first address, with their sizes.
 ///
 /// Invariant: ranges do not overlap, because the runtime refuses to map over an existing mapping.
 struct Ranges(BTreeMap<u64, usize>);
 
 impl Ranges {
-    /// The mappings that make up `[addr, addr + size)`; `None`: they do not, or not exactly.
+    /// The mappings that make up `[addr, addr + size)` exactly; `None` if there are no such mappings.
     fn within(&self, addr: u64, size: usize) -> Option<Vec<(u64, usize)>> {
         let end = addr.checked_add(size as u64)?;
         let found: Vec<(u64, usize)> = self.0.range(addr..end).map(|(&at, &size)| (at, size)).collect();
@@ -207,7 +207,7 @@ fn ranges() -> Guard<'static, Ranges> {
 }
 
 unsafe extern "C" fn map(addr: u64, size: usize, offset: usize, page: u64, flags: u64) -> Status {
-    // SAFETY: as the caller of `cuMemMap` promises.
+    // SAFETY: `CudaDevice` maps a page into addresses that it has reserved and that have no mapping.
     let status = unsafe { (behind!().map)(addr, size, offset, page, flags) };
     if status == SUCCESS {
         ranges().0.insert(addr, size);
@@ -224,7 +224,7 @@ unsafe extern "C" fn set_access(
     let behind = behind!();
     let Some(pieces) = ranges().within(addr, size) else { return INVALID_VALUE };
     for (addr, size) in pieces {
-        // SAFETY: as the caller of `cuMemSetAccess` promises for the whole range.
+        // SAFETY: `Ranges` has this mapping. `CudaDevice` passes `count` descriptions that live during the call.
         let status = unsafe { (behind.set_access)(addr, size, access, count) };
         if status != SUCCESS {
             return status;
@@ -237,7 +237,7 @@ unsafe extern "C" fn unmap(addr: u64, size: usize) -> Status {
     let behind = behind!();
     let Some(pieces) = ranges().within(addr, size) else { return INVALID_VALUE };
     for (addr, size) in pieces {
-        // SAFETY: as the caller of `cuMemUnmap` promises for the whole range.
+        // SAFETY: `Ranges` has this mapping, and the pool unmaps a range only when no queued work uses it.
         let status = unsafe { (behind.unmap)(addr, size) };
         if status != SUCCESS {
             return status;

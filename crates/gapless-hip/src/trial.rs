@@ -1,5 +1,5 @@
-//! What Gapless needs of a card, tried out before the card is used. NVIDIA's driver documents these abilities; which
-//! releases of ROCm and which cards have them is not known here, so each is tried.
+//! Tries out the abilities that Gapless needs of a card, before the card is used. NVIDIA's driver documents them. For
+//! ROCm it is not known which releases and which cards have them, so each is tried.
 //!
 //! The trial takes 4 MiB of the card, for a moment. A card that fails it is refused with the reason, and torch keeps
 //! its own allocator.
@@ -14,7 +14,7 @@ use gapless_cuda::{CudaDevice, DriverError};
 use gapless_pool::{Device, DeviceError, PageHandle};
 use std::ffi::{CStr, c_int, c_void};
 
-/// The size of the smallest page, of which all sizes and addresses are multiples.
+/// The size of the smallest page. All sizes and addresses are multiples of it.
 const PAGE: u64 = 2 << 20;
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
 const VIRTUAL_MEMORY: c_int = 102;
@@ -27,8 +27,8 @@ type Granularity = unsafe extern "C" fn(*mut usize, *const AllocationProperties,
 fn function<F: Copy>(name: &'static CStr) -> Result<F, DriverError> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     let found = HIP.find(name)?;
-    // SAFETY: callers name the type that the driver's headers give this name; it is a function pointer, as long as
-    // any other pointer.
+    // SAFETY: each caller names the type that the driver's headers give this function. It is a function pointer, which
+    // has the size of any other pointer.
     Ok(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
 }
 
@@ -39,10 +39,10 @@ fn refused(ordinal: i32, what: &str) -> DriverError {
     ))
 }
 
-/// Tries out what the allocator relies on.
+/// Tries out the abilities that the allocator relies on.
 ///
 /// # Errors
-/// When the card, or its runtime, cannot do one of these things: which one.
+/// If the card, or its runtime, lacks one. The text names it.
 pub fn try_out(ordinal: i32) -> Result<(), DriverError> {
     let mut device = CudaDevice::new(ordinal)?;
     let has_virtual_memory = {
@@ -69,7 +69,7 @@ pub fn try_out(ordinal: i32) -> Result<(), DriverError> {
     let addr = device.reserve(3 * PAGE).map_err(|error| failed("a reservation of addresses", error))?;
     let mut pages = Vec::new();
     let tried = pages_in_a_window(&mut device, addr, &mut pages).map_err(|(what, error)| failed(what, error));
-    // What the trial took goes back, whatever it showed.
+    // Gives back what the trial took, even if it failed.
     for at in [0, PAGE, 2 * PAGE] {
         let _ = device.unmap(addr + at, PAGE);
     }
@@ -103,8 +103,8 @@ fn granule(ordinal: i32) -> Result<u64, DriverError> {
     }
 }
 
-/// Two pages side by side and the first one again behind them; whether what is written at its first address is there
-/// at its second, then everything unmapped at once.
+/// Maps two pages side by side and the first one again behind them, and unmaps everything at once. True if data that is
+/// written at the first page's first address can be read at its second.
 fn pages_in_a_window(
     device: &mut CudaDevice,
     addr: u64,

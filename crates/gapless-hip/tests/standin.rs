@@ -1,6 +1,6 @@
 //! The allocator over HIP's runtime, on the stand-in of torch-bench. No card was ever used.
 //!
-//! The loader reads its path when a process begins, so each case is this test again, in a process of its own.
+//! The loader reads its path when a process begins, so each case runs this test program again.
 
 use gapless_cuda::CudaDevice;
 use gapless_pool::{Device, Options, Pool, PoolKey, StreamHandle};
@@ -36,7 +36,7 @@ fn standin(name: &str) -> PathBuf {
     folder
 }
 
-/// Runs one ignored test below with the stand-in and an environment.
+/// Runs one of the ignored tests below with the stand-in and an environment.
 fn ask(case: &str, folder: &Path, environment: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", case, "--ignored", "--nocapture"])
@@ -141,7 +141,7 @@ fn child_pool() {
 fn number_of(name: &std::ffi::CStr, argument: i32) -> u64 {
     let library = gapless_cuda::library::Library::loaded(c"libamdhip64.so").expect("the stand-in");
     let found = library.find(name).expect("a function of the stand-in");
-    // SAFETY: the functions that are asked for here take an int and return a number.
+    // SAFETY: the functions that these tests name take an int and return a number.
     unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(i32) -> u64>(found)(argument) }
 }
 
@@ -162,11 +162,11 @@ fn child_devices() {
     second.unmap(addr, 4 * MIB).expect("unmapped");
     second.release(page, 4 * MIB);
     second.unreserve(addr, 4 * MIB);
-    // A wait for the card tells which device is current in this thread.
+    // A wait for the card reveals the current device of this thread.
     let waits = number_of(c"hip_calls_on", 0);
     number_of(c"hipDeviceSynchronize", 0);
     assert_eq!(number_of(c"hip_calls_on", 0), waits + 1, "the thread's device is the first one, as before");
-    // The stand-in's streams are all of the first card, so that an event of theirs is recorded there.
+    // All of the stand-in's streams belong to the first card, so their events are recorded there.
     gapless_cuda::streams::note(1, 0x5000);
     assert!(!second.is_covered(StreamHandle(0x5000)));
     let event = second.record(StreamHandle(0x5000)).expect("an event of the other card");

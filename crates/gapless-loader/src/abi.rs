@@ -1,5 +1,5 @@
-//! The C ABI that `python/gapless/weights/_native.py` calls. No function unwinds. What fails returns null or a code,
-//! and leaves its error as JSON for the thread that called.
+//! The C ABI that `python/gapless/weights/_native.py` calls. No function unwinds. A function that fails returns null or
+//! a code, and leaves its error as JSON for the thread that called.
 
 use crate::catalogue::Catalogue;
 use crate::cuda::{self, Measured};
@@ -24,40 +24,40 @@ fn keep(error: &LoadError) {
     LAST.with(|last| *last.borrow_mut() = text);
 }
 
-/// Runs `body`; keeps its error, a panic too.
+/// Runs `body` and keeps its error for this thread. A panic becomes an error too.
 fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Option<T> {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))
         .unwrap_or_else(|panic| Err(LoadError::of_panic(&*panic)));
     result.map_err(|error| keep(&error)).ok()
 }
 
-/// A text of the caller; none where it is null.
+/// A text of the caller; `None` if it is null.
 ///
 /// # Safety
-/// `text` must be null, or end in a zero and live through the call.
+/// `text` must be null, or end with NUL and live through the call.
 unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, so `text` ends with NUL: Python passes bytes by ctypes, which live through the call.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
 }
 
-/// Opens a file or a folder; null where that fails.
+/// Opens a file or a folder; null if that fails.
 ///
 /// # Safety
-/// `path` must end in a zero.
+/// `path` must be null or end with NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_open(path: *const c_char) -> *const Catalogue {
-    // SAFETY: the caller's promise.
+    // SAFETY: Python passes `path` as bytes; ctypes ends them with NUL.
     let path = unsafe { text(path) };
     guarded(|| Ok(Arc::into_raw(Arc::new(Catalogue::open(&path_of(path)?)?)))).unwrap_or(std::ptr::null())
 }
 
-/// Its files and tensors as JSON; to be given back with `gapless_loader_end_text`.
+/// Its files and tensors as JSON. The caller frees the text with `gapless_loader_end_text`.
 ///
 /// # Safety
 /// `catalogue` must come from `gapless_loader_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_describe(catalogue: *const Catalogue) -> *mut c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: `gapless_loader_open` made the catalogue, and Python closes it only after its last call.
     let catalogue = unsafe { &*catalogue };
     guarded(|| {
         let text = CString::new(catalogue.to_json().to_string()).unwrap_or_default();
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn gapless_loader_describe(catalogue: *const Catalogue) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_end_text(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: `gapless_loader_describe` made the text, and Python ends it once.
         drop(unsafe { CString::from_raw(text) });
     }
 }
@@ -81,17 +81,17 @@ pub unsafe extern "C" fn gapless_loader_end_text(text: *mut c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_close(catalogue: *const Catalogue) {
     if !catalogue.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: `gapless_loader_open` made the catalogue, and Python closes it once.
         drop(unsafe { Arc::from_raw(catalogue) });
     }
 }
 
-/// Begins to load, and writes the loading to `out` before it returns, so that no interrupt can lose it. `driver` names
-/// another library than the machine's driver, or is null. 0 for success.
+/// Begins to load. Writes the loading to `out` before it returns, so that no interrupt can lose it. `driver` names a
+/// library to use instead of the machine's driver, or is null. Returns 0 for success.
 ///
 /// # Safety
-/// `catalogue` must come from `gapless_loader_open`, `pieces` have `count` entries, and `settings` and `out` be there;
-/// for targets and staging memory the promise is that of `Load::start`.
+/// `catalogue` must come from `gapless_loader_open`, `pieces` must have `count` entries, and `settings` and `out` must
+/// be valid. Targets and staging memory must be as `Load::start` demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_start(
     catalogue: *const Catalogue,
@@ -102,7 +102,8 @@ pub unsafe extern "C" fn gapless_loader_start(
     out: *mut *mut Load,
 ) -> c_int {
     let started = guarded(|| {
-        // SAFETY: the caller's promise. The count goes up for the loading, which gives it back when it ends.
+        // SAFETY: Python passes a catalogue that is open, an array of `count` pieces, and places for settings and
+        // result. It keeps the targets as `Load::start` demands. `Arc::from_raw` owns the added count.
         unsafe {
             Arc::increment_strong_count(catalogue);
             let catalogue = Arc::from_raw(catalogue);
@@ -118,14 +119,14 @@ pub unsafe extern "C" fn gapless_loader_start(
 /// Waits at most `milliseconds`: 0 still running, 1 done, 2 failed.
 ///
 /// # Safety
-/// `load` must come from `gapless_loader_start`, `progress` be there.
+/// `load` must come from `gapless_loader_start`, and `progress` must be valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_wait(
     load: *mut Load,
     milliseconds: u32,
     progress: *mut Progress,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: Python made this loading in the calling method, which alone uses it, and passes a place for the progress.
     let (load, progress) = unsafe { (&mut *load, &mut *progress) };
     let state = guarded(|| Ok(load.wait(Duration::from_millis(u64::from(milliseconds)))));
     *progress = load.progress();
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn gapless_loader_wait(
 /// `load` must come from `gapless_loader_start`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_cancel(load: *mut Load) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller has a loading of `gapless_loader_start` that it has not ended.
     unsafe { &*load }.cancel();
 }
 
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn gapless_loader_cancel(load: *mut Load) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_end(load: *mut Load) {
     if !load.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: `gapless_loader_start` made the loading, and Python ends it once.
         drop(unsafe { Box::from_raw(load) });
     }
 }
@@ -177,7 +178,8 @@ pub unsafe extern "C" fn gapless_loader_measure(
     measured: *mut Measured,
 ) -> c_int {
     let result = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: Python passes an open catalogue, an array of `count` pieces, places for settings and result, and
+        // staging memory of `room` bytes, and keeps all of it until this call returns.
         unsafe {
             let pieces = if count == 0 { &[] } else { std::slice::from_raw_parts(pieces, count) };
             *measured = cuda::measure(&*catalogue, pieces, *settings, room, passes, None)?;
@@ -196,7 +198,7 @@ pub extern "C" fn gapless_loader_release() {
     });
 }
 
-/// Threads that a loading to a card has at most if its caller leaves it open.
+/// The most threads of a loading to a card if its caller does not set them.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_loader_threads() -> u32 {
     cuda::threads(true).max(cuda::threads(false)) as u32
@@ -232,7 +234,7 @@ fn path_of(text: Option<&CStr>) -> Result<std::path::PathBuf> {
 /// Both paths must end in a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_pack(from: *const c_char, to: *const c_char, threads: u32) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: Python passes both paths as bytes; ctypes ends them with NUL.
     let (from, to) = unsafe { (text(from), text(to)) };
     let result = guarded(|| {
         gapless_weights::pack(&path_of(from)?, &path_of(to)?, threads.max(1) as usize)?;
@@ -241,8 +243,8 @@ pub unsafe extern "C" fn gapless_loader_pack(from: *const c_char, to: *const c_c
     c_int::from(result.is_none())
 }
 
-/// Compresses `length` bytes that are in memory, whatever values they are, to `out`, which has `room` bytes. The bytes
-/// of the stream; 0 where that fails.
+/// Compresses `length` bytes in memory, of any values, to `out`, which has `room` bytes. Returns the stream's bytes; 0
+/// on error.
 ///
 /// # Safety
 /// `values` and `out` must have that many bytes.
@@ -254,21 +256,21 @@ pub unsafe extern "C" fn gapless_loader_encode(
     room: usize,
 ) -> usize {
     let encoded = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `values` has `length` bytes: the regions of gapless-torch pass the pointer and length of a slice.
         let values = unsafe { std::slice::from_raw_parts(values, length) };
         let stream = encode_any(values, Path::best());
         if stream.len() > room {
             let message = format!("a stream of {} bytes has no room in {room}", stream.len());
             return Err(LoadError::Argument(message));
         }
-        // SAFETY: the caller's promise, and the check above.
+        // SAFETY: `out` has `room` bytes, and the check above found that the stream is no longer than that.
         unsafe { std::ptr::copy_nonoverlapping(stream.as_ptr(), out, stream.len()) };
         Ok(stream.len())
     });
     encoded.unwrap_or(0)
 }
 
-/// Restores the `length` bytes that [`gapless_loader_encode`] was given; 0 for success.
+/// Restores the `length` bytes that [`gapless_loader_encode`] compressed; 0 for success.
 ///
 /// # Safety
 /// `stream` must have `bytes` bytes, and `out` have `length`.
@@ -280,7 +282,7 @@ pub unsafe extern "C" fn gapless_loader_decode(
     length: usize,
 ) -> c_int {
     let result = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the regions of gapless-torch pass the pointers and lengths of two slices, which do not overlap.
         let (stream, out) = unsafe {
             (std::slice::from_raw_parts(stream, bytes), std::slice::from_raw_parts_mut(out, length))
         };
@@ -290,11 +292,11 @@ pub unsafe extern "C" fn gapless_loader_decode(
     c_int::from(result.is_none())
 }
 
-/// Writes tensors that are in memory as a file; 0 for success. `header` is the file's, `length` bytes long.
+/// Writes tensors in memory as a file; 0 for success. `header` is the file's, and has `length` bytes.
 ///
 /// # Safety
-/// `to` must end in a zero, `header` have `length` bytes, `held` have `count` entries, and `settings` be there; for the
-/// tensors the promise is that of `save::save`.
+/// `to` must end with NUL, `header` must have `length` bytes, `held` must have `count` entries, and `settings` must be
+/// valid. The tensors must be as `save::save` demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_save(
     to: *const c_char,
@@ -306,7 +308,8 @@ pub unsafe extern "C" fn gapless_loader_save(
     is_packed: c_int,
 ) -> c_int {
     let result = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: Python passes a path that ends with NUL, `length` bytes of header, an array of `count` tensors and
+        // its settings. It keeps the tensors unchanged until this call returns.
         unsafe {
             let to = path_of(text(to))?;
             let header = std::slice::from_raw_parts(header, length);

@@ -29,7 +29,7 @@ pub struct Place {
 /// The metadata key of a checkpoint of several ranks: the files hold parts of tensors, with their offsets.
 const SHARDED: &str = "DCP_SHARDING_INFO";
 
-/// All tensors of a model. Invariant: names are unique, but for parts of tensors in the files of several ranks.
+/// All tensors of a model. Invariant: names are unique, except for parts of tensors in the files of several ranks.
 #[derive(Debug)]
 pub struct Catalogue {
     pub shards: Vec<Shard>,
@@ -77,7 +77,7 @@ impl Catalogue {
             }
             shards.push(Shard { cached: Cached::new(&reader.input), reader });
         }
-        // The folder was looked through before these files were opened, and a save may have come in between.
+        // The folder was searched before these files were opened, and a save may have happened in between.
         let of_folder = path.is_dir() || is_index;
         let save = |shard: &Shard| shard.reader.header.value(SAVE).map(str::to_owned);
         let saves: Vec<Option<String>> = shards.iter().map(save).collect();
@@ -93,7 +93,7 @@ impl Catalogue {
         &self.shards[place.shard].reader.header.tensors[place.index]
     }
 
-    /// The directory of a tensor that is a stream; none where it stands as it is.
+    /// The directory of a tensor that is stored as a stream; `None` if its bytes are stored as they are.
     pub fn directory(&self, place: Place) -> Result<Option<Arc<Directory>>> {
         let reader = &self.shards[place.shard].reader;
         Ok(match reader.place(place.index).1 {
@@ -102,12 +102,12 @@ impl Catalogue {
         })
     }
 
-    /// Whether most of a file is cold, and can be read past the page cache.
+    /// True if most of a file is cold, and if it can be read past the page cache.
     pub fn is_cold(&self, reading: &Reading) -> bool {
         self.shards.iter().any(|shard| shard.cached.is_mostly_cold(&shard.reader.input, reading))
     }
 
-    /// Names, types, shapes, and what the files say beside them.
+    /// Names, types, shapes, and the files with their metadata.
     pub fn to_json(&self) -> Value {
         let tensors: Vec<Value> = self
             .tensors

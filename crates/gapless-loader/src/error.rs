@@ -1,4 +1,4 @@
-//! Why weights cannot be loaded, and the same as JSON, from which Python makes its exceptions.
+//! The reasons why weights cannot be loaded, also as JSON, from which Python makes its exceptions.
 
 use gapless_weights::Error;
 use gapless_weights::stream::StreamError;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 pub type Result<T> = std::result::Result<T, LoadError>;
 
-/// What is wrong.
+/// An error of a loading.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -25,14 +25,14 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// What a panic becomes.
+    /// The error for a panic.
     pub(crate) fn of_panic(panic: &(dyn std::any::Any + Send)) -> LoadError {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         LoadError::Panicked(text.unwrap_or_else(|| "no message".to_owned()))
     }
 
-    /// What to do next.
+    /// The next step for the user.
     fn help(&self) -> &'static str {
         match self {
             // `--keep-going` is an option of the command line.
@@ -49,7 +49,7 @@ impl LoadError {
         }
     }
 
-    /// The kind, the text, and what the error knows of its place.
+    /// The kind, the text, and the place of the error, if it has one.
     pub fn to_json(&self) -> Value {
         let mut value = json!({"message": self.to_string(), "help": self.help()});
         let (kind, path) = match self {

@@ -1,4 +1,4 @@
-//! Ranges of a file: through the page cache where it has them, past it where the file is cold.
+//! Reads ranges of a file: through the page cache if they are cached, past it if the file is cold.
 
 use crate::error::Result;
 pub use crate::residency::PAGE;
@@ -9,48 +9,47 @@ use gapless_weights::patience::Patience;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Places of a file that are asked for to tell whether it is cold, and bytes of each.
+/// Samples of a file that show if it is cold, and bytes of each.
 const SAMPLES: u64 = 5;
 const SAMPLE: usize = 256 << 10;
 
-/// Memory of a reader: as long as its largest range and two pages.
+/// Memory of a reader: the length of its largest range plus two pages.
 #[derive(Debug)]
 pub struct Buffer {
     at: *mut u8,
     length: usize,
 }
 
-// SAFETY: the memory is this buffer's alone, or its maker's promise says so.
+// SAFETY: the maker of the buffer guarantees that nothing else uses the memory (`Buffer::over`).
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// A buffer over memory of somebody else.
+    /// A buffer over memory that it does not own.
     ///
     /// # Safety
-    /// `at` must be on a boundary of a page and have `length` bytes that live as long as the buffer and that nobody
-    /// else uses meanwhile.
+    /// `at` must be at the beginning of a page and have `length` bytes that live as long as the buffer, for it alone.
     pub unsafe fn over(at: *mut u8, length: usize) -> Buffer {
         Buffer { at, length }
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `over` was promised this memory, for this buffer alone.
+        // SAFETY: the memory is valid and only this buffer uses it (`Buffer::over`); `&mut self` is the only borrow.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.length) }
     }
 
     pub fn shared(&self) -> &[u8] {
-        // SAFETY: as above.
+        // SAFETY: the memory is valid and only this buffer uses it (`Buffer::over`).
         unsafe { std::slice::from_raw_parts(self.at, self.length) }
     }
 }
 
-/// What one thread reads with.
+/// The settings and the queue of one thread's reads.
 #[derive(Debug)]
 pub struct Reading {
     pub patience: Patience,
-    /// Whether cold ranges may be read past the cache.
+    /// True if cold ranges may be read past the cache.
     pub is_direct: bool,
-    /// Whether direct reads may use io_uring.
+    /// True if direct reads may use io_uring.
     pub is_queued: bool,
     #[cfg(target_os = "linux")]
     queue: Option<crate::uring::Uring>,
@@ -68,18 +67,18 @@ impl Reading {
     }
 }
 
-/// What is cached of a file, and a second handle for direct reads.
+/// The cached parts of a file, and a second handle for direct reads.
 #[derive(Debug)]
 pub struct Cached {
     residency: Residency,
     direct: Option<Direct>,
-    /// Bytes that were read, how many of them past the cache, and how many of those by io_uring.
+    /// Bytes that were read, the part of them past the cache, and the part of those by io_uring.
     pub read: AtomicU64,
     pub cold: AtomicU64,
     pub queued: AtomicU64,
 }
 
-/// A handle for direct reads, and what they must be multiples of: addresses in memory, and places in the file.
+/// A handle for direct reads, and their alignment: of addresses in memory, and of offsets in the file.
 #[derive(Debug)]
 struct Direct {
     file: File,
@@ -101,13 +100,13 @@ impl Cached {
         }
     }
 
-    /// Whether less than half of a range is cached, and the file can be read past the cache.
+    /// True if less than half of a range is cached, and if the file can be read past the cache.
     pub fn is_cold(&self, input: &Input, at: u64, length: usize, reading: &Reading) -> bool {
         reading.is_direct && self.direct.is_some() && !self.residency.is_cached(input, at, length)
     }
 
-    /// Whether most of the file is cold, by a few samples, and can be read past the cache. To ask for every page of a
-    /// large file takes longer than to load it.
+    /// True if most of a few samples of the file are cold, and if it can be read past the cache. Asking for every page
+    /// of a large file takes longer than loading it.
     pub fn is_mostly_cold(&self, input: &Input, reading: &Reading) -> bool {
         let cold = (0..SAMPLES)
             .map(|sample| input.size / (2 * SAMPLES) * (2 * sample + 1))
@@ -115,7 +114,7 @@ impl Cached {
         2 * cold.count() as u64 > SAMPLES
     }
 
-    /// Reads a range into `buffer`; gives where in it the range begins. The buffer must be two pages longer.
+    /// Reads a range into `buffer`, which must be two pages longer. Returns the offset of the range in it.
     pub fn read(
         &self,
         input: &Input,
@@ -134,22 +133,22 @@ impl Cached {
         {
             return Ok(offset);
         }
-        // The same place in a page as in the file: what is aligned there is aligned here.
+        // The same offset in a page as in the file, so that alignment in the file is alignment in memory.
         let offset = at as usize % PAGE;
         self.read_plain(input, at, &mut buffer.bytes()[offset..offset + length], reading)?;
         Ok(offset)
     }
 
-    /// Reads straight to memory of the caller, through the cache.
+    /// Reads through the cache straight to memory of the caller.
     pub fn read_plain(&self, input: &Input, at: u64, out: &mut [u8], reading: &Reading) -> Result<()> {
         input.read_patiently(at, out, reading.patience)?;
         self.read.fetch_add(out.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Reads a cold range straight to memory of the caller, past the cache, with no copy but of the range's first and
-    /// last bytes that share a sector with others: those go through `buffer`. False where the memory does not stand as
-    /// direct reads want it, or the file system refuses them: nothing was read then.
+    /// Reads a cold range past the cache, straight to memory of the caller. Only the range's first and last bytes,
+    /// which share a sector with other bytes, are copied, through `buffer`. False if the memory is not aligned for
+    /// direct reads, or if the file system refuses them. Then nothing was read.
     pub fn read_in_place(
         &self,
         input: &Input,
@@ -180,7 +179,7 @@ impl Cached {
         Ok(true)
     }
 
-    /// None where the file system refuses direct reads after all.
+    /// `None` if the file system refuses direct reads.
     fn read_direct(
         &self,
         input: &Input,
@@ -196,8 +195,8 @@ impl Cached {
         Ok(is_read.then_some(offset))
     }
 
-    /// Fills `out` from `first`, both as direct reads want them. It is enough that `wanted` bytes are there: the file
-    /// may end behind them. False where the file system refuses direct reads after all.
+    /// Fills `out` from `first`, both aligned for direct reads. Only `wanted` bytes must exist, because the file may
+    /// end after them. False if the file system refuses direct reads.
     #[cfg(unix)]
     fn fill_direct(
         &self,
@@ -231,14 +230,14 @@ impl Cached {
             if done + got >= wanted {
                 return Ok(out.len());
             }
-            // A direct read that ends within a sector ends where the file does: the sector is read again.
+            // A direct read that ends within a sector ended at the end of the file. That sector is read again.
             let got = got / place * place;
             done += got;
             Ok(got)
         };
         match patience.fill(first, out, &mut whole, &size) {
             Ok(()) => {}
-            // EINVAL: an alignment that this file system wants and we do not know.
+            // EINVAL: this file system needs an alignment that we do not know.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return Ok(false),
             Err(source) => return Err(Error::Read { path: input.path.clone(), source }.into()),
         }
@@ -259,7 +258,7 @@ fn open_direct(input: &Input) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let direct =
         std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&input.path).ok()?;
-    // The path may lead to another file by now.
+    // The path may name another file by now.
     is_same(&direct, input.file()).then_some(direct)
 }
 
@@ -268,14 +267,14 @@ fn open_direct(_: &Input) -> Option<File> {
     None
 }
 
-/// What direct reads of this file must be multiples of, in memory and in the file, where the kernel tells (Linux 6.1)
-/// and it is at most a page.
+/// The alignment of direct reads of this file, in memory and in the file. `None` if the kernel does not report it
+/// (Linux 6.1 does), or if it is more than a page.
 #[cfg(target_os = "linux")]
 fn alignment(file: &File) -> Option<(usize, usize)> {
     use std::os::fd::AsRawFd;
-    // SAFETY: all zeros are a value of this structure of integers.
+    // SAFETY: all zeros are a valid value of this structure of integers.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is empty and ends in a zero, the file is open, and `found` is as long as the kernel's structure.
+    // SAFETY: the path is empty and ends with NUL, the file is open, and `found` is the kernel's structure.
     let status = unsafe {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut found)
     };

@@ -1,7 +1,7 @@
-//! Jobs whose target is host memory: bytes are read straight to their place, chunks are decoded to it.
+//! Jobs whose target is host memory: bytes are read, or chunks decoded, straight to their target.
 //!
-//! Cold bytes go to their place with no copy if the target stands in its sector as the file's bytes do, and through a
-//! buffer elsewhere.
+//! Cold bytes are read without a copy if the target has the same offset in its sector as the bytes in the file.
+//! Otherwise they go through a buffer.
 
 use crate::error::Result;
 use crate::file::{Buffer, PAGE, Reading};
@@ -12,7 +12,7 @@ use gapless_weights::stream::{Directory, StreamError};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Memory on boundaries of pages.
+/// Page-aligned memory.
 #[derive(Debug)]
 pub struct Pages {
     at: *mut u8,
@@ -20,29 +20,29 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// None where the host has no such memory.
+    /// `None` if the host does not have that much memory.
     pub fn new(length: usize) -> Option<Pages> {
         let layout = std::alloc::Layout::from_size_align(length.max(PAGE), PAGE).ok()?;
         // SAFETY: the layout has a size above zero.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
-        // Made only where there is memory: a value that is dropped gives its memory back.
+        // The value exists only if there is memory, because dropping it frees the memory.
         (!at.is_null()).then(|| Pages { at, layout })
     }
 
     pub fn buffer(&mut self) -> Buffer {
-        // SAFETY: the memory lives as long as this value, whose users keep the buffer beside it.
+        // SAFETY: the memory lives as long as this value, and each user keeps the buffer no longer than the value.
         unsafe { Buffer::over(self.at, self.layout.size()) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
+        // SAFETY: `new` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.at, self.layout) }
     }
 }
 
-/// One thread's decoder, kept while the kind stays the same, and room for a chunk of which a part is wanted.
+/// One thread's decoder, kept while the kind of streams stays the same, and room for a chunk of which a part is wanted.
 #[derive(Debug, Default)]
 pub struct Decoding {
     decoder: Option<(Kind, Decoder)>,
@@ -50,7 +50,7 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// Decodes one chunk that was checked; gives the wanted part of its values to `give`, with its place in the tensor.
+    /// Decodes one chunk that was checked. With `out`, to it; otherwise returns the wanted part of its values.
     pub fn chunk(
         &mut self,
         directory: &Directory,
@@ -80,17 +80,17 @@ impl Decoding {
     }
 }
 
-/// The bytes of a chunk that are wanted.
+/// The wanted bytes of a chunk.
 pub fn part(held: &Range<u64>, wanted: &Range<u64>) -> Range<u64> {
     held.start.max(wanted.start)..held.end.min(wanted.end)
 }
 
-/// Threads that read a cold file: as many requests are under way, whatever number of cores there is.
+/// Threads that read a cold file: so many requests are under way, regardless of the number of cores.
 const READERS: usize = 8;
 /// A huge page.
 const HUGE: u64 = 2 << 20;
 
-/// How many threads a loading to host memory has whose caller leaves it open.
+/// Number of threads of a loading to host memory whose caller does not set it.
 pub fn threads(is_cold: bool) -> usize {
     if is_cold { READERS } else { cores().min(READERS) }
 }
@@ -100,16 +100,16 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// Asks for huge pages under the targets: fresh memory then costs one fault for 2 MiB. Only whole huge pages within a
-/// target are asked for, so that no memory beside it is taken.
+/// Asks for huge pages under the targets: new memory then costs one fault for 2 MiB. Only whole huge pages within a
+/// target are asked for, so that no memory beside it is used.
 pub fn advise(pieces: &[Piece]) {
     #[cfg(target_os = "linux")]
     for piece in pieces {
         let first = piece.target.next_multiple_of(HUGE);
         let last = (piece.target + (piece.end - piece.begin)) / HUGE * HUGE;
         if first < last {
-            // SAFETY: advice on memory of the caller, which `Load::start` was promised. It changes no byte; where the
-            // kernel refuses it, pages are small.
+            // SAFETY: advice on targets, which are valid memory (`Load::start`). It changes no byte. If the kernel
+            // refuses it, pages are small.
             unsafe {
                 libc::madvise(first as *mut libc::c_void, (last - first) as usize, libc::MADV_HUGEPAGE);
             }
@@ -148,8 +148,8 @@ fn one(
     let shard = &shared.catalogue.shards[job.shard];
     match &job.work {
         Work::Plain { target, sum } => {
-            // SAFETY: `Load::start` was promised that the target has the piece's bytes, for this loading alone; jobs
-            // of one piece do not overlap.
+            // SAFETY: the target has the piece's bytes, and only this loading uses it (`Load::start`). Jobs of one
+            // piece do not overlap.
             let out = unsafe { std::slice::from_raw_parts_mut(*target as *mut u8, job.length) };
             let input = &shard.reader.input;
             if !shard.cached.is_cold(input, job.at, job.length, reading) {
@@ -172,7 +172,8 @@ fn one(
                 let held = directory.range(chunk);
                 let part = part(&held, wanted);
                 let length = (part.end - part.start) as usize;
-                // SAFETY: as above; chunks of one piece do not overlap.
+                // SAFETY: the target has the piece's bytes, and only this loading uses it (`Load::start`). Chunks of
+                // one piece do not overlap.
                 let out = unsafe {
                     std::slice::from_raw_parts_mut((*target + (part.start - wanted.start)) as *mut u8, length)
                 };

@@ -19,7 +19,7 @@ pub enum State {
     Failed,
 }
 
-/// Counts a thread as ended however it ends.
+/// Counts a thread as ended, even if it panics.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
@@ -45,7 +45,8 @@ impl Load {
     ///
     /// # Safety
     /// Each target must have as many bytes as its piece, on the device of the settings, and the staging memory as many
-    /// as the settings say. All of it must live until the loading has ended, and nobody else may use it meanwhile.
+    /// as the settings say. All of it must live until the loading has ended, and nothing else may use it meanwhile. The
+    /// stream of the settings must exist.
     pub unsafe fn start(
         catalogue: &Arc<Catalogue>,
         pieces: &[Piece],
@@ -86,7 +87,7 @@ impl Load {
             };
             match std::thread::Builder::new().name(format!("gapless-load-{number}")).spawn(work) {
                 Ok(handle) => handles.push(handle),
-                // Fewer threads do the same work; with none at all there is nobody. The closure's `Ending` was dropped.
+                // Fewer threads can do the same work, but at least one must start. The closure's `Ending` was dropped.
                 Err(_) if number > 0 => {}
                 Err(error) => return Err(LoadError::Argument(format!("no thread can be started: {error}"))),
             }
@@ -111,7 +112,7 @@ impl Load {
             return;
         }
         for thread in self.threads.drain(..) {
-            // A panic became an error.
+            // The thread turned a panic into an error.
             let _ = thread.join();
         }
         self.card = None;
@@ -139,7 +140,7 @@ impl Load {
         }
     }
 
-    /// Ends the loading early; `wait` then gives an error.
+    /// Ends the loading early; `wait` then returns an error.
     pub fn cancel(&self) {
         self.shared.fail(LoadError::Cancelled);
     }

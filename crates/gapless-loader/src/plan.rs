@@ -1,4 +1,4 @@
-//! The parts of tensors that a caller wants, as jobs of at most [`JOB`] bytes of a file, in the order of the files.
+//! Turns the wanted parts of tensors into jobs of at most [`JOB`] bytes of a file, in the order of the files.
 
 use crate::catalogue::Catalogue;
 use crate::error::{LoadError, Result};
@@ -9,28 +9,28 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes of a file that one job reads: a chunk of the longest kind that Gapless writes fits. A card's copies of half as
-/// much leave a tenth of the wire unused.
+/// Bytes of a file that one job reads. The longest chunk that Gapless writes fits. Copies of half this length to a card
+/// leave a tenth of the wire unused.
 pub const JOB: usize = 4 << 20;
 
-/// Bytes of a tensor and the address that they go to, on the host or on a card.
+/// Bytes of a tensor, and the address for them, on the host or on a card.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The tensor's place among those of the catalogue.
+    /// The index of the tensor in the catalogue.
     pub tensor: u64,
     pub begin: u64,
     pub end: u64,
     pub target: u64,
 }
 
-/// What one thread does at a time.
+/// The unit of work of a thread.
 #[derive(Debug)]
 pub struct Job {
     pub shard: usize,
-    /// The tensor's place in the shard's header.
+    /// The index of the tensor in the shard's header.
     pub index: usize,
-    /// Where the file's bytes stand.
+    /// The offset of the bytes in the file.
     pub at: u64,
     pub length: usize,
     pub work: Work,
@@ -38,14 +38,14 @@ pub struct Job {
 
 #[derive(Debug)]
 pub enum Work {
-    /// Bytes that go to `target` as they are. `sum` where they can be checked: the tensor's checksum, and this part's
-    /// number.
+    /// Bytes that are copied to `target`. `sum`, if they can be checked: the tensor's checksum, and the number of this
+    /// part.
     Plain { target: u64, sum: Option<(Arc<Sum>, usize)> },
     /// Chunks of a stream, of which the bytes `wanted` of the tensor go to `target`.
     Chunks { directory: Arc<Directory>, chunks: Range<usize>, wanted: Range<u64>, target: u64 },
 }
 
-/// A checksum over parts that several threads read: each part waits for the one before it.
+/// A checksum over parts that several threads read. Each part waits for the one before it.
 pub struct Sum {
     wanted: u64,
     parts: usize,
@@ -64,8 +64,8 @@ impl std::fmt::Debug for Sum {
 }
 
 impl Sum {
-    /// Adds bytes of a part in its turn; `is_last` if they are the part's last. An error after the last part if the
-    /// checksum differs. False if `is_over` became true.
+    /// Adds bytes of a part in its turn; `is_last` if they are the part's last. An error if the checksum differs after
+    /// the last part. False if `is_over` became true.
     pub fn add(
         &self,
         part: usize,
@@ -74,7 +74,7 @@ impl Sum {
         is_over: impl Fn() -> bool,
     ) -> std::result::Result<bool, StreamError> {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Jobs are taken in order, so the part before this one is in somebody's hands.
+        // Jobs are taken in order, so another thread has the part before this one.
         while state.0 != part {
             if is_over() {
                 return Ok(false);
@@ -95,8 +95,8 @@ impl Sum {
     }
 }
 
-/// The jobs of all pieces, and the bytes of tensors that they give.
-/// A job of bytes that are copied as they are has `piece_bytes` of them, at most.
+/// The jobs of all pieces, and the bytes of tensors that they write. Jobs that copy bytes as they are have at most
+/// `piece_bytes` of them.
 pub fn jobs(catalogue: &Catalogue, pieces: &[Piece], piece_bytes: usize) -> Result<(Vec<Job>, u64)> {
     let mut order: Vec<(&Piece, crate::catalogue::Place)> = Vec::with_capacity(pieces.len());
     for piece in pieces {
@@ -132,7 +132,7 @@ pub fn jobs(catalogue: &Catalogue, pieces: &[Piece], piece_bytes: usize) -> Resu
             continue;
         }
         let length = piece.end - piece.begin;
-        // Cuts are where pages of the file begin: only a piece's own ends are in the middle of one.
+        // Cuts are at the beginning of pages of the file, so only a piece's own ends lie within a page.
         let step = (piece_bytes / PAGE).max(1) as u64 * PAGE as u64;
         let at = range.start + piece.begin;
         let before = at % PAGE as u64;
@@ -163,7 +163,7 @@ pub fn jobs(catalogue: &Catalogue, pieces: &[Piece], piece_bytes: usize) -> Resu
     Ok((jobs, total))
 }
 
-/// The chunks of one piece, as many in a job as fit. A chunk that is longer than a job has a job of its own.
+/// The chunks of one piece, as many in a job as fit. A chunk longer than a job has a job of its own.
 fn streams(
     jobs: &mut Vec<Job>,
     place: crate::catalogue::Place,

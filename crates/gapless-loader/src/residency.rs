@@ -1,14 +1,14 @@
-//! Which part of a file's range the page cache holds: by `cachestat` (Linux 6.5), or by `mincore` where the kernel does
-//! not have it or does not tell.
+//! The cached part of a file's range: by `cachestat` (Linux 6.5), or by `mincore` if the kernel lacks or refuses that.
 //!
-//! For `mincore` the file is mapped, but the mapping is never read: a file that gets shorter is an error of `read`, not
-//! a signal. Files of other users look cached to `mincore`; they are then read through the cache, which is only slower.
+//! For `mincore` the file is mapped, but the mapping is never read, so a file that gets shorter causes an error of
+//! `read`, not a signal. `mincore` reports files of other users as cached. They are then read through the cache, which
+//! is only slower.
 
 use gapless_weights::input::Input;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Direct reads begin and end on boundaries of this many bytes, and so does the memory that they go to.
+/// Alignment of direct reads, in the file and in memory.
 pub const PAGE: usize = 4096;
 
 #[derive(Debug)]
@@ -17,7 +17,7 @@ struct Map {
     length: usize,
 }
 
-/// One file's.
+/// The residency of one file.
 #[derive(Debug, Default)]
 pub struct Residency {
     map: OnceLock<Option<Map>>,
@@ -25,7 +25,7 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// Whether at least half of a range is cached. What is not known counts as cached.
+    /// True if at least half of a range is cached, or if that is unknown.
     pub fn is_cached(&self, input: &Input, at: u64, length: usize) -> bool {
         let first = at / PAGE as u64 * PAGE as u64;
         let end = (at + length as u64).min(input.size);
@@ -46,7 +46,7 @@ impl Residency {
             return None;
         }
         let (range, mut stat) = ([first, end - first], [0u64; 5]);
-        // SAFETY: the call reads two words and writes five, and the file is open.
+        // SAFETY: the call reads two words and writes five; the file is open.
         let status = unsafe {
             libc::syscall(CACHESTAT, input.file().as_raw_fd(), range.as_ptr(), stat.as_mut_ptr(), 0u32)
         };
@@ -76,7 +76,7 @@ impl Residency {
         let length = (end.min(map.length as u64) - first) as usize;
         let mut pages = vec![0u8; length.div_ceil(PAGE)];
         let at = (map.at + first as usize) as *mut libc::c_void;
-        // SAFETY: the range lies in a mapping that is alive, and `pages` has a byte for each of its pages.
+        // SAFETY: the range lies in a live mapping, and `pages` has a byte for each of its pages.
         let status = unsafe { libc::mincore(at, length, pages.as_mut_ptr()) };
         (status == 0).then(|| pages.iter().filter(|page| **page & 1 == 1).count() as u64)
     }
@@ -90,7 +90,7 @@ impl Residency {
 impl Drop for Map {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
-        // SAFETY: the mapping is this value's own.
+        // SAFETY: this value owns the mapping.
         unsafe {
             libc::munmap(self.at as *mut libc::c_void, self.length);
         }

@@ -1,4 +1,4 @@
-//! Tensors that are in memory, on the host or on a card, as a safetensors file: nobody holds a copy of all of them.
+//! Writes tensors in memory, on the host or on a card, as a safetensors file, without a copy of all of them.
 
 use crate::cuda::Card;
 use crate::error::{LoadError, Result};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct Held {
     pub address: u64,
     pub bytes: u64,
-    /// Whether the address is the card's.
+    /// 1 if the address is the card's.
     pub is_on_card: u64,
 }
 
@@ -66,11 +66,12 @@ impl Memory<'_> {
         let length = ((tensor.end - place) as usize).min(out.len());
         let from = held.address + (place - tensor.begin);
         match self.card.filter(|_| held.is_on_card != 0) {
-            // SAFETY: `save` was promised the tensor's bytes.
+            // SAFETY: the tensor has its bytes on the host until `save` returns (its contract).
             None => out[..length]
                 .copy_from_slice(unsafe { std::slice::from_raw_parts(from as *const u8, length) }),
             Some(card) => {
-                // SAFETY: as above; the wait ends the copy before `out` is used.
+                // SAFETY: the tensor has its bytes on the card until `save` returns (its contract). The wait ends the
+                // copy before `out` is used.
                 let status = unsafe {
                     match (card.driver.to_host)(out.as_mut_ptr().cast(), from, length, self.stream) {
                         0 => (card.driver.stream_sync)(self.stream),
@@ -84,11 +85,11 @@ impl Memory<'_> {
     }
 }
 
-/// Writes tensors as `to`, which appears whole or not at all. `text` is the file's header.
+/// Writes tensors to `to`, which appears complete or not at all. `text` is the file's header.
 ///
 /// # Safety
-/// Each entry of `held` must have its bytes until the call returns, on the host or on the device of the settings, and
-/// nobody may change them meanwhile.
+/// Each entry of `held` must have its bytes, on the host or on the device of the settings, and they must not change
+/// until the call returns. The stream of the settings must exist.
 pub unsafe fn save(
     to: &Path,
     text: &[u8],

@@ -1,4 +1,4 @@
-//! What the threads of one loading share: its jobs, its settings, and what was done so far.
+//! The state that the threads of one loading share: its jobs, its settings, and its progress.
 
 use crate::catalogue::Catalogue;
 use crate::error::LoadError;
@@ -10,42 +10,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Where the bytes go, and with how many threads.
+/// The target device, the number of threads, and the ways to read and copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The CUDA device, or -1 for host memory.
     pub device: i32,
-    /// 0: as many as the files want. To host memory 8 if they are cold, and else as many as there are cores, but at
-    /// most 8; to a card 6, or as many as there are cores, but at most `cuda::THREADS`.
+    /// 0: as many as the files need. To host memory 8 if they are cold, else as many as there are cores, but at most 8.
+    /// To a card 6 if they are cold, else as many as there are cores, but at most `cuda::THREADS`.
     pub threads: u32,
-    /// The stream whose earlier work the loading must follow: memory that its allocator hands out may still be in use.
+    /// The stream whose earlier work the loading must follow, because memory from its allocator may still be in use.
     pub stream: u64,
     /// Memory on the device for packed chunks: `cuda::STAGING` bytes for each thread. 0: the host decodes them.
     pub staging: u64,
-    /// Bytes of files that are read in a second, at most. 0: no limit.
+    /// The most bytes of files to read in a second; 0: no limit.
     pub limit_rate: u64,
-    /// Bytes of a job that copies bytes as they are. 0: the usual.
+    /// Bytes of a job that copies bytes as they are; 0: the default.
     pub piece: u64,
-    /// Bytes of a window of a mapped file. 0: the usual.
+    /// Bytes of a window of a mapped file; 0: the default.
     pub window: u64,
-    /// Milliseconds that a read is tried again, or waited for. 0: the usual.
+    /// Milliseconds that a read is waited for or tried again; 0: the default.
     pub timeout: u32,
-    /// How bytes are read and copied: bits of `ways`.
+    /// Ways to read and copy bytes: bits of `ways`.
     pub ways: u32,
-    /// Threads that the staging memory is for; 0 where `threads` says it.
+    /// Threads that the staging memory is for; 0: as many as `threads`.
     pub staged: u32,
 }
 
-/// How bytes are read and copied.
+/// Ways to read and copy bytes.
 pub mod ways {
-    /// Cached bytes go to a card from the mapped file, which is pinned a window at a time: no CPU copies them.
+    /// Cached bytes go to a card from the mapped file, which is pinned a window at a time, so that no CPU copies them.
     pub const MAPPED: u32 = 1;
-    /// The ring is memory in huge pages that is pinned, instead of memory of the driver.
+    /// The ring is memory in huge pages that is pinned, instead of the driver's memory.
     pub const HUGE: u32 = 2;
     /// Pinned memory, streams and the kernel are kept for the next loading.
     pub const KEPT: u32 = 4;
-    /// Cold files are read through the page cache: processes that want the same bytes read them once.
+    /// Cold files are read through the page cache, so that processes which want the same bytes read them once.
     pub const CACHED: u32 = 8;
     /// Direct reads do not use io_uring.
     pub const THREADS: u32 = 16;
@@ -56,7 +56,7 @@ impl Settings {
         self.ways & way != 0
     }
 
-    /// What a thread reads with.
+    /// The settings and queue for one thread's reads.
     pub fn reading(&self) -> Reading {
         let patience = match self.timeout {
             0 => Patience::default(),
@@ -66,17 +66,17 @@ impl Settings {
     }
 }
 
-/// What was done so far.
+/// The progress of a loading.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of tensors: given, and wanted.
+    /// Bytes of tensors: written, and wanted.
     pub done: u64,
     pub total: u64,
-    /// Bytes of files that were read, and how many of them past the page cache.
+    /// Bytes of files that were read, and the part of them past the page cache.
     pub read: u64,
     pub cold: u64,
-    /// Chunks that the card decoded, and those that the host did.
+    /// Chunks that the card decoded, and chunks that the host decoded.
     pub on_card: u64,
     pub on_host: u64,
     /// Bytes that a card copied from the mapped file, and bytes that were read by io_uring.
@@ -84,7 +84,7 @@ pub struct Progress {
     pub queued: u64,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 #[derive(Debug)]
 pub struct Shared {
     pub catalogue: Arc<Catalogue>,
@@ -134,8 +134,8 @@ impl Shared {
         }
     }
 
-    /// The next jobs, up to `most` of them, and fewer towards the end: no thread has much to do when the others are
-    /// done. Empty where all are taken, or the loading ends early.
+    /// The next jobs, up to `most` of them. Towards the end fewer, so that no thread has much to do when the others are
+    /// done. Empty if all are taken, or if the loading ends early.
     pub fn take(&self, most: usize) -> &[Job] {
         gapless_threads::point("load");
         if self.is_over() {
@@ -147,7 +147,7 @@ impl Shared {
         &self.jobs[first..(first + count).min(self.jobs.len())]
     }
 
-    /// Waits until so many bytes may be read.
+    /// Waits until the rate allows to read this many bytes.
     pub fn pace(&self, bytes: usize) {
         if let Some(pace) = &self.pace {
             pace.wait(bytes as u64, || self.is_over());
@@ -158,7 +158,7 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Keeps the first error and ends the others.
+    /// Keeps the first error, and ends the loading.
     pub fn fail(&self, error: LoadError) {
         locked(&self.error).get_or_insert(error);
         self.stop.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Direct reads of one thread by io_uring: a range is read in parts, all of them under way at once.
+//! Direct reads of one thread by io_uring: a range is read in parts, all under way at the same time.
 
 #![cfg(target_os = "linux")]
 
@@ -9,11 +9,11 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Bytes of a part: long enough that requests are few, short enough that a job has two.
+/// Bytes of a part: long enough for few requests, short enough that a job has several.
 const PART: usize = 1 << 20;
 const ENTRIES: u32 = 64;
 
-/// A queue of this thread.
+/// The queue of one thread.
 pub struct Uring(IoUring);
 
 impl std::fmt::Debug for Uring {
@@ -22,7 +22,7 @@ impl std::fmt::Debug for Uring {
     }
 }
 
-/// A part of a range: where it begins and ends in the range, and how far it is read.
+/// A part of a range: its end, and how far it is read.
 struct Part {
     done: usize,
     end: usize,
@@ -30,7 +30,7 @@ struct Part {
 }
 
 impl Uring {
-    /// None where the kernel does not have it, or does not allow it.
+    /// `None` if the kernel does not have io_uring, or does not allow it.
     pub fn new() -> Option<Uring> {
         let ring = IoUring::new(ENTRIES).ok()?;
         let mut probe = Probe::new();
@@ -38,9 +38,9 @@ impl Uring {
         (probe.is_supported(opcode::Read::CODE) && ring.params().is_feature_ext_arg()).then_some(Uring(ring))
     }
 
-    /// Reads a range of the file from `at`; gives how many bytes of it are there from its beginning: fewer than wanted
-    /// where the file ends. Returns when the kernel has no part of `out` any more. After `timeout` without any byte,
-    /// the reads are cancelled and it is an error; one that the kernel cannot cancel is waited for.
+    /// Reads a range of the file from `at`. Returns the number of bytes from its beginning, which is less than the
+    /// range if the file ends before. Returns only when the kernel uses no part of `out` any more. After `timeout`
+    /// without any byte, the reads are cancelled and this fails. It waits for a read that the kernel cannot cancel.
     pub fn read(&mut self, file: &File, at: u64, out: &mut [u8], timeout: Duration) -> io::Result<usize> {
         let mut parts: Vec<Part> = (0..out.len())
             .step_by(PART)
@@ -58,14 +58,14 @@ impl Uring {
                     break;
                 };
                 let part = &parts[number];
-                // SAFETY: the part lies in `out`.
+                // SAFETY: `part.done` is an offset in `out`.
                 let to = unsafe { base.add(part.done) };
                 let length = (part.end - part.done) as u32;
                 let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), to, length)
                     .offset(at + part.done as u64)
                     .build()
                     .user_data(number as u64);
-                // SAFETY: `out` stays borrowed until every read that was begun has ended, below.
+                // SAFETY: `out` stays borrowed until every read has ended, which the loop waits for.
                 if unsafe { self.0.submission().push(&entry) }.is_err() {
                     again.push(number);
                     break;
@@ -90,14 +90,14 @@ impl Uring {
                     is_cancelled = true;
                     for (number, _) in parts.iter().enumerate().filter(|(_, part)| !part.is_over) {
                         let cancel = opcode::AsyncCancel::new(number as u64).build().user_data(u64::MAX);
-                        // SAFETY: the entry holds no pointer. A full queue means that it is waited for.
+                        // SAFETY: the entry has no pointer. If the queue is full, the read is waited for.
                         let _ = unsafe { self.0.submission().push(&cancel) };
                     }
                 }
-                // EINTR; EBUSY and EAGAIN: completions must be taken first.
+                // EINTR: try again. EBUSY and EAGAIN: take completions first.
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
-                // The reads that were begun still have the memory.
+                // The kernel still uses the memory for reads under way, so the loop goes on until these have ended.
                 Err(error) => {
                     failed.get_or_insert(error);
                 }
@@ -108,7 +108,7 @@ impl Uring {
                 match completion.result() {
                     got if got > 0 => {
                         part.done += got as usize;
-                        // A direct read that ends within a page ends where the file does.
+                        // A direct read that ends within a page ended at the end of the file.
                         part.is_over = part.done >= part.end || !part.done.is_multiple_of(PAGE);
                     }
                     0 => part.is_over = true,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn ranges_are_read_whole_or_to_the_end_of_the_file() {
-        // Where the kernel does not allow it, threads read: there is nothing to test.
+        // If the kernel does not allow io_uring, threads read, and there is nothing to test.
         let Some(mut ring) = Uring::new() else { return };
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let bytes: Vec<u8> = (0..3_000_001u32).map(|k| (k.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -170,7 +170,7 @@ mod tests {
         let file = std::fs::File::from(std::os::fd::OwnedFd::from(from));
         let error = ring.read(&file, 0, &mut [0; 64], Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-        // And the queue works as before.
+        // The queue still works.
         let error = ring.read(&file, 0, &mut [0; 64], Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     }

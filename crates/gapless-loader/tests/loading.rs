@@ -55,7 +55,7 @@ fn any_range_of_a_tensor_can_be_loaded_and_only_its_chunks_are_read() {
             }
         }
     }
-    // One chunk of many: a fresh catalogue counts from zero.
+    // One chunk of many. A new catalogue counts from zero.
     let catalogue = Arc::new(Catalogue::open(&model.packed()).unwrap());
     let piece = Piece { tensor: at as u64, begin: 10, end: 1000, target: 0 };
     let (_, progress) = read_all(&catalogue, &[piece], false, 1, true).unwrap();
@@ -134,7 +134,7 @@ fn pieces_outside_of_a_tensor_are_refused() {
     let bad = [(999, 0, 1), (0, 5, 4), (0, 0, u64::MAX)];
     for (tensor, begin, end) in bad {
         let piece = Piece { tensor, begin, end, target: 0 };
-        // SAFETY: it is refused before anything is written.
+        // SAFETY: the pieces are refused before anything is written.
         let result = unsafe { gapless_loader::Load::start(&catalogue, &[piece], whole(1), None) };
         assert!(matches!(result, Err(LoadError::Argument(_))));
     }

@@ -1,5 +1,5 @@
-//! Files with random damage: an error or tensors, never a panic, a signal, or a byte outside of a target. Chunks get
-//! right checksums again, so that what they say reaches the decoders: the host's, and the card's kernel.
+//! Files with random damage cause an error or load, but never a panic, a signal, or a byte outside of a target. Chunks
+//! get right checksums again, so that their damage reaches the decoders: the host's, and the card's kernel.
 
 mod common;
 
@@ -29,12 +29,12 @@ fn packed(folder: &Path) -> Vec<u8> {
     write(&plain, &tensors);
     gapless_weights::pack(&plain, &to, 1).unwrap();
     let mut file = fs::read(to).unwrap();
-    // Else the header's sums would refuse almost all.
+    // Otherwise the header's sums would refuse almost all mutants.
     without_sum(&mut file);
     file
 }
 
-/// Gives each stream of a file the checksums of what is in it now.
+/// Gives each stream of a file the checksums of its present contents.
 fn mend(path: &Path, file: &mut [u8]) {
     let Ok(reader) = gapless_weights::Reader::open(path) else { return };
     for index in 0..reader.header.tensors.len() {
@@ -52,9 +52,9 @@ fn mend(path: &Path, file: &mut [u8]) {
     }
 }
 
-/// Loads `count` mutants of a file; gives how many were loaded, and how many were refused.
+/// Loads `count` mutants of a file. Returns how many were loaded, and how many were refused.
 fn run(seed: u64, count: usize, is_card: bool) -> (usize, usize) {
-    // In memory, where there is such a folder: a disk would take most of the time.
+    // In memory if there is such a folder, because a disk would take most of the time.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let good = packed(folder.path());
@@ -64,7 +64,7 @@ fn run(seed: u64, count: usize, is_card: bool) -> (usize, usize) {
     let (mut loaded, mut refused) = (0, 0);
     for number in 0..count {
         let mut bad = good.clone();
-        // Headers, heads of streams and chunks, and whatever else there is.
+        // Damages headers, heads of streams and chunks, and all other bytes.
         let from = if number % 4 == 0 { 0 } else { data };
         for _ in 0..1 + random.next() % 3 {
             let at = from + random.next() as usize % (bad.len() - from);

@@ -1,4 +1,4 @@
-//! A panic in any thread of a loading is the loading's error, with its message, and the loading ends.
+//! A panic in any thread of a loading becomes the loading's error, with its message, and the loading ends.
 
 mod common;
 
@@ -7,13 +7,13 @@ use gapless_loader::{Catalogue, LoadError};
 use std::process::Command;
 use std::sync::Arc;
 
-/// What is asked of a process of its own: `GAPLESS_TEST_PANIC` is read once.
+/// Target of the loading in a child process: `GAPLESS_TEST_PANIC` is read once a process.
 const TARGET: &str = "GAPLESS_TEST_TARGET";
 
 #[test]
 fn a_panic_of_any_thread_is_the_error_of_its_loading() {
     let program = std::env::current_exe().unwrap();
-    // The first piece of work, and one of another thread.
+    // The first piece of work, and pieces of other threads.
     for (target, number) in [("host", 0), ("host", 2), ("card", 1)] {
         let done = Command::new(&program)
             .args(["--exact", "one_loading", "--ignored"])

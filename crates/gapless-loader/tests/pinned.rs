@@ -1,4 +1,4 @@
-//! Pinned memory, counted by the card's driver: a process of its own, in which nobody else pins any.
+//! Pinned memory, counted by the card's driver: in a process of its own, in which no other test pins memory.
 
 mod common;
 

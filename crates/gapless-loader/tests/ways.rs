@@ -1,5 +1,5 @@
-//! The ways in which bytes are read and copied give the same bytes: from the mapped file, through rings of both kinds,
-//! kept and not, in pieces of many sizes, past the page cache by io_uring and by threads, at a limited rate.
+//! All ways to read and copy bytes give the same bytes: from the mapped file, through rings of both kinds, kept and
+//! not, in pieces of many sizes, past the page cache by io_uring and by threads, at a limited rate.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The card counts pinned memory of the process: tests take turns.
+/// The card counts pinned memory of the process, so tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -27,7 +27,7 @@ fn every_way_gives_the_same_bytes_and_gives_back_what_it_pinned() {
     let model = Model::new();
     for path in [model.plain(), model.packed()] {
         for ways in 0..8 {
-            // Pieces are those of plain tensors; the kernel on the CPU takes its time.
+            // Only plain tensors are cut into pieces, and the kernel is slow on the CPU, so packed ones use one size.
             let pieces = if path == model.plain() { &[0, 64 << 10, 300_000, 16 << 20][..] } else { &[0] };
             for piece in pieces.iter().copied() {
                 let catalogue = Arc::new(Catalogue::open(&path).unwrap());
@@ -60,7 +60,7 @@ fn copies_of_several_threads_go_to_the_driver_together_or_one_by_one_where_it_ha
             let before = common::ask(c"test_batches");
             let catalogue = Arc::new(Catalogue::open(&path).unwrap());
             let settings = Settings { piece: 64 << 10, threads: 8, ..on_card(0) };
-            // Whether two copies meet is the scheduler's business: one that never lets them meet is none.
+            // The scheduler decides if two copies meet, so this tries until they do.
             for turn in 0.. {
                 let (found, _) = read_with(&catalogue, &all(&catalogue), settings, true).unwrap();
                 for (place, found) in catalogue.tensors.iter().zip(&found) {
@@ -109,7 +109,7 @@ fn calls_that_the_driver_refuses_end_the_loading_when_the_card_has_done_what_it_
                 common::ask(c"test_refuse_none");
                 assert_eq!(common::ask(c"test_pending"), 0, "the card works for a loading that has ended");
                 refused += usize::from(matches!(result, Err(LoadError::Cuda { .. })));
-                // What is kept of it serves the next one.
+                // The next loading can use what was kept.
                 let (found, _) = read_with(&catalogue, &all(&catalogue), on_card(ways), true).unwrap();
                 for (place, found) in catalogue.tensors.iter().zip(&found) {
                     assert!(*found == model.bytes(&catalogue.tensor(*place).name));
@@ -154,7 +154,7 @@ fn a_mapped_file_that_gets_shorter_is_an_error_and_not_a_signal() {
     assert_eq!(registered().0, 0);
 }
 
-/// Drops what the page cache has of a file; false where it keeps it, as a file system in memory does.
+/// Drops a file's pages from the page cache. False if the cache keeps them, as for a file system in memory.
 fn cool(path: &std::path::Path) -> bool {
     use std::os::fd::AsRawFd;
     let file = fs::File::open(path).unwrap();
@@ -182,7 +182,7 @@ fn cold_files_are_read_past_the_cache_by_io_uring_or_by_threads() {
             for (place, found) in catalogue.tensors.iter().zip(&found) {
                 assert!(*found == model.bytes(&catalogue.tensor(*place).name), "ways {ways}");
             }
-            // Of the packed file, the look at the streams' heads may have cached what follows.
+            // Opening the packed file reads the streams' heads, and may have cached the bytes that follow.
             if is_cold && path == model.plain() {
                 assert_eq!(progress.cold > 0, ways != ways::CACHED, "{progress:?}");
                 let is_queued = ways == 0 && gapless_loader::uring::Uring::new().is_some();
@@ -240,7 +240,7 @@ fn cold_bytes_go_straight_to_memory_that_stands_as_the_file_does_and_nowhere_els
 fn a_limited_rate_is_kept_and_a_cancelled_loading_does_not_wait_for_it() {
     let model = Model::new();
     let catalogue = Arc::new(Catalogue::open(&model.plain()).unwrap());
-    // 8 MB in jobs of 2 MiB: the last of them begins after three quarters of the time.
+    // The rate delays the beginning of a job, not its end, so 2 MiB less than all bytes must take their time.
     let began = Instant::now();
     let settings = Settings { limit_rate: 20 << 20, ..whole(2) };
     let (_, progress) = read_with(&catalogue, &all(&catalogue), settings, false).unwrap();
@@ -255,7 +255,7 @@ fn a_limited_rate_is_kept_and_a_cancelled_loading_does_not_wait_for_it() {
         end: 5_000_000,
         target: target.as_mut_ptr() as u64,
     };
-    // SAFETY: the target lives until the loading is dropped.
+    // SAFETY: the target lives until the loading is dropped, and nothing else uses it.
     let load = unsafe {
         gapless_loader::Load::start(&catalogue, &[piece], Settings { limit_rate: 1, ..whole(1) }, None)
             .unwrap()

@@ -1,4 +1,4 @@
-//! What the recorder costs a request and a free: the pool's own fast path over a simulated device, with and without it.
+//! The recorder's cost for a request and a free: the pool's own fast path over a simulated device, with and without it.
 //!
 //! `cargo run --release -p gapless-torch --example record_cost`
 
@@ -11,7 +11,7 @@ const PAIRS: u64 = 2_000_000;
 const STREAM: StreamHandle = StreamHandle(0);
 const POOL: PoolKey = PoolKey(0, 0);
 
-/// Nanoseconds a pair, the least of several rounds: what else the machine does only adds.
+/// Nanoseconds a pair, the least of several rounds, because other work of the machine only adds.
 fn least(mut round: impl FnMut()) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..7 {
@@ -25,7 +25,7 @@ fn least(mut round: impl FnMut()) -> f64 {
 fn main() {
     let shared = SharedPool::new(Pool::new(SimDevice::new(64 << 30), Options::default()));
     let sizes = [1000, 70_000, 5 << 20, 512, 300 << 10];
-    // So that everything below is served without the pool's lock.
+    // After this, the pool's lock is not needed for the rest.
     let warm: Vec<u64> =
         sizes.iter().map(|&size| shared.alloc(size, STREAM, POOL).expect("memory")).collect();
     warm.into_iter().for_each(|addr| shared.free(addr).expect("a block"));

@@ -1,4 +1,4 @@
-//! Threads of our own inside somebody else's program; its forks, and its end.
+//! Our own threads inside the program, and hooks for its forks and its end.
 
 use crate::state;
 use gapless_cuda::locks::Lock;
@@ -23,10 +23,10 @@ unsafe extern "C" {
 struct SignalSet([u8; 128]);
 const SIG_SETMASK: i32 = 2;
 
-/// Starts a thread that gets no signals: those are for the program's own threads.
+/// Starts a thread that gets no signals, because signals are for the program's own threads.
 ///
 /// # Errors
-/// When none can be started.
+/// If the system cannot start a thread.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     without_signals(|| std::thread::Builder::new().name(name.to_owned()).spawn(work))
 }
@@ -35,23 +35,23 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut before = SignalSet([0; 128]);
     let mut all = SignalSet([0; 128]);
-    // A new thread inherits this one's mask. SAFETY: sets of the right size; the mask is put back below.
+    // A new thread inherits this one's mask. SAFETY: both sets have the size of `sigset_t`; the mask is restored below.
     unsafe {
         sigfillset(&raw mut all);
         pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
     }
     let started = start();
-    // SAFETY: as above.
+    // SAFETY: `before` is the mask that the call above stored.
     unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     started
 }
 
-/// What is called when the process ends by itself, the last one first.
+/// Functions to call when the process exits normally, the last one first.
 static ENDS: Lock<Vec<fn()>> = Lock::new(Vec::new);
 
-/// Calls the last of them: C keeps the order.
+/// Calls the last function of the list. C calls exit handlers in reverse order too.
 extern "C" fn end() {
-    // A forked child has its parent's list of what to do at the end, and nothing of its parent's to end.
+    // A forked child inherits its parent's list, but has none of the parent's threads or files to end.
     if !state::is_forked() {
         let _ = std::panic::catch_unwind(|| {
             let work = ENDS.lock().pop();
@@ -60,46 +60,46 @@ extern "C" fn end() {
     }
 }
 
-/// Has `work` called when the process ends by itself: before what was registered earlier, so before the driver's own
-/// end. Not in a forked child.
+/// Calls `work` when the process exits normally: before functions that were registered earlier, so before the driver's
+/// own. Not in a forked child.
 pub fn at_exit(work: fn()) {
     ENDS.lock().push(work);
-    // SAFETY: a function that lives as long as the process.
+    // SAFETY: `end` lives as long as the process.
     unsafe { atexit(end) };
 }
 
-/// Has `work` called in each forked child. It must not unwind.
+/// Calls `work` in each forked child. It must not unwind.
 pub fn in_forked_child(work: extern "C" fn()) {
-    // SAFETY: a function that lives as long as the process.
+    // SAFETY: `work` is a function of this library, which is never unloaded.
     unsafe { pthread_atfork(None, None, Some(work)) };
 }
 
-/// Has these called before each fork, and after it in both processes. They must not unwind.
+/// Calls these before each fork, and after it in both processes. They must not unwind.
 pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
-    // SAFETY: functions that live as long as the process.
+    // SAFETY: functions of this library, which is never unloaded.
     unsafe { pthread_atfork(Some(before), Some(after), Some(after)) };
 }
 
-/// The process ends: threads of our own do not call the driver any more.
+/// True once the process ends: our threads then make no driver calls.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
-/// How many of them do now.
+/// Number of our threads that are in driver calls now.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
-/// How long the end of the process waits for these.
+/// Time that the end of the process waits for those.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Work of a thread of our own that calls the driver, as long as this lives.
+/// While this value lives, a thread of ours may call the driver.
 #[derive(Debug)]
 #[must_use = "the work ends with it"]
 pub struct Running(());
 
 impl Running {
-    /// `None`: the driver is not to be called any more.
+    /// `None` once the process ends: the driver must not be called any more.
     pub fn begin() -> Option<Running> {
         static IS_WATCHED: AtomicBool = AtomicBool::new(false);
         if !IS_WATCHED.swap(true, Ordering::AcqRel) {
             at_exit(stop);
         }
-        // Counted first: who ends the process sees the work, or the work sees the end.
+        // Counted before the check: either `stop` sees this thread, or this thread sees that the process ends.
         RUNNING.fetch_add(1, Ordering::SeqCst);
         let running = Running(());
         (!IS_OVER.load(Ordering::SeqCst) && !state::is_forked()).then_some(running)

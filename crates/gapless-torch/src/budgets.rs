@@ -1,8 +1,8 @@
-//! Budgets of scopes: what is allocated while one is open, by any thread of this process, is charged to its tag until
-//! it is given back.
+//! Budgets of scopes: allocations of any thread of this process while a scope is open are charged to its tag until they
+//! are freed.
 //!
-//! Scopes of all threads are one list, and the newest that is open takes the charge. A tag keeps what it counted when
-//! its scope ends; each card counts apart. A process that never opened one pays one load a request.
+//! Scopes of all threads are one list, and the newest open one takes the charge. A tag keeps its count when its scope
+//! ends, and each card counts separately. A process without scopes pays one load a request.
 
 use crate::hooks::set_error;
 use crate::state::CARDS;
@@ -12,12 +12,12 @@ use gapless_pool::budget::BudgetStats;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Tags that a process may have; 0 is none.
+/// Tags that a process may have; 0 means none.
 const TAGS: usize = 256;
 
-/// The tag that a card's requests are charged to.
+/// The tag to which a card's requests are charged.
 static OPEN: [AtomicU16; CARDS] = [const { AtomicU16::new(0) }; CARDS];
-/// Each card's budgets, by tag; made when a request is first charged there.
+/// Each card's budgets, by tag. Made for the first request that is charged there.
 static TABLES: [SetOnce<Box<[Budget]>>; CARDS] = [const { SetOnce::new() }; CARDS];
 static SCOPES: Lock<Scopes> =
     Lock::new(|| Scopes { tags: Vec::new(), last: Vec::new(), open: Vec::new(), count: 0 });
@@ -28,7 +28,7 @@ struct Scope {
     tag: u16,
     limit: u64,
     soft: u64,
-    /// `None`: every card, each by itself.
+    /// `None` means every card, each by itself.
     device: Option<i32>,
 }
 
@@ -51,7 +51,7 @@ fn scopes() -> Guard<'static, Scopes> {
     SCOPES.lock()
 }
 
-/// What a request on `device` is charged to.
+/// The budget to which a request on `device` is charged.
 #[inline]
 #[must_use]
 pub fn open_on(device: i32) -> Option<&'static Budget> {
@@ -73,8 +73,8 @@ fn table(device: i32) -> Option<&'static [Budget]> {
 }
 
 impl Scopes {
-    /// Brings a card up to date: whose turn it is, and what each tag may hold: as its newest open scope says, or as the
-    /// last one said.
+    /// Updates a card's open tag, and the limits of each tag: those of its newest open scope, or else of its last
+    /// scope.
     fn set_limits(&self, device: i32) {
         let open = |tag: Option<u16>| {
             self.open.iter().rev().find(|scope| scope.is_of(device) && tag.is_none_or(|tag| scope.tag == tag))
@@ -103,7 +103,7 @@ impl Scopes {
     }
 }
 
-/// Opens a scope; a number to close it by, or -1 with a message in `gapless_last_error`.
+/// Opens a scope. Returns a number to close it by, or -1 with a message in `gapless_last_error`.
 pub fn open(tag: &str, limit: u64, soft: u64, device: Option<i32>) -> i64 {
     let mut scopes = scopes();
     let at = match scopes.tags.iter().position(|name| name == tag) {
@@ -129,14 +129,14 @@ pub fn open(tag: &str, limit: u64, soft: u64, device: Option<i32>) -> i64 {
     scope.token
 }
 
-/// Closes a scope, whichever was opened since.
+/// Closes a scope. Scopes that were opened later stay open.
 pub fn close(token: i64) {
     let mut scopes = scopes();
     scopes.open.retain(|scope| scope.token != token);
     scopes.set_all_limits();
 }
 
-/// Every tag with what it counted on a card.
+/// Every tag with its figures on a card.
 fn all_on(device: i32) -> Vec<(String, BudgetStats)> {
     let Some(table) = usize::try_from(device).ok().and_then(|at| TABLES.get(at)?.get()) else {
         return Vec::new();
@@ -145,7 +145,7 @@ fn all_on(device: i32) -> Vec<(String, BudgetStats)> {
     scopes.tags.iter().zip(table.iter().skip(1)).map(|(tag, budget)| (tag.clone(), budget.stats())).collect()
 }
 
-/// Peaks start again from what is charged now.
+/// Peaks start again from the present charges.
 pub fn restart_peaks(device: i32) {
     if let Some(table) = usize::try_from(device).ok().and_then(|at| TABLES.get(at)?.get()) {
         table.iter().for_each(Budget::reset_peak);
@@ -169,14 +169,14 @@ pub fn write_json(out: &mut String, device: i32) {
     }
 }
 
-/// What the budget that is open on a card still allows.
+/// Bytes that the open budget of a card still allows.
 #[must_use]
 pub fn left_on(device: i32) -> Option<u64> {
     let BudgetStats { live, limit, .. } = open_on(device)?.stats();
     Some(limit.saturating_sub(live))
 }
 
-/// Which budget refuses requests on a card now, as a sentence for the exception.
+/// The budget that refuses requests on a card now, as a sentence for the exception.
 #[must_use]
 pub fn sentence(device: i32) -> Option<String> {
     let tag = OPEN.get(usize::try_from(device).ok()?)?.load(Ordering::Relaxed);
@@ -186,7 +186,7 @@ pub fn sentence(device: i32) -> Option<String> {
     Some(format!(" The budget {name:?} allows {}, of which {} is live.", mib(limit), mib(live)))
 }
 
-/// Whether a tag can be a part of a statistic's name.
+/// True if a tag can be part of a statistic's name.
 #[must_use]
 pub fn is_tag(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '/');

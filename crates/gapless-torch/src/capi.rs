@@ -1,6 +1,6 @@
 //! The C ABI for programs that are not PyTorch: `include/gapless.h` declares and describes it.
 //!
-//! No function here unwinds or throws. What fails leaves its code and its text behind, for the thread that called.
+//! No function here unwinds or throws. A function that fails leaves a code and a message for the thread that called.
 
 use crate::hooks::{guarded, set_error};
 use crate::serve::plain::{self, Refused};
@@ -60,7 +60,7 @@ impl MemStats {
     }
 }
 
-/// Leaves the code and the text of what was done behind.
+/// Keeps the result's code, and its message if it failed, for this thread.
 fn code_of(done: Result<(), Refused>) -> i32 {
     let code = match done {
         Ok(()) => OK,
@@ -116,7 +116,7 @@ pub extern "C" fn gapless_mem_record_stream(pointer: *mut c_void, stream: *mut c
 }
 
 /// # Safety
-/// `out` is null, or valid for a write of `room` bytes.
+/// `out` is null, or valid for a write of `room` bytes (gapless.h passes the size of the caller's structure).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_mem_stats(device: i32, out: *mut MemStats, room: usize) -> i32 {
     if out.is_null() {
@@ -125,12 +125,12 @@ pub unsafe extern "C" fn gapless_mem_stats(device: i32, out: *mut MemStats, room
         )));
     }
     let found = guarded(MemStats::default(), || {
-        // A card that was not used has nothing.
+        // A card that was not used has nothing to report.
         let card = if state::is_forked() { None } else { state::existing(device) };
         card.map_or_else(MemStats::default, |mut card| MemStats::of(&mut card))
     });
-    // SAFETY: as the caller says; a header that is older or newer has a shorter or longer structure, so that no more
-    // is written than both have, after zeros for all of it.
+    // SAFETY: `out` has `room` bytes: the caller's header passes the size of its own structure, which may be older or
+    // newer. All of it is zeroed, and the fields that both have are copied.
     unsafe {
         out.cast::<u8>().write_bytes(0, room);
         out.cast::<u8>().copy_from_nonoverlapping((&raw const found).cast(), room.min(size_of::<MemStats>()));
@@ -167,8 +167,8 @@ pub extern "C" fn gapless_mem_set_limit(device: i32, bytes: u64) -> i32 {
     }))
 }
 
-/// Where the lock number `at` of this library was made, as `file:line`, for tests that fork while it is held. The
-/// length of the text, 0 where there is no such lock.
+/// The file and line at which the lock number `at` was made, for tests that fork while it is held. Returns the length
+/// of the text; 0 if there is no such lock.
 ///
 /// # Safety
 /// `out` is valid for `room` writes.
@@ -177,19 +177,19 @@ pub extern "C" fn gapless_mem_set_limit(device: i32, bytes: u64) -> i32 {
 pub unsafe extern "C" fn gapless_lock_place(at: usize, out: *mut u8, room: usize) -> usize {
     let Some(place) = gapless_cuda::locks::known::place(at) else { return 0 };
     let size = place.len().min(room);
-    // SAFETY: as the caller says.
+    // SAFETY: `out` has `room` bytes (the test's buffer), and `size` is no more than that.
     unsafe { out.copy_from_nonoverlapping(place.as_ptr(), size) };
     size
 }
 
-/// Takes that lock and keeps it. Whether there is one.
+/// Takes that lock and keeps it. 0 if there is none.
 #[cfg(debug_assertions)]
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_lock_hold(at: usize) -> i32 {
     i32::from(gapless_cuda::locks::known::hold(at))
 }
 
-/// Opens it again.
+/// Releases the lock that [`gapless_lock_hold`] took.
 #[cfg(debug_assertions)]
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_lock_let_go(at: usize) {

@@ -1,19 +1,19 @@
-//! Settings of PyTorch's allocator, as the environment and the program have set them.
+//! Settings of PyTorch's allocator, from the environment and from the program.
 //!
-//! Most of them are about caching, which Gapless does in its own way. A fraction of the card is a promise to others on
-//! it, and is kept.
+//! Most of them tune its cache, which Gapless replaces. A fraction of the card is a promise to others on it, and is
+//! kept.
 
 use gapless_cuda::locks::Lock;
 
-/// Those that PyTorch had when CUDA started, where it can be asked: a program may have set others than the environment.
+/// PyTorch's settings when CUDA started, if it could be asked: the program may have set others than the environment.
 static SAID: Lock<String> = Lock::new(String::new);
 
-/// CUDA starts with these settings.
+/// Notes the settings with which CUDA starts.
 pub fn note(text: String) {
     *SAID.lock() = text;
 }
 
-/// The settings of the environment as text, of the newer variable where it is set.
+/// The settings of the environment as text. The newer variable takes precedence.
 #[must_use]
 pub fn text() -> String {
     let said = |name| std::env::var(name).unwrap_or_default();
@@ -21,11 +21,11 @@ pub fn text() -> String {
     if newer.is_empty() { said("PYTORCH_CUDA_ALLOC_CONF") } else { newer }
 }
 
-/// The share of each card that the process may hold when it begins (`per_process_memory_fraction`).
+/// The initial share of each card that the process may hold (`per_process_memory_fraction`).
 #[must_use]
 pub fn memory_fraction() -> f64 {
     let said = SAID.lock().clone();
-    // What the program set does not undo what it does not name.
+    // Settings that the program does not name keep the environment's value.
     fraction_in(&format!("{},{said}", text()))
 }
 
@@ -33,7 +33,7 @@ fn fraction_in(text: &str) -> f64 {
     let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let said = text.split(',').filter_map(|pair| pair.strip_prefix("per_process_memory_fraction:"));
     let mut fractions = said.filter_map(|value| value.parse::<f64>().ok());
-    // PyTorch refuses others itself.
+    // PyTorch itself refuses other values.
     fractions.rfind(|fraction| (0.0..=1.0).contains(fraction)).unwrap_or(1.0)
 }
 

@@ -1,8 +1,8 @@
-//! Objects of the C++ library as PyTorch's x86-64 Linux builds lay them out (libstdc++, strings since GCC 5): only what
-//! crosses the border.
+//! Objects of the C++ library as PyTorch's x86-64 Linux builds lay them out (libstdc++, strings since GCC 5): only
+//! those that are passed to or from PyTorch.
 //!
-//! What C++ will free comes from its own `operator new`. Objects that point into themselves (strings, maps) are built
-//! where they will stay.
+//! Memory that C++ frees comes from its own `operator new`. Objects that point into themselves (strings, maps) are
+//! built at their final address.
 
 use crate::foreign::{self, Invoker, Manager, New};
 use gapless_cuda::locks::SetOnce;
@@ -17,11 +17,11 @@ unsafe extern "C" {
 const RTLD_NOW: c_int = 2;
 const RTLD_NOLOAD: c_int = 4;
 
-/// A symbol of one of these libraries, as far as they are loaded already.
+/// A symbol of one of these libraries, if they are loaded already.
 #[must_use]
 pub fn find(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
     libraries.iter().find_map(|library| {
-        // SAFETY: NUL-terminated names; a library that is not loaded is not loaded now.
+        // SAFETY: the names end with NUL, and `RTLD_NOLOAD` loads nothing.
         let symbol = unsafe {
             let library = dlopen(library.as_ptr(), RTLD_NOW | RTLD_NOLOAD);
             if library.is_null() {
@@ -33,10 +33,10 @@ pub fn find(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
     })
 }
 
-/// A symbol as the program's own libraries see it: what was preloaded wins over what these libraries depend on.
+/// A symbol as the program's own libraries see it: a preloaded library takes precedence over what these depend on.
 #[must_use]
 pub fn find_global(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a NUL-terminated name; no handle is the default search.
+    // SAFETY: the name ends with NUL; a null handle means the default search.
     let symbol = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
     if symbol.is_null() { find(libraries, name) } else { Some(symbol) }
 }
@@ -44,7 +44,7 @@ pub fn find_global(libraries: &[&CStr], name: &CStr) -> Option<*mut c_void> {
 type Delete = unsafe extern "C" fn(*mut c_void);
 type HashBytes = unsafe extern "C" fn(*const c_void, usize, usize) -> usize;
 
-/// What of the C++ library is called.
+/// The functions of the C++ library that we call.
 struct Library {
     new: New,
     delete: Delete,
@@ -70,18 +70,18 @@ fn library() -> Option<&'static Library> {
         .as_ref()
 }
 
-/// Whether C++ objects can be made here.
+/// True if C++ objects can be built in this process.
 #[must_use]
 pub fn is_available() -> bool {
     library().is_some()
 }
 
-/// Memory that C++ will free.
+/// Memory that C++ frees.
 fn new_bytes(size: usize) -> *mut u8 {
-    // Nothing is built before `is_available` was asked.
+    // Objects are built only after `is_available` returned true.
     let Some(library) = library() else { std::process::abort() };
-    // SAFETY: `library` found operator new; what C++ will free is built where C++ may be thrown through, as the
-    // builders' callers say.
+    // SAFETY: `library` found operator new, and objects are built only if C++ exceptions may pass (see the
+    // builders).
     unsafe { foreign::new_bytes(library.new, size) }
 }
 
@@ -95,27 +95,27 @@ pub struct CxxVec<T> {
 }
 
 impl<T> CxxVec<T> {
-    /// One without items.
+    /// An empty vector.
     pub const EMPTY: CxxVec<T> =
         CxxVec { begin: std::ptr::null_mut(), end: std::ptr::null_mut(), room: std::ptr::null_mut() };
 
-    /// Room for `items`, each of which `build` makes in its place.
+    /// A vector of `items`, each of which `build` makes in its place.
     ///
     /// # Safety
-    /// `build` initialises what it is given. Whoever gets the vector frees it: this side never does.
+    /// `build` initialises its place. C++ exceptions may pass the callers. The receiver frees the vector: we never do.
     pub unsafe fn build<I>(
         items: impl ExactSizeIterator<Item = I>,
         build: impl FnMut(*mut T, I),
     ) -> CxxVec<T> {
-        // SAFETY: as the caller says.
+        // SAFETY: `build` initialises a place of `T`'s size, which is the stride.
         unsafe { CxxVec::build_with_stride(items, size_of::<T>(), build) }
     }
 
-    /// [`CxxVec::build`] where each item takes `stride` bytes: C++'s type is longer than ours, and `build` makes all of
+    /// [`CxxVec::build`] for a C++ type that is longer than `T`: an item takes `stride` bytes, and `build` makes all of
     /// it.
     ///
     /// # Safety
-    /// As there; `stride` is at least the size of `T`, and keeps its alignment.
+    /// As [`CxxVec::build`]; `stride` is at least the size of `T`, and keeps its alignment.
     pub unsafe fn build_with_stride<I>(
         items: impl ExactSizeIterator<Item = I>,
         stride: usize,
@@ -129,27 +129,27 @@ impl<T> CxxVec<T> {
         let mut end = begin;
         for item in items.take(count) {
             build(end, item);
-            // SAFETY: within the room that was taken.
+            // SAFETY: within the `count * stride` bytes that were allocated.
             end = unsafe { end.byte_add(stride) };
         }
-        // SAFETY: as above.
+        // SAFETY: the end of the `count * stride` bytes that were allocated.
         CxxVec { begin, end, room: unsafe { begin.byte_add(count * stride) } }
     }
 
     /// # Safety
     /// As [`CxxVec::build`].
     pub unsafe fn of(items: Vec<T>) -> CxxVec<T> {
-        // SAFETY: each place is written once; the caller passes the vector on.
+        // SAFETY: each place is written once, and our caller passes the vector to its receiver.
         unsafe { CxxVec::build(items.into_iter(), |place: *mut T, item| place.write(item)) }
     }
 
-    /// Ends a vector that C++ built, of items that own nothing.
+    /// Frees a vector that C++ built of items that own nothing.
     ///
     /// # Safety
-    /// It is not used any more.
+    /// C++ built the vector, and it is not used afterwards.
     pub unsafe fn end(&mut self) {
         if let (false, Some(library)) = (self.begin.is_null(), library()) {
-            // SAFETY: what a vector has came from operator new.
+            // SAFETY: C++ built the vector, so its memory came from operator new.
             unsafe { (library.delete)(self.begin.cast()) };
         }
         *self = CxxVec::EMPTY;
@@ -161,12 +161,12 @@ impl<T> CxxVec<T> {
         if self.begin.is_null() {
             return &[];
         }
-        // SAFETY: as the caller says.
+        // SAFETY: a live vector has its items from `begin` to `end`.
         unsafe { std::slice::from_raw_parts(self.begin, self.end.offset_from(self.begin) as usize) }
     }
 }
 
-/// `std::string`: pointer, length, and the short text itself, or how long the text may get.
+/// `std::string`: pointer, length, and either the short text itself or the capacity.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CxxString {
@@ -176,7 +176,7 @@ pub struct CxxString {
 }
 
 impl CxxString {
-    /// A string over text that it then owns; it ends with a NUL.
+    /// A string that owns `text`, which ends with a NUL.
     pub fn owning(text: &'static mut [u8]) -> CxxString {
         let length = text.len().saturating_sub(1);
         let mut local = [0; 16];
@@ -184,22 +184,22 @@ impl CxxString {
         CxxString { text: text.as_ptr(), length, local }
     }
 
-    /// Builds a string at `place`, where it must stay until C++ moves it.
+    /// Builds a string at `place`, where it must stay until C++ moves it. C++ exceptions may pass the callers.
     ///
     /// # Safety
-    /// `place` is valid for a write; whoever gets the string frees it.
+    /// `place` is valid for a write; the receiver frees the string.
     pub unsafe fn write(place: *mut CxxString, text: &str) {
-        // SAFETY: as the caller says.
+        // SAFETY: `place` is valid for a write, and the receiver frees the string, which `write_bytes` asks for too.
         unsafe { CxxString::write_bytes(place, text.as_bytes()) };
     }
 
-    /// [`CxxString::write`] for bytes that are no text.
+    /// [`CxxString::write`] for bytes that are not text.
     ///
     /// # Safety
-    /// As there.
+    /// As [`CxxString::write`].
     pub unsafe fn write_bytes(place: *mut CxxString, text: &[u8]) {
         let length = text.len();
-        // SAFETY: the text and its NUL fit into the short form, or into what was taken for them.
+        // SAFETY: the text and its NUL fit into the 16 bytes of the short form, or into the memory allocated for them.
         unsafe {
             place.write(CxxString { text: std::ptr::null(), length, local: [0; 16] });
             let to = if length < 16 {
@@ -214,12 +214,12 @@ impl CxxString {
         }
     }
 
-    /// Ends a string that was built here and that C++ only looked at.
+    /// Frees a string that C++ does not free: C++ only read it, or returned it to us.
     ///
     /// # Safety
-    /// It is not used any more.
+    /// The string is live, and is not used afterwards.
     pub unsafe fn end(place: *mut CxxString) {
-        // SAFETY: text that is not in the string itself came from operator new.
+        // SAFETY: the string is live. Text outside of the string itself came from operator new.
         unsafe {
             let text = (*place).text;
             if text != (&raw const (*place).local).cast()
@@ -233,19 +233,19 @@ impl CxxString {
     /// # Safety
     /// It is a live string.
     pub unsafe fn to_text(&self) -> String {
-        // SAFETY: as the caller says.
+        // SAFETY: the string is live, which is all that `to_bytes` needs.
         String::from_utf8_lossy(&unsafe { self.to_bytes() }).into_owned()
     }
 
     /// # Safety
     /// It is a live string.
     pub unsafe fn to_bytes(&self) -> Vec<u8> {
-        // SAFETY: as the caller says.
+        // SAFETY: a live string has `length` bytes at `text`.
         unsafe { std::slice::from_raw_parts(self.text, self.length) }.to_vec()
     }
 }
 
-/// The counts behind a `std::shared_ptr`: table, uses, and weak uses (all uses together are one).
+/// The counts behind a `std::shared_ptr`: table, uses, and weak uses (all uses together count as one).
 #[repr(C)]
 #[derive(Debug)]
 pub struct Control {
@@ -259,9 +259,9 @@ pub struct Control {
 #[derive(Debug)]
 pub struct ControlTable {
     pub destructors: [unsafe extern "C" fn(*mut Control); 2],
-    /// No uses are left: ends the object.
+    /// Ends the object, when no uses are left.
     pub dispose: unsafe extern "C" fn(*mut Control),
-    /// No weak uses are left: frees the control block.
+    /// Frees the control block, when no weak uses are left.
     pub destroy: unsafe extern "C" fn(*mut Control),
     pub deleter: unsafe extern "C" fn(*mut Control, *const c_void) -> *mut c_void,
 }
@@ -272,7 +272,7 @@ unsafe extern "C" fn no_deleter(_: *mut Control, _: *const c_void) -> *mut c_voi
 }
 
 impl ControlTable {
-    /// For an object of ours: the counts alone end it, and C++ never asks for its deleter.
+    /// For an object of ours: only the counts end it, and C++ never asks for its deleter.
     #[must_use]
     pub const fn new(
         dispose: unsafe extern "C" fn(*mut Control),
@@ -290,9 +290,9 @@ pub struct SharedPtr {
     pub control: *mut Control,
 }
 
-// SAFETY: the counts are atomic; what is behind is C++'s to guard, and never looked at here.
+// SAFETY: the counts are atomic. The object behind is never looked at here; C++ guards it.
 unsafe impl Send for SharedPtr {}
-// SAFETY: as above: a shared pointer that is only read can be copied by anybody.
+// SAFETY: the counts are atomic, so any thread may copy a shared pointer that is only read.
 unsafe impl Sync for SharedPtr {}
 
 impl SharedPtr {
@@ -301,7 +301,7 @@ impl SharedPtr {
 
 impl Clone for SharedPtr {
     fn clone(&self) -> SharedPtr {
-        // SAFETY: as long as this one lives, so does its control block.
+        // SAFETY: the control block lives as long as this use.
         if let Some(control) = unsafe { self.control.as_ref() } {
             control.uses.fetch_add(1, Ordering::Relaxed);
         }
@@ -311,7 +311,7 @@ impl Clone for SharedPtr {
 
 impl Drop for SharedPtr {
     fn drop(&mut self) {
-        // SAFETY: this use is ours to give up, once; the last one ends the object, and the last weak one the control
+        // SAFETY: this use is ours, and is given up once. The last use ends the object, the last weak one the control
         // block.
         unsafe {
             let Some(control) = self.control.as_ref() else { return };
@@ -336,24 +336,24 @@ pub struct Function {
     invoker: Option<Invoker>,
 }
 
-// SAFETY: PyTorch, which passes such functions, calls its own from any thread, and so may we.
+// SAFETY: PyTorch calls the functions that it passes from any thread.
 unsafe impl Send for Function {}
-// SAFETY: as above: a call does not change the function.
+// SAFETY: a call takes the function by shared reference and does not change it.
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// One that nothing was assigned to.
+    /// An empty function.
     pub const EMPTY: Function =
         Function { callable: [std::ptr::null_mut(); 2], manager: None, invoker: None };
 
     /// Copies the function object behind `function`.
     ///
     /// # Safety
-    /// `function` points at a live `std::function`. Called where C++ may be thrown through.
+    /// `function` points to a live `std::function`. C++ exceptions may pass the callers.
     #[must_use]
     pub unsafe fn copy_of(function: *const Function) -> Function {
-        // SAFETY: as the caller says; the manager copies the callable into ours, which is not destroyed where that
-        // throws.
+        // SAFETY: `function` is live. The manager copies its callable into ours. If that throws, `copy` has no manager
+        // yet, so its destructor leaves the callable alone.
         unsafe {
             let source = &*function;
             let mut copy = Function::EMPTY;
@@ -367,7 +367,7 @@ impl Function {
         }
     }
 
-    /// What to call, and with what as its first argument. `None`: an empty function.
+    /// The function to call, and its first argument. `None` for an empty function.
     #[must_use]
     pub(crate) fn invoker(&self) -> Option<(Invoker, *const c_void)> {
         self.invoker.map(|invoker| (invoker, (&raw const self.callable).cast()))
@@ -378,13 +378,13 @@ impl Drop for Function {
     fn drop(&mut self) {
         if let Some(manager) = self.manager {
             let callable: *mut c_void = (&raw mut self.callable).cast();
-            // SAFETY: `copy_of` made this copy, which is ours to destroy, once.
+            // SAFETY: `copy_of` made this copy, which this value owns and destroys once.
             unsafe { foreign::destroy_callable(manager, callable) };
         }
     }
 }
 
-/// `std::unordered_set<void*>`, to be read: a list of nodes behind the third word.
+/// `std::unordered_set<void*>`, only read: a list of nodes begins in the third word.
 #[repr(C)]
 #[derive(Debug)]
 pub struct PointerSet {
@@ -401,7 +401,7 @@ struct PointerNode {
     value: u64,
 }
 
-/// What `c10::Registry` with text keys begins with: a `std::unordered_map` of functions.
+/// The beginning of a `c10::Registry` with text keys: a `std::unordered_map` of functions.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Callbacks {
@@ -423,14 +423,14 @@ impl Callbacks {
     /// Copies of all functions.
     ///
     /// # Safety
-    /// It is a live map, which nobody changes meanwhile. Called where C++ may be thrown through.
+    /// It is a live map, which no other thread changes meanwhile. C++ exceptions may pass the callers.
     #[must_use]
     pub unsafe fn functions(&self) -> Vec<Function> {
         let mut found = Vec::with_capacity(self.count);
         let mut node = self.first;
-        // SAFETY: as the caller says: the nodes end with null.
+        // SAFETY: the map is live and does not change, and its list of nodes ends with null.
         while let Some(here) = unsafe { node.as_ref() } {
-            // SAFETY: a live function.
+            // SAFETY: the function is part of a live node, and our caller lets exceptions pass.
             found.push(unsafe { Function::copy_of(&raw const here.function) });
             node = here.next;
         }
@@ -440,11 +440,11 @@ impl Callbacks {
 
 impl PointerSet {
     /// # Safety
-    /// It is a live set.
+    /// It is a live set, which no other thread changes meanwhile.
     pub unsafe fn to_vec(&self) -> Vec<u64> {
         let mut found = Vec::with_capacity(self.count);
         let mut node = self.first;
-        // SAFETY: as the caller says: the nodes end with null.
+        // SAFETY: the set is live and does not change, and its list of nodes ends with null.
         while let Some(here) = unsafe { node.as_ref() } {
             found.push(here.value);
             node = here.next;
@@ -479,14 +479,13 @@ struct StringNode {
 const SEED: usize = 0xc70f_6907;
 
 impl StringMap {
-    /// Builds a map in one bucket at `place`, where it must stay. Keys differ from each other.
+    /// Builds a map with one bucket at `place`, where it must stay. All keys differ.
     ///
     /// # Safety
-    /// `place` is valid for a write; whoever gets the map frees it.
+    /// `place` is valid for a write; the receiver frees the map. C++ exceptions may pass the callers.
     pub unsafe fn write(place: *mut StringMap, pairs: &[(String, String)]) {
         let Some(library) = library() else { std::process::abort() };
-        // SAFETY: each node is new and written once; the bucket points before the first node, which is where the map's
-        // own field is.
+        // SAFETY: each node is new and written once. The bucket points before the first node: to the map's own field.
         unsafe {
             let mut first = std::ptr::null_mut();
             for (key, value) in pairs.iter().rev() {
@@ -514,14 +513,15 @@ impl StringMap {
     }
 }
 
-/// `ska::flat_hash_map<std::pair<u64, u64>, V>`: slots in a row, and behind them some more for those that do not fit.
+/// `ska::flat_hash_map<std::pair<u64, u64>, V>`: an array of slots, and behind it more slots for entries that do not
+/// fit.
 #[repr(C)]
 #[derive(Debug)]
 pub struct PairMap<V> {
     entries: *mut PairEntry<V>,
     slots_minus_one: usize,
     shift: i8,
-    /// How many slots are looked at for a key: so many are behind the last one, and an end.
+    /// Slots that are looked at for a key. As many follow the last slot, and then an end marker.
     lookups: i8,
     largest_load: f32,
     count: usize,
@@ -530,25 +530,25 @@ pub struct PairMap<V> {
 #[repr(C)]
 #[derive(Debug)]
 struct PairEntry<V> {
-    /// How far it lies from where its key belongs; negative where there is none. The end has 0.
+    /// Distance from the slot where the key belongs; negative if the slot is empty. The end marker has 0.
     distance: i8,
     key: [u64; 2],
     value: V,
 }
 
 impl<V: Copy> PairMap<V> {
-    /// Builds a map at `place`. Whoever gets it goes through it and frees it: nothing can be looked up by its key,
-    /// since entries lie in order.
+    /// Builds a map at `place`. The receiver can walk through it and free it, but cannot look up a key, because the
+    /// entries lie in the order of `items`.
     ///
     /// # Safety
-    /// `place` is valid for a write; whoever gets the map frees it.
+    /// `place` is valid for a write; the receiver frees the map. C++ exceptions may pass the callers.
     pub unsafe fn write(place: *mut PairMap<V>, items: &[([u64; 2], V)]) {
         let slots = if items.is_empty() { 1 } else { items.len().next_power_of_two().max(4) };
         let log = slots.trailing_zeros() as i8;
         let (shift, lookups) = if items.is_empty() { (63, 3) } else { (64 - log, log.max(4)) };
         let room = slots - 1 + lookups as usize;
         let entries: *mut PairEntry<V> = new_bytes((room + 1) * size_of::<PairEntry<V>>()).cast();
-        // SAFETY: room for that many and the end was taken.
+        // SAFETY: memory for `room` slots and the end marker was allocated.
         unsafe {
             for at in 0..=room {
                 let (entry, item) = (entries.add(at), items.get(at));

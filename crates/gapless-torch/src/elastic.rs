@@ -1,9 +1,9 @@
 //! Elastic tensors: addresses for the largest size, and pages that come and go. The book is
 //! [`gapless_pool::elastic`]; here are its pools, each with a thread that maps and unmaps, and the C ABI for Python.
 //!
-//! The thread has a device of its own, so that it never takes the card's lock, and the card's quota: each page is asked
-//! for in the process's budget and its tenant's share. Callers make no driver call, except when they reserve addresses.
-//! Order of locks: a pool's book alone; nothing is called with it.
+//! The thread has a device of its own, so that it never takes the card's lock. It shares the card's quota, so that each
+//! page counts in the process's budget and its tenant's share. Callers make no driver call, except to reserve
+//! addresses. Order of locks: the list of pools, then a pool's book, then those of `queued`.
 
 use crate::background::{self, Running};
 use crate::hooks::{guarded, set_error};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two looks at work in flight, and after something failed that may succeed later.
+/// Pause between two looks at work in flight, and before a retry of something that failed.
 const LOOK: Duration = Duration::from_millis(1);
 const GRANULE: u64 = 2 << 20;
 
@@ -29,7 +29,7 @@ const GRANULE: u64 = 2 << 20;
 struct Pool {
     device: i32,
     book: Lock<Book>,
-    /// The thread has something to do; a caller has what it wanted, or an error.
+    /// `work` wakes the thread. `news` wakes callers whose pages are ready, or failed.
     work: Signal,
     news: Signal,
     is_closed: AtomicBool,
@@ -55,7 +55,7 @@ impl Pool {
 
     fn run(&self, mut device: QuotaDevice<CudaDevice>) {
         let mut book = self.book();
-        // What the pool waits for: work that may use what goes.
+        // Queued work that may still use pages that are to go.
         let mut queued: Option<Queued> = None;
         loop {
             if queued.is_some_and(|work| queued::is_done(self.device, work)) {
@@ -68,7 +68,7 @@ impl Pool {
                     if book.is_empty() {
                         return;
                     }
-                    // The last tensor of a pool may go after it.
+                    // The last tensor of a closed pool may end only now, so its pages go back here.
                     if book.stats().free > 0 {
                         book.give_back(usize::MAX);
                         continue;
@@ -81,7 +81,7 @@ impl Pool {
             let done = {
                 let Some(_running) = Running::begin() else { return };
                 match job {
-                    // Other jobs are done meanwhile.
+                    // Does not block: the thread does other jobs while the work runs.
                     Job::Wait => {
                         queued = queued::now(self.device);
                         None
@@ -103,7 +103,7 @@ impl Pool {
     }
 }
 
-/// A tensor's addresses: what PyTorch holds keeps them.
+/// The addresses of a tensor. PyTorch holds this value; its end gives the addresses back.
 #[derive(Debug)]
 struct Held {
     pool: Arc<Pool>,
@@ -124,7 +124,7 @@ fn open(device: i32, page: u64, limit: u64) -> Result<i64, String> {
     if page == 0 || !page.is_multiple_of(GRANULE) {
         return Err(format!("a page of {page} bytes cannot be: pages have a multiple of 2 MiB"));
     }
-    // The card is made, with its quota.
+    // Makes the card, with its quota.
     state::with_card(device, |_| ()).map_err(|error| error.to_string())?;
     let quota = admission::of(device).ok_or("the card has no quota")?.quota.clone();
     let own = CudaDevice::new(device).map_err(|error| error.to_string())?.beside();
@@ -161,7 +161,7 @@ fn reserve(number: i64, slots: u64) -> Result<(u32, *mut ManagedTensor), String>
     Ok((range.0, tensors::bytes_at(base, size, pool.device, held)))
 }
 
-/// Why a range cannot have what it wants.
+/// The reason why a range cannot get its pages.
 enum Refused {
     OutOfMemory(String),
     Other(String),
@@ -219,7 +219,7 @@ fn refused(pool: &Pool, error: DeviceError, held: u64, limit: Option<u64>) -> Re
     Refused::OutOfMemory(format!("{why}; the pool holds {}", mib(held)))
 }
 
-/// Others wait for memory of this card: free pages, and those only mapped ahead, go back.
+/// Gives back free pages, and those only mapped ahead, because others wait for memory of this card.
 pub(crate) fn give_back(device: i32) {
     let all: Vec<Arc<Pool>> = pools().values().filter(|pool| pool.device == device).cloned().collect();
     for pool in all {
@@ -228,7 +228,7 @@ pub(crate) fn give_back(device: i32) {
     }
 }
 
-/// What the pools of a card hold, and of that what no tensor wants.
+/// Bytes that the pools of a card hold, and the part of them that no tensor wants.
 pub(crate) fn figures(device: i32) -> (u64, u64) {
     let pools = pools();
     let of = |pool: &Arc<Pool>| {
@@ -245,8 +245,8 @@ fn inside() -> String {
     "the elastic pool failed inside; please report it".to_owned()
 }
 
-/// A pool of pages of `page` bytes, at most `limit` bytes where that is not 0; its number, or -1 with a message in
-/// `gapless_last_error`.
+/// Makes a pool of pages of `page` bytes, with at most `limit` bytes if that is not 0. Returns its number, or -1 with a
+/// message in `gapless_last_error`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_elastic_pool(device: i32, page: u64, limit: u64) -> i64 {
     guarded(Err(inside()), || open(device, page, limit)).unwrap_or_else(|message| {
@@ -255,7 +255,7 @@ pub extern "C" fn gapless_elastic_pool(device: i32, page: u64, limit: u64) -> i6
     })
 }
 
-/// The pool has no user any more: its pages go back once its tensors are gone.
+/// Closes a pool: its pages go back once its tensors are gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_elastic_close(number: i64) {
     if state::is_forked() {
@@ -270,8 +270,8 @@ pub extern "C" fn gapless_elastic_close(number: i64) {
     });
 }
 
-/// Addresses for `slots` pages, as a tensor of bytes in `out`; the number of the range, or -1 with a message in
-/// `gapless_last_error`.
+/// Reserves addresses for `slots` pages, as a tensor of bytes in `out`. Returns the number of the range, or -1 with a
+/// message in `gapless_last_error`.
 ///
 /// # Safety
 /// `out` is valid for one write.
@@ -279,7 +279,7 @@ pub extern "C" fn gapless_elastic_close(number: i64) {
 pub unsafe extern "C" fn gapless_elastic_new(pool: i64, slots: u64, out: *mut *mut ManagedTensor) -> i64 {
     match guarded(Err(inside()), || reserve(pool, slots)) {
         Ok((range, tensor)) => {
-            // SAFETY: as the caller says.
+            // SAFETY: the Python package passes a place for one pointer.
             unsafe { out.write(tensor) };
             i64::from(range)
         }
@@ -290,8 +290,8 @@ pub unsafe extern "C" fn gapless_elastic_new(pool: i64, slots: u64, out: *mut *m
     }
 }
 
-/// Says which slots of a range are wanted (`yes` pairs) and which may be mapped ahead (`ahead` pairs after them); waits
-/// for the former where `waits` is not 0. 0; 1: there is no memory; -1: something else failed; both with a message in
+/// Says which slots of a range are wanted (`yes` pairs) and which may be mapped ahead (`ahead` pairs after them). Waits
+/// for the former if `waits` is not 0. 0; 1: there is no memory; -1: something else failed. Both leave a message in
 /// `gapless_last_error`.
 ///
 /// # Safety
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn gapless_elastic_want(
     ahead: usize,
     waits: i32,
 ) -> i32 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes an array of `yes + ahead` pairs, which lives until this call returns.
     let pairs = unsafe { std::slice::from_raw_parts(pairs, yes + ahead) };
     let pairs: Vec<(usize, usize)> = pairs.iter().map(|&[from, to]| (from as usize, to as usize)).collect();
     let done = guarded(Err(Refused::Other(inside())), || {
@@ -320,8 +320,8 @@ pub unsafe extern "C" fn gapless_elastic_want(
     code
 }
 
-/// Gives the free pages of a pool back to the card, behind work in flight, and waits for that at most `wait` ms; the
-/// bytes that the pool then holds less.
+/// Gives the free pages of a pool back to the card, behind work in flight, and waits for that at most `wait` ms.
+/// Returns the bytes that the pool gave back.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_elastic_trim(number: i64, wait: u64) -> u64 {
     guarded(0, || {
@@ -339,8 +339,8 @@ pub extern "C" fn gapless_elastic_trim(number: i64, wait: u64) -> u64 {
     })
 }
 
-/// Writes what a pool has, in bytes: held, wanted by tensors, mapped ahead or still to be unmapped, free, the limit (0:
-/// none). 0, or -1 where there is no such pool.
+/// Writes the figures of a pool in bytes: held, wanted by tensors, mapped ahead or still to be unmapped, free, the
+/// limit (0: none). 0, or -1 if there is no such pool.
 ///
 /// # Safety
 /// `out` is valid for five writes.
@@ -361,26 +361,26 @@ pub unsafe extern "C" fn gapless_elastic_stats(number: i64, out: *mut u64) -> i3
     });
     let Some(values) = found else { return -1 };
     for (at, value) in values.into_iter().enumerate() {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes an array of five numbers.
         unsafe { out.add(at).write(value) };
     }
     0
 }
 
-/// How often the calling thread has entered the driver through this library.
+/// Number of the calling thread's driver calls through this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_driver_entries() -> u64 {
     gapless_cuda::device::entries()
 }
 
-/// Writes what the elastic pools of a card hold, and what of that no tensor wants.
+/// Writes the bytes that the elastic pools of a card hold, and the part of them that no tensor wants.
 ///
 /// # Safety
 /// `out` is valid for two writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_elastic_held(device: i32, out: *mut u64) {
     let (held, spare) = if state::is_forked() { (0, 0) } else { guarded((0, 0), || figures(device)) };
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes an array of two numbers.
     unsafe {
         out.write(held);
         out.add(1).write(spare);

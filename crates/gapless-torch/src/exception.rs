@@ -1,8 +1,8 @@
 //! torch's own exceptions thrown from Rust: objects of the libraries that are already loaded.
 //!
-//! c10 exports what it takes: the constructor of `c10::Error`, and the tables and types of the classes derived from it,
-//! which add no members. Where one of them is missing, in a build that is not known, the throw returns and its caller
-//! falls back to a null pointer or to nothing.
+//! c10 exports what this needs: the constructor of `c10::Error`, and the tables and types of the classes derived from
+//! it, which add no members. If an unknown build lacks one of them, the throw returns. Its caller then returns a null
+//! pointer or nothing.
 
 use crate::cxx::{CxxString, find};
 use crate::foreign::{self, Throw};
@@ -18,7 +18,7 @@ struct SourceLocation {
     line: u32,
 }
 
-/// What is thrown: the name in Python is the comment.
+/// Kinds of exceptions; each comment is the name in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `torch.OutOfMemoryError`.
@@ -29,7 +29,7 @@ pub enum Kind {
     NotImplemented,
 }
 
-/// More than any c10::Error so far (under 128 bytes).
+/// Larger than any c10::Error so far (under 128 bytes).
 const OBJECT: usize = 256;
 
 struct Thrower {
@@ -42,7 +42,7 @@ struct Thrower {
 
 // SAFETY: addresses of code and constants of libraries that PyTorch keeps loaded.
 unsafe impl Send for Thrower {}
-// SAFETY: as above; nobody writes to it.
+// SAFETY: addresses of code and constants, which no thread writes to.
 unsafe impl Sync for Thrower {}
 
 fn thrower() -> Option<&'static Thrower> {
@@ -85,27 +85,27 @@ fn thrower() -> Option<&'static Thrower> {
         .as_ref()
 }
 
-/// Whether every kind can be thrown here.
+/// True if every kind can be thrown here.
 #[must_use]
 pub fn is_available() -> bool {
     thrower().is_some_and(|thrower| thrower.kinds.iter().all(Option::is_some))
 }
 
-/// Throws; returns where this build has no such thing.
+/// Throws; returns if this build lacks the symbols for it.
 ///
 /// # Safety
-/// Only from a function that C++ called as one that may throw.
+/// C++ exceptions may pass the callers: our caller is C++, with no guard of ours between, and no card is locked.
 pub unsafe fn throw(kind: Kind, message: String) {
     let Some(thrower) = thrower() else { return };
     let Some((table, type_info)) = thrower.kinds[kind as usize] else { return };
-    // The exception's constructor moves from its argument, and frees the text at its end: malloc's memory, which is
-    // Rust's as well.
+    // The exception takes the text out of its argument and frees it as malloc's memory. Rust's allocator uses malloc
+    // too.
     let text: &'static mut [u8] = Box::leak(format!("{message}\0").into_bytes().into_boxed_slice());
     drop(message);
     let string = CxxString::owning(text);
     let location = SourceLocation { function: c"gapless".as_ptr(), file: c"gapless".as_ptr(), line: 0 };
-    // SAFETY: the object is large enough for a c10::Error; its first word is the table pointer, which is exchanged for
-    // that of the derived class, which adds no members; the destructor is the table's first entry.
+    // SAFETY: the object has room for a c10::Error. Its first word is the table pointer, which is replaced by that of
+    // the derived class, which adds no members. The destructor is the table's first entry.
     unsafe {
         let object = (thrower.allocate)(OBJECT);
         (thrower.construct)(object, location, &raw const string);

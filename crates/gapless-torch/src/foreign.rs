@@ -1,18 +1,17 @@
-//! Code of others that may throw, called here and nowhere else: PyTorch's filters, trackers, observers, gatherers of
-//! stacks and plain functions, and those of the C++ library.
+//! The only module that calls foreign code that may throw: PyTorch's filters, trackers, observers, gatherers of stacks
+//! and plain functions, and functions of the C++ library.
 //!
-//! A C++ exception that one of them throws goes on to PyTorch, through frames of ours, and becomes a Python exception
-//! there, as it does with PyTorch's own allocator. What Rust asks for (the reference, "Unwinding"; RFC 2945): every
-//! function on its way is `C-unwind` or Rust's own, whose destructors run; and no `catch_unwind` lies on it, since that
-//! ends the process. A lock on its way would be given up in the middle of what it guards. So nothing of this module is
-//! called
+//! A C++ exception from such a call passes through our frames to PyTorch, which turns it into a Python exception, as
+//! with its own allocator. Rust (the reference, "Unwinding"; RFC 2945) demands that every function on the way is
+//! `C-unwind` or Rust's own, whose destructors run. No `catch_unwind` may lie on the way, because that ends the
+//! process. A lock on the way would be released while its data is half changed. So nothing of this module is called
 //!
 //! * below [`guarded`](crate::hooks::guarded) or the closure of `overlay::answer`, which catch panics;
 //! * with a card locked;
-//! * from a thread of our own, or from a function that Python calls by ctypes: nobody would catch it there.
+//! * from a thread of our own, or from a function that Python calls by ctypes: there is no C++ that catches it.
 //!
-//! Builds with debug assertions, which is what the tests run on, check the first two at each call ([`Barred`]). That no
-//! other file calls such a function is what `tests/foreign.rs` checks.
+//! Builds with debug assertions, which the tests use, check the first two at each call ([`Barred`]). `tests/foreign.rs`
+//! checks that no other file calls such a function.
 
 use crate::cxx::{Callbacks, CxxString, Function, SharedPtr, find};
 use crate::overlay::layout::{CUDA, Device, TraceEntry};
@@ -22,24 +21,24 @@ use std::marker::PhantomData;
 
 /// Functions by their types. `operator new`.
 pub(crate) type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
-/// What copies and destroys the callable of a `std::function`.
+/// Copies or destroys the callable of a `std::function`.
 pub(crate) type Manager = unsafe extern "C-unwind" fn(*mut c_void, *const c_void, i32) -> bool;
-/// What calls it; its true type depends on the function's.
+/// Calls it. Its true type depends on the function's.
 pub(crate) type Invoker = unsafe extern "C-unwind" fn();
-/// What ends the memory of a tensor: ours, for PyTorch to call.
+/// Frees the memory of a tensor. It is ours; PyTorch calls it.
 pub type Deleter = unsafe extern "C-unwind" fn(*mut c_void);
 /// `__cxa_throw`.
 pub(crate) type Throw = unsafe extern "C-unwind" fn(*mut c_void, *const c_void, *const c_void) -> !;
 
-// ---- where nothing may be thrown ----
+// ---- sections that must not throw ----
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// How many places around this one an exception must not pass.
+    /// Number of callers that an exception must not pass.
     static BARRED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// As long as it lives, this thread calls nothing that may throw.
+/// While it lives, this thread calls nothing that may throw.
 #[derive(Debug)]
 pub struct Barred(PhantomData<*const ()>);
 
@@ -67,7 +66,7 @@ impl Drop for Barred {
     }
 }
 
-/// Ends a debug build that calls code of others where it may not.
+/// Aborts a debug build that calls foreign code below a guard or with a card locked.
 #[inline]
 fn check(what: &str) {
     #[cfg(debug_assertions)]
@@ -80,15 +79,15 @@ fn check(what: &str) {
 
 // ---- functions that PyTorch hands over ----
 
-/// Which requests a routing takes: a `std::function<bool(cudaStream_t)>`.
+/// The filter of a routing: a `std::function<bool(cudaStream_t)>`.
 #[derive(Debug)]
 pub struct Filter(pub Function);
 
 impl Filter {
-    /// Whether requests on `stream` are routed; an empty function takes none.
+    /// True if requests on `stream` are routed; an empty function takes none.
     ///
     /// # Safety
-    /// Where C++ may be thrown through.
+    /// No [`Barred`] lives on this thread, and our callers let C++ exceptions pass.
     #[must_use]
     pub unsafe fn accepts(&self, stream: *mut c_void) -> bool {
         check("a filter of streams");
@@ -105,18 +104,18 @@ impl Filter {
     }
 }
 
-/// Who hears of every action: a `std::function<void(const TraceEntry&)>`.
+/// A callback for every action: a `std::function<void(const TraceEntry&)>`.
 #[derive(Debug)]
 pub struct Tracker(pub Function);
 
 impl Tracker {
     /// # Safety
-    /// Where C++ may be thrown through; `entry` is whole.
+    /// As [`Filter::accepts`]; `entry` points to a complete entry.
     pub unsafe fn tell(&self, entry: *const TraceEntry) {
         check("a tracker");
         let Some((invoke, callable)) = self.0.invoker() else { return };
-        // SAFETY: PyTorch passed a function of this type, so its invoker has this one; the entry is whole, as the
-        // caller says.
+        // SAFETY: PyTorch passed a function of this type, so its invoker has this one. `entry` is complete: `history`
+        // fills all of it before it calls trackers.
         unsafe {
             let invoke = std::mem::transmute::<
                 Invoker,
@@ -127,13 +126,13 @@ impl Tracker {
     }
 }
 
-/// Who hears of requests that fail: a `std::function<void(int64_t, size_t, size_t, size_t)>`.
+/// A callback for requests that fail: a `std::function<void(int64_t, size_t, size_t, size_t)>`.
 #[derive(Debug)]
 pub struct Observer(pub Function);
 
 impl Observer {
     /// # Safety
-    /// Where C++ may be thrown through.
+    /// As [`Filter::accepts`].
     pub unsafe fn tell(&self, device: i64, size: usize, total: usize, free: usize) {
         check("an observer of failures");
         let Some((invoke, callable)) = self.0.invoker() else { return };
@@ -154,25 +153,25 @@ impl Observer {
     }
 }
 
-/// An allocator that supplies the memory of a pool: a `CUDAAllocator`, whose table has its functions.
+/// An allocator that supplies the memory of a pool: a `CUDAAllocator`, a C++ object with a table of functions.
 #[derive(Debug)]
 pub(crate) struct Supplier {
-    /// Keeps it alive; null where PyTorch (up to 2.10) passes a plain pointer, and keeps it alive itself.
+    /// Keeps the object alive. Null if PyTorch (up to 2.10) passes a plain pointer and keeps the object alive itself.
     _shared: SharedPtr,
     object: *mut c_void,
-    /// Where its table has `raw_alloc` and `raw_delete`.
+    /// Places of `raw_alloc` and `raw_delete` in its table.
     alloc: usize,
     free: usize,
 }
 
-// SAFETY: PyTorch calls its allocators from any thread; the object is never looked into here.
+// SAFETY: PyTorch calls its allocators from any thread, and we never look into the object.
 unsafe impl Send for Supplier {}
-// SAFETY: as above.
+// SAFETY: PyTorch calls its allocators from any thread, and we never look into the object.
 unsafe impl Sync for Supplier {}
 
 impl Supplier {
     /// # Safety
-    /// `object` is a live allocator of this build of PyTorch, for as long as `shared` is kept or the pool is used.
+    /// `object` is a live allocator of this build of PyTorch as long as `shared` is kept or the pool is used.
     pub(crate) unsafe fn new(
         shared: SharedPtr,
         object: *mut c_void,
@@ -181,10 +180,10 @@ impl Supplier {
         Supplier { _shared: shared, object, alloc, free }
     }
 
-    /// `raw_alloc(size)` on the current device and stream; 0: it has no memory.
+    /// Calls `raw_alloc(size)` on the current device and stream; 0 if it has no memory.
     ///
     /// # Safety
-    /// Where C++ may be thrown through.
+    /// As [`Filter::accepts`].
     pub(crate) unsafe fn alloc(&self, size: u64) -> u64 {
         check("an allocator of a memory pool");
         // SAFETY: the object is an allocator, which begins with its table; the place was compared when the overlay was
@@ -202,10 +201,10 @@ impl Supplier {
     /// `raw_delete(addr)`.
     ///
     /// # Safety
-    /// Where C++ may be thrown through; `addr` is what [`Supplier::alloc`] gave, and nothing uses it.
+    /// As [`Filter::accepts`]; `addr` is from [`Supplier::alloc`], and nothing uses it.
     pub(crate) unsafe fn free(&self, addr: u64) {
         check("an allocator of a memory pool");
-        // SAFETY: as above.
+        // SAFETY: the object begins with its table, whose places were compared when the overlay was installed.
         unsafe {
             let table = self.object.cast::<*const usize>().read();
             let function = std::mem::transmute::<usize, unsafe extern "C-unwind" fn(*mut c_void, *mut c_void)>(
@@ -216,15 +215,15 @@ impl Supplier {
     }
 }
 
-/// The present stack, by the function that PyTorch gathers it with.
+/// The present stack, from the function that PyTorch gathers it with.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `gatherer` is the function that `recordHistory` was given.
+/// As [`Filter::accepts`]; `gatherer` is the function that `recordHistory` received.
 pub(crate) unsafe fn gather(gatherer: usize) -> SharedPtr {
     check("the gatherer of stacks");
     let mut stack = SharedPtr::NULL;
-    // SAFETY: PyTorch passed this function for it: it fills what its first argument points at, which is nothing so
-    // far.
+    // SAFETY: PyTorch passed this function to gather stacks: it fills the place of its first argument, which is null
+    // now.
     unsafe {
         let gatherer = std::mem::transmute::<
             usize,
@@ -235,13 +234,14 @@ pub(crate) unsafe fn gather(gatherer: usize) -> SharedPtr {
     stack
 }
 
-/// What PyTorch's plug-in does when peers are enabled.
+/// Calls the function of PyTorch's plug-in that enables peers.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `function` stood in the table's place for it, and `this` is the table's object.
+/// As [`Filter::accepts`]; `function` is from this place of the table, and `this` is the table's object.
 pub(crate) unsafe fn enable_peer(function: usize, this: *mut c_void, user: i8, owner: i8) {
     check("PyTorch's switch for peers");
-    // SAFETY: as the caller says, and the table's functions of that place have this type.
+    // SAFETY: the overlay read `function` from the place for this call, whose functions have this type, and passes the
+    // object that it was called with.
     unsafe {
         let function =
             std::mem::transmute::<usize, unsafe extern "C-unwind" fn(*mut c_void, i8, i8)>(function);
@@ -249,14 +249,14 @@ pub(crate) unsafe fn enable_peer(function: usize, this: *mut c_void, user: i8, o
     }
 }
 
-/// Whether a workspace of cuBLAS or cuBLASLt may have this size. Settings change it while the program runs, and newer
-/// releases of PyTorch make workspaces of any size.
+/// True if a workspace of cuBLAS or cuBLASLt may have this size. Settings change the size while the program runs, and
+/// newer releases of PyTorch make workspaces of any size.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// As [`Filter::accepts`].
 pub(crate) unsafe fn is_workspace_size(size: usize) -> bool {
     type Ask = unsafe extern "C-unwind" fn() -> usize;
-    /// The least that a workspace of any size has.
+    /// The least size of a workspace in releases that make any size.
     const LEAST: usize = 64 << 10;
     static KNOWN: SetOnce<(Vec<Ask>, bool)> = SetOnce::new();
     let (sizes, is_any) = KNOWN.get_or_init(|| {
@@ -267,7 +267,7 @@ pub(crate) unsafe fn is_workspace_size(size: usize) -> bool {
         (asks.collect(), find(&TORCH_CUDA, c"_ZN2at4cuda22getCUDABlasLtWorkspaceEm").is_some())
     });
     check("PyTorch's choice of workspaces");
-    // SAFETY: functions without arguments; as the caller says.
+    // SAFETY: functions without arguments, of the type that PyTorch's headers give; exceptions may pass.
     (*is_any && size >= LEAST) || sizes.iter().any(|ask| unsafe { ask() } == size)
 }
 
@@ -285,9 +285,9 @@ struct CallbackTable {
 
 impl Callback {
     /// # Safety
-    /// Where C++ may be thrown through.
+    /// As [`Filter::accepts`].
     unsafe fn execute(&self) -> bool {
-        // SAFETY: a live object, or null; it begins with its table.
+        // SAFETY: the registry made the object, or gave null; the object begins with its table.
         unsafe { !self.0.is_null() && ((**self.0).execute)(self.0.cast()) }
     }
 }
@@ -295,18 +295,18 @@ impl Callback {
 impl Drop for Callback {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: a live object that nobody else has. Destructors do not throw.
+            // SAFETY: a live object that this `Callback` alone owns. Destructors do not throw.
             unsafe { ((**self.0).destroy_and_free)(self.0.cast()) };
         }
     }
 }
 
-/// The allocator that is registered for a kind of device; null: none.
+/// The allocator that is registered for a kind of device; null if there is none.
 ///
 /// # Safety
 /// `get` is `c10::GetAllocator`, which throws nothing for a kind that has one.
 pub(crate) unsafe fn registered_allocator(get: *mut c_void, kind: &i8) -> *mut c_void {
-    // SAFETY: as the caller says.
+    // SAFETY: `get` is `c10::GetAllocator`, which has this type and throws nothing for a kind with an allocator.
     unsafe {
         let get =
             std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(*const i8) -> *mut c_void>(get);
@@ -314,7 +314,7 @@ pub(crate) unsafe fn registered_allocator(get: *mut c_void, kind: &i8) -> *mut c
     }
 }
 
-/// What an allocator calls itself; nothing where there is none.
+/// The name of an allocator; empty for null.
 ///
 /// # Safety
 /// `object` is null or a live allocator whose table has `name` at `place`; PyTorch's own names throw nothing.
@@ -324,7 +324,7 @@ pub(crate) unsafe fn name_of(object: *mut c_void, place: usize) -> String {
         return String::new();
     }
     let mut name = std::mem::MaybeUninit::<CxxString>::uninit();
-    // SAFETY: as the caller says; the string stays where it was made, and is freed here.
+    // SAFETY: `object` is a live allocator with `name` at `place`. The string stays at its address and is freed here.
     unsafe {
         let table = object.cast::<*const usize>().read();
         let function = std::mem::transmute::<usize, Name>(table.add(place).read());
@@ -335,15 +335,15 @@ pub(crate) unsafe fn name_of(object: *mut c_void, place: usize) -> String {
     }
 }
 
-/// A snapshot of an allocator of this build, which shows its settings.
+/// A snapshot of an allocator of this build, which contains its settings.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `object` is a live allocator whose table has `snapshot` at `place`, and `out` has
-/// room for what that returns.
+/// As [`Filter::accepts`]; `object` is a live allocator with `snapshot` at `place`, and `out` has room for the result.
 pub(crate) unsafe fn snapshot_of(object: *mut c_void, place: usize, out: *mut c_void) {
     type Snapshot = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, u64, u64, bool) -> *mut c_void;
     check("PyTorch's own allocator");
-    // SAFETY: as the caller says. Where the function takes no switch for the history, it does not look at that one.
+    // SAFETY: `object` is a live allocator with `snapshot` at `place`, and `out` has room for the result. A function
+    // that takes no switch for the history ignores the last argument.
     unsafe {
         let table = object.cast::<*const usize>().read();
         let function = std::mem::transmute::<usize, Snapshot>(table.add(place).read());
@@ -361,7 +361,7 @@ struct Stream {
     id: u64,
 }
 
-/// What of PyTorch is called.
+/// The functions of PyTorch that we call.
 #[derive(Debug)]
 pub(crate) struct Torch {
     current_device: unsafe extern "C-unwind" fn() -> i8,
@@ -427,7 +427,7 @@ impl Torch {
     /// The current device of this thread.
     ///
     /// # Safety
-    /// Where C++ may be thrown through, as for all of these.
+    /// As [`Filter::accepts`]. This holds for all functions here.
     #[inline]
     pub(crate) unsafe fn current_device(&self) -> i8 {
         check("current_device");
@@ -442,14 +442,14 @@ impl Torch {
     #[inline]
     pub(crate) unsafe fn current_stream(&self, device: i8) -> *mut c_void {
         check("getCurrentCUDAStream");
-        // SAFETY: the second function takes what the first returned, which lives to the end of this one.
+        // SAFETY: `look_up` gave both their types; the second takes the result of the first, which lives in this frame.
         unsafe {
             let stream = (self.current_stream)(device);
             (self.stream_handle)(&raw const stream)
         }
     }
 
-    /// Whether the profiler wants to know of memory.
+    /// True if the profiler records memory.
     ///
     /// # Safety
     /// As [`Torch::current_device`].
@@ -460,8 +460,8 @@ impl Torch {
         unsafe { (self.is_profiling)() }
     }
 
-    /// Asks those for memory who registered for that (`REGISTER_FREE_MEMORY_CALLBACK`): extensions that keep tensors,
-    /// and PyTorch itself, which keeps blocks for other processes until those have given them up. Whether one of them
+    /// Asks the callbacks that are registered to free memory (`REGISTER_FREE_MEMORY_CALLBACK`): those of extensions
+    /// that keep tensors, and PyTorch's own, which frees blocks that other processes have given up. True if one of them
     /// freed something.
     ///
     /// # Safety
@@ -469,13 +469,13 @@ impl Torch {
     pub(crate) unsafe fn ask_callbacks(&self) -> bool {
         check("a callback that frees memory");
         let Some(registry) = self.callbacks else { return false };
-        // SAFETY: a function without arguments; `look_up` gave it its type. It returns a registry for good.
+        // SAFETY: a function without arguments; `look_up` gave it its type. The registry is never destroyed.
         let makers = unsafe { (*registry()).functions() };
         let mut has_freed = false;
         for maker in &makers {
             let Some((invoke, callable)) = maker.invoker() else { continue };
             let mut made = Callback(std::ptr::null_mut());
-            // SAFETY: the registry has functions of this type, whose result does not fit into a register.
+            // SAFETY: the registry has functions of this type; their result is returned through the first argument.
             unsafe {
                 let invoke = std::mem::transmute::<
                     Invoker,
@@ -501,7 +501,7 @@ impl Torch {
         device: Device,
     ) {
         check("reportMemoryUsageToProfiler");
-        // SAFETY: numbers, and an address that is not looked behind; `look_up` gave the function its type.
+        // SAFETY: numbers, and an address that is not read; `look_up` gave the function its type.
         unsafe { (self.report)(pointer, change, allocated, reserved, device) };
     }
 
@@ -521,43 +521,41 @@ impl Torch {
 
 // ---- the C++ library ----
 
-/// Memory that C++ will free.
+/// Memory that C++ frees.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `new` is `operator new`.
+/// As [`Filter::accepts`]; `new` is `operator new`.
 pub(crate) unsafe fn new_bytes(new: New, size: usize) -> *mut u8 {
     check("operator new");
-    // SAFETY: as the caller says; it throws where there is no memory.
+    // SAFETY: `new` is `operator new`, which takes any size and throws if there is no memory.
     unsafe { new(size).cast() }
 }
 
 /// Copies the callable of a `std::function` that has `manager`.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `from` is the callable of a live function with that manager, `to` has room for
-/// one.
+/// As [`Filter::accepts`]; `from` is the callable of a live function with that manager, and `to` has room for one.
 pub(crate) unsafe fn copy_callable(manager: Manager, to: *mut c_void, from: *const c_void) {
     const COPY: i32 = 2;
     check("the copy of a function");
-    // SAFETY: as the caller says.
+    // SAFETY: the manager is that of `from`, which is live, and `to` has room for a callable.
     unsafe { manager(to, from, COPY) };
 }
 
-/// Destroys a callable. Destructors do not throw: this may be called anywhere.
+/// Destroys a callable. Destructors do not throw, so this may be called anywhere.
 ///
 /// # Safety
-/// A live callable with this manager, which is not used any more.
+/// `callable` is live, has this manager and is not used afterwards.
 pub(crate) unsafe fn destroy_callable(manager: Manager, callable: *mut c_void) {
     const DESTROY: i32 = 3;
-    // SAFETY: as the caller says.
+    // SAFETY: the manager is that of `callable`, which is live; its owner does not use it any more.
     unsafe { manager(callable, callable, DESTROY) };
 }
 
-/// Throws.
+/// Throws a C++ exception.
 ///
 /// # Safety
-/// Where C++ may be thrown through; `throw` is `__cxa_throw`, and the others what it takes: an exception, its type,
-/// its destructor.
+/// As [`Filter::accepts`]; `throw` is `__cxa_throw`, and the others its arguments: exception, type and destructor.
 pub(crate) unsafe fn throw(
     throw: Throw,
     object: *mut c_void,
@@ -565,6 +563,6 @@ pub(crate) unsafe fn throw(
     destructor: *const c_void,
 ) -> ! {
     check("a throw");
-    // SAFETY: as the caller says.
+    // SAFETY: `throw` is `__cxa_throw`, and `exception` built the object, its type and its destructor for it.
     unsafe { throw(object, kind, destructor) }
 }

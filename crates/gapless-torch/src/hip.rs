@@ -1,9 +1,9 @@
-//! AMD's cards, for the Python package: whether Gapless can run on one, asked before torch has changed its allocator.
+//! AMD's cards, for the Python package: can Gapless run on one? The package asks before torch changes its allocator.
 
 use crate::hooks::{guarded, set_error};
 
-/// Whether this process works on AMD's cards, and the card with this number can do what Gapless needs: 0. -1: no, with
-/// the reason in `gapless_last_error`. It starts HIP, so that the caller asks in a child of its own.
+/// 0 if this process uses AMD's cards and the card with this number can do what Gapless needs. -1 if not, with the
+/// reason in `gapless_last_error`. It starts HIP, so the caller asks in a child process.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_try_hip(device: i32) -> i32 {
     guarded(-1, || {

@@ -1,10 +1,9 @@
-//! The history of a card's memory, as `torch.cuda.memory._record_memory_history` asks for it: a bounded list of what
-//! happened, with stacks.
+//! The history of a card's memory for `torch.cuda.memory._record_memory_history`: a bounded list of events, with
+//! stacks.
 //!
-//! What is recorded is set for all cards at once; each card has its list. Stacks come from a function of PyTorch's that
-//! may take Python's lock, so it is called before a card's lock is taken, never under it. Trackers may throw: what they
-//! are to hear is put down under the card's lock, in the order in which it happened, and told to them after it, before
-//! the request or free that it belongs to is over.
+//! One setting holds for all cards, and each card has its list. Stacks come from a function of PyTorch's that may take
+//! Python's lock, so it is called before a card is locked, never after. Trackers may throw. So their entries are queued
+//! under the card's lock, in the order of the events, and told after it, before the request or free is over.
 
 mod ring;
 
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What happened; the numbers are PyTorch's.
+/// Kinds of events; the numbers are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Alloc = 0,
@@ -51,7 +50,7 @@ const NAMES: [&str; 10] = [
     "annotate",
 ];
 
-/// How much of the stacks is kept: none, of live blocks, of allocations in the history too, of frees too.
+/// Which stacks are kept: none, those of live blocks, those of allocations in the history too, those of frees too.
 pub mod level {
     pub const STATE: u8 = 1;
     pub const ALLOC: u8 = 2;
@@ -59,41 +58,41 @@ pub mod level {
 }
 
 static RECORDING: AtomicBool = AtomicBool::new(false);
-/// Recording, or somebody listens: whether the pools log what they do.
+/// True while a history is recorded or a tracker listens. Pools then log their changes.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static RECORDER: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(1);
-/// A bit for each action that is left out.
+/// A bit for each action that the history leaves out.
 static SKIPPED: AtomicU16 = AtomicU16::new(0);
 static TRACKERS: Lock<Vec<Arc<Tracker>>> = Lock::new(Vec::new);
-/// What trackers have not heard yet; and where those wait who may not go on before they have.
+/// Entries that trackers have not heard yet, and the signal for threads that must wait until they have.
 static UNTOLD: Lock<Untold> =
     Lock::new(|| Untold { entries: VecDeque::new(), put: 0, heard: 0, is_telling: false });
 static HEARD: Signal = Signal::new();
 static OBSERVERS: Lock<Vec<Arc<Observer>>> = Lock::new(Vec::new);
 static ANNOTATIONS: Lock<Ring<Annotation>> = Lock::new(Ring::new);
 
-/// Entries with their card, oldest first: `put` were put here in all, of which all trackers have heard the first
-/// `heard`. Those between the two are listed, but for the one that a thread just tells.
+/// Entries with their card, oldest first. `put` entries were queued in all, and trackers have heard the first `heard`.
+/// The list has those in between, except the one that a thread is telling now.
 struct Untold {
     entries: VecDeque<(i32, Entry)>,
     put: u64,
     heard: u64,
-    /// Whether some thread tells them now.
+    /// True while a thread tells them.
     is_telling: bool,
 }
 
 thread_local! {
-    /// How deep this thread is in telling: a tracker may ask for memory itself. And how many entries were told inside
-    /// of the one that is told now: they count as heard with it.
+    /// Depth of this thread's calls into trackers: a tracker may itself ask for memory. `INSIDE` counts the entries
+    /// told in nested calls: they count as heard when the outermost one is.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     static INSIDE: Cell<u64> = const { Cell::new(0) };
 }
 
 thread_local! {
     static COMPILED: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
-    /// What the program wants to be noted with all that this thread does.
+    /// The text that the program wants noted with this thread's events.
     static METADATA: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
@@ -108,7 +107,7 @@ pub struct Entry {
     /// Microseconds since the Unix epoch.
     pub time: i64,
     pub stack: Option<Stack>,
-    /// The compiled region it happened in.
+    /// The compiled region in which it happened.
     pub compiled: Option<Arc<str>>,
     pub metadata: Option<Arc<str>>,
     /// The program chose the address.
@@ -123,7 +122,7 @@ pub struct Annotation {
     pub pairs: Vec<(String, String)>,
 }
 
-/// What a program asks to be recorded.
+/// The settings of a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub on: bool,
@@ -144,7 +143,7 @@ pub fn is_recording() -> bool {
     RECORDING.load(Ordering::Relaxed)
 }
 
-/// Sets what is recorded from now on. The cards' lists are the caller's business.
+/// Sets what is recorded from now on. The caller clears the cards' lists.
 pub fn set_wanted(wanted: Wanted, clear: bool) {
     let Wanted { on, recorder, most, level, skipped } = wanted;
     RECORDER.store(if on { recorder } else { 0 }, Ordering::Release);
@@ -178,23 +177,23 @@ pub fn add_observer(observer: Observer) {
     OBSERVERS.lock().push(Arc::new(observer));
 }
 
-/// Tells those who asked that a request failed. They may take Python's lock: no lock of ours is held.
+/// Tells observers that a request failed. They may take Python's lock, so no lock of ours may be held.
 ///
 /// # Safety
-/// Called where C++ may be thrown through.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 pub unsafe fn tell_observers(device: i32, size: u64, total: u64, free: u64) {
     let observers = OBSERVERS.lock().clone();
     let (device, size, total, free) = (i64::from(device), size as usize, total as usize, free as usize);
     for observer in observers {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass. The list of observers is a copy, so its lock is free.
         unsafe { observer.tell(device, size, total, free) };
     }
 }
 
-/// The present stack, where that much is kept. Before a card is locked.
+/// The present stack, if the level keeps it. Called before a card is locked.
 ///
 /// # Safety
-/// Called where C++ may be thrown through.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[inline]
 pub unsafe fn stack(wanted: u8) -> Option<Stack> {
     if LEVEL.load(Ordering::Relaxed) < wanted {
@@ -204,12 +203,12 @@ pub unsafe fn stack(wanted: u8) -> Option<Stack> {
     if recorder == 0 {
         return None;
     }
-    // SAFETY: as the caller says; `recordHistory` gave the function.
+    // SAFETY: our caller lets exceptions pass, and `recordHistory` received this function as its gatherer.
     let stack = unsafe { foreign::gather(recorder) };
     (!stack.object.is_null()).then_some(stack)
 }
 
-/// What this thread does is noted with `text` from now on; other threads have their own.
+/// Notes `text` with this thread's events from now on. Each thread has its own text.
 pub fn set_metadata(text: &str) {
     let text = (!text.is_empty()).then(|| Arc::from(text));
     let _ = METADATA.try_with(|said| *said.borrow_mut() = text);
@@ -250,7 +249,7 @@ fn now() -> i64 {
 pub struct History {
     entries: Ring<Entry>,
     stacks: HashMap<u64, Stack>,
-    /// Memory that was mapped while stacks were kept: where it begins, with its size and who had it mapped.
+    /// Memory that was mapped while stacks were kept: by first address, the size and the stack of the mapping request.
     mapped: BTreeMap<u64, (u64, Stack)>,
 }
 
@@ -259,7 +258,7 @@ impl History {
         self.entries.clear();
     }
 
-    /// Forgets the stacks of blocks that are not there any more, as far as nobody was told of their end.
+    /// Keeps only the stacks of blocks that are still there. The others were freed while no history was recorded.
     pub fn keep_stacks(&mut self, is_there: impl Fn(u64) -> bool) {
         self.stacks.retain(|&addr, _| is_there(addr));
     }
@@ -269,19 +268,19 @@ impl History {
         &self.entries
     }
 
-    /// Forgets who had memory mapped: from now on nobody is told what happens to it.
+    /// Forgets which requests mapped memory: from now on its changes are not reported.
     pub fn forget_mapped(&mut self) {
         self.mapped.clear();
     }
 
-    /// Who had the memory at `addr` mapped.
+    /// The stack of the request that mapped the memory at `addr`.
     #[must_use]
     pub fn mapper_of(&self, addr: u64) -> Option<&Stack> {
         let (begin, (size, stack)) = self.mapped.range(..=addr).next_back()?;
         (addr - begin < *size).then_some(stack)
     }
 
-    /// What is mapped at these addresses now is `stack`'s, or nobody's.
+    /// Notes `stack`, or none, as the mapper of these addresses.
     fn set_mapper(&mut self, addr: u64, size: u64, stack: Option<&Stack>) {
         let end = addr + size;
         let touched = self.mapped.range(..end).filter(|(begin, (size, _))| **begin + size > addr);
@@ -299,13 +298,13 @@ impl History {
         }
     }
 
-    /// Where the block at `addr` was allocated.
+    /// The stack with which the block at `addr` was allocated.
     #[must_use]
     pub fn stack_of(&self, addr: u64) -> Option<&Stack> {
         self.stacks.get(&addr)
     }
 
-    /// A note about a live block.
+    /// Records a note about a live block.
     pub fn annotated(&mut self, device: i32, what: Event, note: &str, stack: Option<Stack>) {
         self.put(device, Entry { metadata: Some(Arc::from(note)), ..entry(Action::Annotate, what, stack) });
     }
@@ -372,10 +371,10 @@ impl Watcher for History {
     }
 }
 
-/// What happened just now, on this thread.
+/// An event of this thread at this moment.
 fn entry(action: Action, Event { addr, size, stream, pool }: Event, stack: Option<Stack>) -> Entry {
     let stack = stack.filter(|_| LEVEL.load(Ordering::Relaxed) >= level::ALLOC);
-    // A thread that ends frees tensors too, after its variables are gone.
+    // A thread that ends frees tensors after its thread-local variables are gone.
     let compiled = COMPILED.try_with(|stack| stack.borrow().last().cloned()).ok().flatten();
     Entry {
         action,
@@ -406,51 +405,51 @@ fn tell_later(device: i32, entry: Entry) {
     untold.entries.push_back((device, entry));
 }
 
-/// Whether there is something that trackers have not heard yet.
+/// True if there are entries that trackers have not heard.
 #[must_use]
 pub fn has_untold() -> bool {
     let untold = untold();
     untold.is_telling || !untold.entries.is_empty()
 }
 
-/// Something that only trackers hear of.
+/// Queues an entry that only trackers hear.
 pub fn announce(device: i32, action: Action, what: Event) {
     tell_later(device, entry(action, what, None));
 }
 
-/// Tells trackers what happened since they last heard. Where another thread does so, it tells this thread's part too:
-/// in order, and without waiting, for a tracker may want what this thread has. One that allocates hears of it when it
-/// is done.
+/// Tells trackers what happened since they last heard. If another thread is telling, it tells this thread's entries
+/// too, in order. This thread does not wait for that, because a tracker may need a lock that this thread holds. A
+/// tracker that allocates hears of that after its call.
 ///
 /// # Safety
-/// Called where C++ may be thrown through; no card is locked.
+/// C++ exceptions may pass the callers; no card is locked.
 #[inline]
 pub unsafe fn tell_trackers() {
     if is_watched() && !state::is_forked() {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         unsafe { tell_all() };
     }
 }
 
-/// [`tell_trackers`] for what they must have heard before this thread goes on: memory that is about to go, or that is
-/// handed out. Where another thread tells, this one waits for it, without Python's lock: PyTorch's own allocator tells
-/// trackers under its lock, so none of them can want more than that from a thread that waits here. Within a tracker
-/// the others are told at once.
+/// [`tell_trackers`] for entries that trackers must hear before this thread goes on: their memory is about to go, or to
+/// be handed out. If another thread is telling, this one waits for it, without Python's lock. PyTorch's own allocator
+/// tells trackers under its lock, so a tracker needs nothing else from a thread that waits here. Within a tracker the
+/// queued entries are told at once.
 ///
 /// # Safety
 /// As [`tell_trackers`].
 pub unsafe fn tell_trackers_first() {
-    // In a forked child the thread that tells may be its parent's.
+    // In a forked child, the thread that was telling may not exist.
     if !is_watched() || state::is_forked() {
         return;
     }
     if DEPTH.get() > 0 {
-        // SAFETY: as the caller says; it is this thread's turn.
+        // SAFETY: our caller lets exceptions pass; this thread is inside of a tracker, so it has the turn.
         return unsafe { tell_listed() };
     }
     let last = untold().put;
     loop {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         unsafe { tell_all() };
         let is_over = |untold: &Untold| untold.heard >= last || !untold.is_telling;
         let has_heard =
@@ -467,7 +466,7 @@ pub unsafe fn tell_trackers_first() {
     }
 }
 
-/// The turn to tell: given up when it ends, by an exception too.
+/// The right to tell trackers. It ends with this value, also if a tracker throws.
 struct Turn;
 
 impl Turn {
@@ -488,13 +487,12 @@ impl Drop for Turn {
     }
 }
 
-/// An entry as PyTorch knows it, which trackers only read: what it owns is given back after they heard it, or when
-/// one of them threw.
+/// An entry in PyTorch's layout, which trackers only read. What it owns is freed after they heard it, or if one throws.
 struct Shown(*mut TraceEntry);
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // SAFETY: `tell_listed` makes it for an entry that it has written, and that outlives it.
+        // SAFETY: `tell_listed` makes this value for an entry that it has written, and that outlives it.
         unsafe { layout::end_trace_entry(self.0) };
         DEPTH.set(DEPTH.get() - 1);
         INSIDE.set(INSIDE.get() + 1);
@@ -509,16 +507,16 @@ impl Drop for Shown {
 /// As [`tell_trackers`].
 #[cold]
 unsafe fn tell_all() {
-    // Again after a turn: what came while it was given up has nobody else.
+    // Looks again after a turn: threads that queued entries meanwhile found the turn taken and went on.
     while !untold().entries.is_empty() {
         let Some(_turn) = Turn::take() else { return };
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, no card is locked, and this thread has the turn.
         unsafe { tell_listed() };
     }
 }
 
 /// # Safety
-/// As [`tell_trackers`]; it is this thread's turn.
+/// As [`tell_trackers`]; this thread has the turn.
 unsafe fn tell_listed() {
     let trackers = TRACKERS.lock().clone();
     loop {
@@ -526,12 +524,12 @@ unsafe fn tell_listed() {
         let Some((device, entry)) = next else { return };
         let mut room = std::mem::MaybeUninit::<LongTraceEntry>::uninit();
         let place: *mut TraceEntry = room.as_mut_ptr().cast();
-        // SAFETY: room for the longest there is, where it stays.
+        // SAFETY: `room` is large enough for the longest entry of any build, and does not move.
         unsafe { layout::write_trace_entry(place, device, &entry) };
         DEPTH.set(DEPTH.get() + 1);
         let shown = Shown(place);
         for tracker in &trackers {
-            // SAFETY: as the caller says; the entry was written just now.
+            // SAFETY: our caller lets exceptions pass; the entry was written just now, and `shown` keeps it.
             unsafe { tracker.tell(shown.0) };
         }
     }

@@ -1,7 +1,7 @@
-//! Who holds a card's memory right now: live blocks by the Python line that asked for them where a recording keeps
-//! lines, else by their size, their pool and their stream.
+//! The holders of a card's memory right now: live blocks by the Python line that asked for them, if a recording keeps
+//! lines, else by size, pool and stream.
 //!
-//! It walks over all live blocks: for a failed request and for what is looked at now and then, not for each request.
+//! This walks over all live blocks, so it serves failed requests and rare questions, not every request.
 
 use crate::recorder;
 use crate::state::Card;
@@ -32,12 +32,11 @@ pub fn largest(card: &Card, device: i32, n: usize) -> Vec<Holder> {
     of(card.pool.live(), device, n)
 }
 
-/// The same of blocks that were listed before, which takes no card's lock.
+/// The same of blocks that were listed before; it takes no card's lock.
 pub fn of(live: impl Iterator<Item = AllocationView>, device: i32, n: usize) -> Vec<Holder> {
     let mut live = Some(live);
     let mut live = || live.take().into_iter().flatten();
-    // One lock for all blocks: the one who writes lines waits meanwhile, and takes no card's lock while it has this
-    // one.
+    // One lock for all blocks: the scribe waits meanwhile, and takes no card's lock while it has this one.
     recorder::with_lines(|lines| {
         group(live(), n, |a| lines.of(device as u8, a.addr).map(|line| Key::Line(Arc::clone(line))))
     })
@@ -63,7 +62,7 @@ fn group(
     all.into_iter().map(|(key, bytes, blocks)| Holder { what: name(&key, blocks), bytes, blocks }).collect()
 }
 
-/// Between groups of as many bytes: the same order every time.
+/// A fixed order of groups with equally many bytes.
 fn order(key: &Key) -> (&str, u64, PoolKey, StreamHandle) {
     match key {
         Key::Line(line) => (line, 0, PoolKey(0, 0), StreamHandle(0)),

@@ -1,8 +1,7 @@
 //! The C ABI that PyTorch and the Python package call. [`crate::capi`] has the one for other programs.
 //!
-//! Entries that PyTorch calls may come from any thread, with or without Python's lock. None of them unwinds, except
-//! those that are `C-unwind`: `gapless_alloc` throws PyTorch's own exception when there is no memory, and what
-//! PyTorch's own functions throw goes through.
+//! PyTorch may call its entries from any thread, with or without Python's lock. Only `C-unwind` entries unwind:
+//! `gapless_alloc` throws PyTorch's own exception if there is no memory, and exceptions of its functions pass through.
 
 use crate::cxx::Function;
 use crate::exception::{self, Kind};
@@ -28,12 +27,12 @@ thread_local! {
 
 pub(crate) fn set_error(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // A thread that ends has no variables any more; nobody asks it what went wrong.
+    // A thread that ends has no thread-local variables any more, and cannot ask for its last error either.
     let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// Runs `work`; a panic in it ends here. A C++ exception would end the process: nothing of [`crate::foreign`] is
-/// called in it.
+/// Runs `work` and catches a panic. A C++ exception in it would end the process, so it calls nothing of
+/// [`crate::foreign`].
 pub(crate) fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
     let _barred = Barred::new();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback)
@@ -49,7 +48,7 @@ pub unsafe extern "C" fn gapless_enable(text: *const c_char) -> i32 {
         let text = if text.is_null() {
             String::new()
         } else {
-            // SAFETY: as the caller says.
+            // SAFETY: not null, so `text` ends with NUL (the contract of `gapless_enable` in gapless.h).
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         match options::parse(&text).and_then(state::set_settings) {
@@ -62,15 +61,16 @@ pub unsafe extern "C" fn gapless_enable(text: *const c_char) -> i32 {
     })
 }
 
-/// Records all requests from now on into the file `path`, with the Python lines that asked where `stacks` is not 0,
-/// within `limit` bytes where that is not 0. Before a card is used. 0, or -1 with a message in `gapless_last_error`.
+/// Records all requests from now on in the file `path`, with the Python lines of the callers if `stacks` is not 0.
+/// `limit` bounds the file's bytes if it is not 0. Call it before a card is used. 0, or -1 with a message in
+/// `gapless_last_error`.
 ///
 /// # Safety
 /// `path` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_record(path: *const c_char, stacks: i32, limit: u64) -> i32 {
     guarded(-1, || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes `path` as bytes; ctypes ends them with NUL.
         let path = std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()).into();
         let can_look = stacks == 0 || recorder::frames::can_look();
         match recorder::set(Config { path, stacks: stacks != 0 && can_look, limit }) {
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn gapless_record(path: *const c_char, stacks: i32, limit:
     })
 }
 
-/// Ends the recording, once its file is whole; how many events are missing in it.
+/// Ends the recording and completes its file. Returns the number of events that the file lacks.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_record_end() -> u64 {
     if state::is_forked() {
@@ -92,14 +92,14 @@ pub extern "C" fn gapless_record_end() -> u64 {
     guarded(0, recorder::finish)
 }
 
-/// A named scope of a device begins (`stage` 0) or ends: a step of the program, for recordings and plans.
+/// A named scope of a device begins (`stage` 0) or ends. It is a step of the program, for recordings and plans.
 ///
 /// # Safety
 /// `name` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i32) {
     guarded((), || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes `name` as bytes; ctypes ends them with NUL.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         let stage = if stage == 0 { Stage::Start } else { Stage::End };
         recorder::mark(&name, stage, device.max(0) as u32);
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn gapless_mark(name: *const c_char, stage: i32, device: i
     });
 }
 
-/// The program is between two steps: plans that wait for the next one to begin are put in place now, so that it is not
-/// held up.
+/// The program is between two steps. Plans that wait for the next step are put in place now, so it does not pay for
+/// that.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_pause(device: i32) {
     if state::is_forked() {
@@ -126,14 +126,14 @@ pub extern "C" fn gapless_pause(device: i32) {
     });
 }
 
-/// Calls `callback` with `user` when a request cannot be served, before it fails: it may free memory. Any thread may be
-/// the one that calls. Returns a number for [`gapless_remove_pressure`].
+/// Calls `callback` with `user` before a request fails: it may free memory. Any thread may call it. Returns a number
+/// for [`gapless_remove_pressure`].
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_on_pressure(callback: Option<pressure::Callback>, user: *mut c_void) -> u64 {
     guarded(0, || callback.map_or(0, |callback| pressure::add(callback, user)))
 }
 
-/// No longer calls it; 1 where it was there. A call that is under way comes to its end.
+/// Removes a callback; 1 if there was one. A call that is under way is not interrupted.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_remove_pressure(id: u64) -> i32 {
     if state::is_forked() {
@@ -142,23 +142,23 @@ pub extern "C" fn gapless_remove_pressure(id: u64) -> i32 {
     guarded(0, || i32::from(pressure::remove(id)))
 }
 
-/// Where a failed request leaves its last events; an empty path: nowhere. Once, before the first failure.
+/// The folder for the last events before a failed request; an empty path: none. Only the first call counts.
 ///
 /// # Safety
 /// `path` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_oom_folder(path: *const c_char) {
     guarded((), || {
-        // SAFETY: as the caller says.
+        // SAFETY: `path` ends with NUL (the contract of `gapless_oom_folder` in gapless.h).
         let path = unsafe { CStr::from_ptr(path) }.to_bytes();
         let folder = std::ffi::OsStr::from_bytes(path);
         tail::set_folder((!path.is_empty()).then(|| folder.into()));
     });
 }
 
-/// What is allocated from now on is charged to `tag`, up to `limit` bytes; where `soft` (0: none) are passed, what is
-/// free is given back. On one card, or, with a negative number, on each by itself. A number to close it by, or -1 with
-/// a message in `gapless_last_error`.
+/// Charges allocations from now on to `tag`, up to `limit` bytes. Above `soft` bytes (0: no such limit) free memory is
+/// given back. A negative `device` means each card by itself. Returns a number to close the scope by, or -1 with a
+/// message in `gapless_last_error`.
 ///
 /// # Safety
 /// `tag` is a NUL-terminated string.
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn gapless_budget_open(tag: *const c_char, limit: u64, sof
         return 0;
     }
     guarded(-1, || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes `tag` as bytes; ctypes ends them with NUL.
         let tag = unsafe { CStr::from_ptr(tag) }.to_string_lossy();
         if !budgets::is_tag(&tag) {
             set_error(&format!("invalid tag {tag:?}: use 1 to 63 letters, digits, _, - or /"));
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn gapless_budget_open(tag: *const c_char, limit: u64, sof
     })
 }
 
-/// Nothing more is charged by this scope.
+/// Ends the scope: allocations are no longer charged by it.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_budget_close(token: i64) {
     if !state::is_forked() {
@@ -187,7 +187,7 @@ pub extern "C" fn gapless_budget_close(token: i64) {
     }
 }
 
-/// Makes this process one of a tenant's: `a:30GiB`, `a:60%:borrow`. 0, or -1 with a message in `gapless_last_error`.
+/// Adds this process to a tenant: `a:30GiB`, `a:60%:borrow`. 0, or -1 with a message in `gapless_last_error`.
 ///
 /// # Safety
 /// `text` is a NUL-terminated string.
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn gapless_tenant(text: *const c_char) -> i32 {
             set_error(&CardError::Forked.to_string());
             return -1;
         }
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes `text` as bytes; ctypes ends them with NUL.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
         let share = text.parse::<Share>().map_err(|error| error.to_string());
         match share.and_then(admission::set_share) {
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn gapless_tenant(text: *const c_char) -> i32 {
     })
 }
 
-/// The process ends: nothing looks around any more.
+/// Stops the ticker, because the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_ration_end() {
     if !state::is_forked() {
@@ -219,26 +219,26 @@ pub extern "C" fn gapless_ration_end() {
     }
 }
 
-/// What went wrong in this thread's last call that failed.
+/// The message of this thread's last call that failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Memory for `size` bytes on `device`, for work on `stream`. Throws `torch.OutOfMemoryError` where there is none.
+/// Allocates `size` bytes on `device`, for work on `stream`. Throws `torch.OutOfMemoryError` if there is no memory.
 ///
 /// # Safety
-/// Called as PyTorch calls an allocator: from C++ that may be thrown through.
+/// Called as PyTorch calls an allocator: from C++ that handles exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_alloc(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
-    // SAFETY: as the caller says.
+    // SAFETY: PyTorch's C++ handles exceptions, and no guard or lock of ours is around this call.
     unsafe { serve::request(size, device, stream) }
 }
 
 /// Gives memory back. Unknown pointers are ignored.
 ///
 /// # Safety
-/// Called as PyTorch calls an allocator: from C++ that may be thrown through.
+/// Called as PyTorch calls an allocator: from C++ that handles exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_free(
     pointer: *mut c_void,
@@ -246,17 +246,17 @@ pub unsafe extern "C-unwind" fn gapless_free(
     device: i32,
     _stream: *mut c_void,
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: PyTorch's C++ handles exceptions, and no guard or lock of ours is around this call.
     unsafe { serve::give_back(pointer, Some(device)) };
 }
 
-/// CUDA starts. Cards are made on first use, with the settings of now.
+/// PyTorch initialises CUDA. Each card is made on its first use, with the settings that hold now.
 ///
 /// # Safety
-/// Called from C++ that may be thrown through.
+/// Called from C++ that handles exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_init(device_count: i32) {
-    // SAFETY: as the caller says.
+    // SAFETY: PyTorch's C++ handles exceptions, and no guard or lock of ours is around this call.
     if let Some(settings) = unsafe { overlay::settings::now() } {
         conf::note(settings.text);
     }
@@ -276,7 +276,7 @@ pub extern "C" fn gapless_reset() {
     });
 }
 
-/// Gives cached memory of a card back; the bytes. None while a capture is open.
+/// Gives cached memory of a card back and returns the bytes; 0 during a capture.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_trim(device: i32) -> usize {
     if state::is_forked() {
@@ -285,7 +285,7 @@ pub extern "C" fn gapless_trim(device: i32) -> usize {
     guarded(0, || state::existing(device).map_or(0, |mut card| card.trim() as usize))
 }
 
-/// Takes memory from a card until `bytes` are held. 0, or -1.
+/// Takes memory from a card until the pool holds `bytes`. 0, or -1 with a message in `gapless_last_error`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_reserve(device: i32, bytes: u64) -> i32 {
     let is_lent = |error: &DeviceError| *error == DeviceError::Refused(Refusal::Lent);
@@ -312,10 +312,10 @@ pub extern "C" fn gapless_memory_fraction(fraction: f64, device: i32) {
     });
 }
 
-/// The allocation that begins at an address: itself, with its size. Throws where none begins there.
+/// Returns the pointer and the size of the allocation that begins there. Throws if none begins there.
 ///
 /// # Safety
-/// `size` is null or valid for a write. Called from C++ that may be thrown through.
+/// `size` is null or valid for a write. Called from C++ that handles exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_base_alloc(pointer: *mut c_void, size: *mut usize) -> *mut c_void {
     let found = guarded(None, || {
@@ -326,64 +326,64 @@ pub unsafe extern "C-unwind" fn gapless_base_alloc(pointer: *mut c_void, size: *
         found
     });
     let Some((_, bytes)) = found.filter(|(base, _)| *base == pointer as u64) else {
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: PyTorch's C++ handles exceptions; the guard above has ended, and no card is locked.
         unsafe { exception::throw(Kind::Error, format!("invalid device pointer: {pointer:?}")) };
         return std::ptr::null_mut();
     };
     if !size.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: not null, so PyTorch passes a place for the size.
         unsafe { size.write(bytes as usize) };
     }
     pointer
 }
 
-/// Another stream uses a block. Throws where it sleeps.
+/// Notes that another stream uses a block. Throws if the block sleeps.
 ///
 /// # Safety
-/// Called as PyTorch calls an allocator: from C++ that may be thrown through.
+/// Called as PyTorch calls an allocator: from C++ that handles exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_record_stream(pointer: *mut c_void, stream: *mut c_void) {
     if serve::record_stream(pointer as u64, StreamHandle(stream as u64)) == Used::Asleep {
         let message = format!("gapless: {}", serve::asleep_text(pointer as u64));
         set_error(&message);
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: PyTorch's C++ handles exceptions, and no card is locked here.
         unsafe { exception::throw(Kind::Error, message) };
     }
 }
 
-/// A capture, or a memory pool, begins to take requests.
+/// A capture or a memory pool begins to take requests.
 ///
 /// # Safety
-/// `filter` points at a live `std::function<bool(cudaStream_t)>`, as C++ passes one by value. Called from C++ that
-/// may be thrown through.
+/// `filter` points to a live `std::function<bool(cudaStream_t)>`, passed by value. Called from C++ that handles
+/// exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_begin_pool(device: i32, id: MempoolId, filter: *const Function) {
-    // SAFETY: as the caller says.
+    // SAFETY: PyTorch's C++ handles exceptions, and `filter` is its argument, which lives until this call returns.
     unsafe { routing::begin(device, id, Filter(Function::copy_of(filter))) };
 }
 
-/// It takes no more.
+/// A capture or a memory pool takes no more requests.
 ///
 /// # Safety
-/// Called from C++ that may be thrown through.
+/// Called from C++ that handles exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_end_pool(device: i32, id: MempoolId) {
-    // SAFETY: as the caller says.
+    // SAFETY: PyTorch's C++ handles exceptions, and no guard or lock of ours is around this call.
     unsafe { routing::end(device, id) };
 }
 
-/// One of its users needs what is in it no more.
+/// A private pool has one user less.
 ///
 /// # Safety
-/// Called from C++ that may be thrown through.
+/// Called from C++ that handles exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gapless_release_pool(device: i32, id: MempoolId) {
-    // SAFETY: as the caller says.
+    // SAFETY: PyTorch's C++ handles exceptions, and no guard or lock of ours is around this call.
     unsafe { routing::release(device, id) };
 }
 
-/// Writes the statistics of a card as JSON into `out`, NUL-terminated, and returns their length; where that is not less
-/// than `room`, nothing is written.
+/// Writes the statistics of a card as NUL-terminated JSON to `out` and returns the length. Writes nothing unless the
+/// length is less than `room`.
 ///
 /// # Safety
 /// `out` is valid for writes of `room` bytes.
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn gapless_stats_json(device: i32, out: *mut c_char, room:
         state::existing(device).map_or_else(|| "{}".to_owned(), |mut card| stats::json(&mut card))
     });
     if text.len() < room && !out.is_null() {
-        // SAFETY: as the caller says, and the text with its end fits.
+        // SAFETY: `out` has `room` bytes (the caller's buffer), and the text and its NUL are no longer than that.
         unsafe {
             out.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
             out.add(text.len()).write(0);
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn gapless_stats_json(device: i32, out: *mut c_char, room:
     text.len()
 }
 
-/// Peaks start again from what is held now.
+/// Peaks start again from the present values.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_reset_peaks(device: i32) {
     guarded((), || {
@@ -412,22 +412,22 @@ pub extern "C" fn gapless_reset_peaks(device: i32) {
     });
 }
 
-/// Makes PyTorch's own tools answer for this allocator, in builds that are known exactly. 1: this one is not, and
-/// `gapless_last_error` says why.
+/// Makes PyTorch's own tools report on this allocator, in builds whose layout is known exactly. 1 if this build's is
+/// not, with the reason in `gapless_last_error`.
 ///
 /// # Safety
 /// Both arguments are NUL-terminated strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_overlay(torch_version: *const c_char, git_version: *const c_char) -> i32 {
     guarded(1, || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes both as bytes; ctypes ends them with NUL.
         let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
         recorder::process::set_torch(&version.to_string_lossy());
         told(overlay::install(&version.to_string_lossy(), &git.to_string_lossy()))
     })
 }
 
-/// Looks at the running build without a change, so that what the next two do can be tried. As [`gapless_overlay`].
+/// Inspects the running build without changing it, so that a child can try the next two. As [`gapless_overlay`].
 ///
 /// # Safety
 /// Both arguments are NUL-terminated strings.
@@ -437,15 +437,15 @@ pub unsafe extern "C" fn gapless_overlay_check(
     git_version: *const c_char,
 ) -> i32 {
     guarded(1, || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes both as bytes; ctypes ends them with NUL.
         let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
         recorder::process::set_torch(&version.to_string_lossy());
         told(overlay::check(&version.to_string_lossy(), &git.to_string_lossy()))
     })
 }
 
-/// Puts a table for trials in place, in a forked child that ends soon: with `answers` 0 one whose every function throws
-/// its own number, else one that answers statistics and snapshots with numbers that are known. As [`gapless_overlay`].
+/// Installs a table for trials, in a forked child that ends soon. If `answers` is 0, every function of the table throws
+/// its own number; else it answers statistics and snapshots with known numbers. As [`gapless_overlay`].
 ///
 /// # Safety
 /// Both strings are NUL-terminated.
@@ -456,13 +456,13 @@ pub unsafe extern "C" fn gapless_overlay_try(
     answers: i32,
 ) -> i32 {
     guarded(1, || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes both as bytes; ctypes ends them with NUL.
         let (version, git) = unsafe { (CStr::from_ptr(torch_version), CStr::from_ptr(git_version)) };
         told(overlay::probe::install(&version.to_string_lossy(), &git.to_string_lossy(), answers != 0))
     })
 }
 
-/// Where the table of this build has the function of this name; -1 where it has none.
+/// The place of the function `name` in the table of this build; -1 if it has none.
 ///
 /// # Safety
 /// All arguments are NUL-terminated strings.
@@ -473,7 +473,7 @@ pub unsafe extern "C" fn gapless_overlay_word(
     name: *const c_char,
 ) -> i32 {
     guarded(-1, || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes all three as bytes; ctypes ends them with NUL.
         let text = |text| unsafe { CStr::from_ptr(text) }.to_string_lossy();
         overlay::word(&text(torch_version), &text(git_version), &text(name)).map_or(-1, |word| word as i32)
     })

@@ -1,10 +1,10 @@
-//! Whether Python may be entered: who asks for its lock when it goes does not come back, or takes the process with
-//! it.
+//! Entry to Python. A thread that asks for Python's lock while the interpreter ends does not come back, or ends the
+//! process.
 //!
-//! Up to Python 3.13 a thread that wants the lock of an interpreter that is being torn down is ended inside of the
-//! call, through the frames of whoever called; later ones leave it hanging there. So each way into Python from native
-//! code is a [`Visit`]: none begins once the package's function for the end of the process ran ([`Door::close`], which
-//! waits for those under way), nor once Python itself says that it is finalising.
+//! Up to Python 3.13, a thread that wants the lock of an interpreter that is being torn down is ended inside of the
+//! call, through its callers' frames. Later releases leave it hanging there. So each entry to Python from native code
+//! is a [`Visit`]. None begins after the package's function for the end of the process has run ([`Door::close`], which
+//! waits for visits under way), nor after Python reports that it is finalising.
 
 use crate::cxx::find_global;
 use gapless_cuda::locks::{self, SetOnce};
@@ -12,20 +12,20 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the end of the process waits for visits that are under way: a handler of the program's may take its time.
+/// The longest wait of the process's end for visits under way: one of the program's handlers may need time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where visits begin and end.
+/// Counts the visits, and can be closed.
 #[derive(Debug)]
 pub struct Door {
     is_closed: AtomicBool,
     inside: AtomicUsize,
 }
 
-/// That of this process.
+/// The door of this process.
 pub static DOOR: Door = Door::new();
 
-/// A thread that may take Python's lock, or wait for it, as long as this lives.
+/// While it lives, this thread may take Python's lock, or wait for it.
 #[derive(Debug)]
 #[must_use = "the visit ends with it"]
 pub struct Visit<'a> {
@@ -35,7 +35,7 @@ pub struct Visit<'a> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        // One that the parent began is not counted in a forked child.
+        // A forked child does not count visits that its parent began.
         if self.generation == locks::generation() {
             self.door.inside.fetch_sub(1, Ordering::SeqCst);
         }
@@ -47,22 +47,22 @@ impl Door {
         Door { is_closed: AtomicBool::new(false), inside: AtomicUsize::new(0) }
     }
 
-    /// `None`: Python goes, or is gone.
+    /// `None` if Python ends, or has ended.
     #[inline]
     pub fn enter(&self) -> Option<Visit<'_>> {
-        // Counted first: who closes the door sees the visit, or the visit sees that it is closed.
+        // Counted before the check: either `close` sees this visit, or this visit sees that the door is closed.
         self.inside.fetch_add(1, Ordering::SeqCst);
         let visit = Visit { door: self, generation: locks::generation() };
         (!self.is_closed.load(Ordering::SeqCst) && !is_finalizing()).then_some(visit)
     }
 
-    /// In a forked child: who was inside is not in this process.
+    /// Called in a forked child, which does not have the threads of the visits.
     pub fn forked(&self) {
         self.inside.store(0, Ordering::SeqCst);
     }
 
-    /// No visit begins any more. Whether all that had are over, before this gave up waiting. The caller does not
-    /// hold Python's lock.
+    /// Lets no visit begin any more. True if all visits ended within `patience`. The caller does not hold Python's
+    /// lock.
     pub fn close(&self, patience: Duration) -> bool {
         self.is_closed.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + patience;
@@ -76,7 +76,7 @@ impl Door {
     }
 }
 
-/// Whether the interpreter of this process is being torn down, or was.
+/// True if the interpreter of this process is being torn down, or was.
 fn is_finalizing() -> bool {
     type Ask = unsafe extern "C" fn() -> c_int;
     static FOUND: SetOnce<(Option<Ask>, Option<Ask>)> = SetOnce::new();
@@ -91,7 +91,7 @@ fn is_finalizing() -> bool {
     unsafe { finalizing.is_some_and(|ask| ask() != 0) || initialized.is_some_and(|ask| ask() == 0) }
 }
 
-/// Python's functions that give its lock up, and take it again.
+/// Python's functions that release its lock and take it again.
 #[derive(Clone, Copy)]
 struct Lock {
     is_held: unsafe extern "C" fn() -> c_int,
@@ -119,21 +119,21 @@ impl Lock {
     }
 }
 
-/// Runs what waits for another thread, which may want Python's lock: without it, where this thread has it.
+/// Runs `wait` without Python's lock, if this thread has it, because the thread that is waited for may want it.
 pub fn without_its_lock(wait: impl FnOnce()) {
     static FOUND: SetOnce<Option<Lock>> = SetOnce::new();
     let visit = DOOR.enter();
     let lock = visit.as_ref().and(*FOUND.get_or_init(Lock::find));
-    // SAFETY: any thread may ask.
+    // SAFETY: Python lets any thread ask this, and the visit keeps the interpreter alive.
     let Some(lock) = lock.filter(|lock| unsafe { (lock.is_held)() } != 0) else { return wait() };
-    // SAFETY: this thread has the lock.
+    // SAFETY: this thread has the lock, as `is_held` reported.
     let mine = unsafe { (lock.give_up)() };
     wait();
-    // SAFETY: what it gave up, before it goes on.
+    // SAFETY: `mine` is the state that `give_up` returned to this thread.
     unsafe { (lock.take)(mine) };
 }
 
-/// Python's functions for the end of the process run: it is not entered any more.
+/// Called by Python's functions for the end of the process: no thread enters Python any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_python_ends() {
     DOOR.close(PATIENCE);
@@ -151,7 +151,7 @@ mod tests {
         assert!(door.enter().is_none());
         static LEAVES: AtomicBool = AtomicBool::new(false);
         let leaves = std::thread::spawn(move || {
-            // Time to begin to wait for it; the test holds without.
+            // Gives `close` time to begin its wait; the test is right without it.
             std::thread::sleep(Duration::from_millis(50));
             LEAVES.store(true, Ordering::SeqCst);
             drop(visit);

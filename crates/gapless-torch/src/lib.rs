@@ -1,21 +1,20 @@
-//! The library that PyTorch loads. [`hooks`] is its C ABI, [`capi`] the one for other programs, [`serve`] what a
-//! request and a free do, [`state`] the allocators of this process, [`pressure`] who is asked before a request fails,
-//! [`oom`] what it then says, [`exception`] how that becomes a `torch.OutOfMemoryError`, [`routing`] private pools and
-//! captures, [`budgets`] limits of what a program allocates in parts of itself, [`quota`] those of what this process
-//! and its tenant may take of a card, [`stats`] the statistics, [`segments`] which segments others know of,
-//! [`regions`] memory that sleeps, [`suppliers`] allocators of the program's own behind memory pools, [`sharing`]
-//! memory that several processes have, [`history`] what happened, as PyTorch asks for it, [`holders`] who holds what
-//! right now, [`publisher`] the statistics page that other processes of the user read, [`recorder`] the history as a
-//! file of our own, [`planner`] plans for steps that repeat, [`offload`] what Python needs to move tensors to the
-//! host, [`checked`] the mode that fills what is freed and looks whether somebody wrote there. [`overlay`] makes
-//! PyTorch's own tools answer, in builds that are known; [`cxx`] are the C++ objects that this takes, and [`foreign`]
-//! is the one place that calls code of others that may throw; [`interpreter`] is how Python is entered, and when it is
-//! not. [`hip`] asks whether AMD's cards can be used, [`traced`] tells torch's sanitizer of allocations. [`tensors`]
-//! hands addresses to torch, [`elastic`] are tensors that grow, [`pinned`] is host memory that tensors hold, [`conf`]
-//! settings of torch's own allocator.
+//! The library that PyTorch loads. [`hooks`] is its C ABI, and [`capi`] the one for other programs. [`serve`] serves
+//! requests and frees, and [`state`] has the allocators of this process. Before a request fails, [`pressure`] asks the
+//! program's handlers. Then [`oom`] writes the message, and [`exception`] throws `torch.OutOfMemoryError`. [`routing`]
+//! leads requests to private pools and captures, and [`segments`] knows which segments trackers have seen. [`budgets`]
+//! limit parts of a program, [`quota`] limits this process and its tenant. [`regions`] are memory that sleeps,
+//! [`suppliers`] the program's allocators behind memory pools, and [`sharing`] is memory of several processes.
+//! [`stats`] are the statistics, [`publisher`] writes them to a file for other processes, and [`holders`] lists who
+//! holds what now. [`history`] is PyTorch's, [`recorder`] our own file of it, and [`planner`] plans steps that repeat.
+//! [`offload`] and [`pinned`] serve host memory to the Python package; [`tensors`] hands addresses to torch, and
+//! [`elastic`] are tensors that grow. [`checked`] fills freed memory and finds writes to it. [`overlay`] makes
+//! PyTorch's own tools report on Gapless in builds that are known, with the C++ objects of [`cxx`]. [`foreign`] alone
+//! calls code that may throw, and [`interpreter`] alone decides if Python may be entered. [`hip`] tries AMD's cards,
+//! [`traced`] reports to torch's sanitizer, and [`conf`] reads the settings of torch's allocator.
 //!
-//! Small on purpose: it lives inside a training job. No entry unwinds into C++ except with the exception that PyTorch
-//! expects; a forked child never touches its parent's CUDA state; at the end of the process nothing is torn down.
+//! The library is small, because it lives inside a training job. No entry unwinds into C++ except with the exception
+//! that PyTorch expects. A forked child never touches its parent's CUDA state. At the end of the process nothing is
+//! torn down.
 
 pub mod background;
 pub mod budgets;

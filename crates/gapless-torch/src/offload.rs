@@ -1,8 +1,7 @@
-//! What the Python package needs to move tensors to the host and back: the process's pool of pinned memory, and what a
-//! card has in use.
+//! Pinned host memory and figures of a card, for the Python package, which moves tensors to the host and back.
 //!
-//! One pool for all cards, made on first use, behind a lock of its own that is taken last. A forked child gets no
-//! memory from it and gives none back: what is pinned is its parent's. Nothing is torn down at exit.
+//! One pool serves all cards. It is made on first use, behind a lock of its own that is taken last. A forked child gets
+//! no memory from it and gives none back: pinned memory belongs to its parent. Nothing is torn down at exit.
 
 use crate::hooks::{guarded, set_error};
 use crate::{budgets, state};
@@ -17,10 +16,10 @@ fn host() -> Guard<'static, Option<HostPool<Pinned>>> {
     HOST.lock()
 }
 
-/// Pinned host memory for `size` bytes; the pool holds at most `limit` bytes where that is not 0.
+/// Pinned host memory for `size` bytes. The pool holds at most `limit` bytes if that is not 0.
 ///
 /// # Errors
-/// When the host has none.
+/// If the host has none.
 pub(crate) fn alloc(device: i32, size: u64, limit: u64) -> Result<u64, String> {
     if state::is_forked() {
         return Err(state::CardError::Forked.to_string());
@@ -37,7 +36,7 @@ pub(crate) fn alloc(device: i32, size: u64, limit: u64) -> Result<u64, String> {
     pool.alloc(size, (limit > 0).then_some(limit)).map_err(|error| error.to_string())
 }
 
-/// Gives back what [`alloc`] gave: no copy uses it any more.
+/// Frees a block of [`alloc`] that no copy uses any more.
 pub(crate) fn free(addr: u64) {
     if !state::is_forked()
         && let Some(pool) = host().as_mut()
@@ -46,8 +45,8 @@ pub(crate) fn free(addr: u64) {
     }
 }
 
-/// Pinned host memory for `size` bytes, through the context of card `device` where the pool is new; the pool holds at
-/// most `limit` bytes where that is not 0. Null with a message in `gapless_last_error` where there is none.
+/// Pinned host memory for `size` bytes; the pool holds at most `limit` bytes if that is not 0. A new pool uses the
+/// context of card `device`. Null with a message in `gapless_last_error` if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_host_alloc(device: i32, size: u64, limit: u64) -> *mut c_void {
     let inside = || Err("the host pool failed inside; please report it".to_owned());
@@ -60,7 +59,7 @@ pub extern "C" fn gapless_host_alloc(device: i32, size: u64, limit: u64) -> *mut
     }
 }
 
-/// Gives a block back: no copy uses it any more. 0, or -1 where it was none.
+/// Frees a block that no copy uses any more. 0, or -1 if there is no such block.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_host_free(pointer: *mut c_void) -> i32 {
     if state::is_forked() {
@@ -72,7 +71,7 @@ pub extern "C" fn gapless_host_free(pointer: *mut c_void) -> i32 {
     })
 }
 
-/// Unpins what nobody uses; the bytes.
+/// Unpins memory that is not in use, and returns its bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_host_trim() -> u64 {
     if state::is_forked() {
@@ -81,7 +80,7 @@ pub extern "C" fn gapless_host_trim() -> u64 {
     guarded(0, || host().as_mut().map_or(0, HostPool::trim))
 }
 
-/// Writes what the host pool counts: live, allocated, reserved, peak allocated, peak reserved (bytes), slabs.
+/// Writes the host pool's figures: live, allocated, reserved, peak allocated, peak reserved (bytes), slabs.
 ///
 /// # Safety
 /// `out` is valid for six writes.
@@ -96,14 +95,13 @@ pub unsafe extern "C" fn gapless_host_stats(out: *mut u64) {
     for (at, value) in
         [live, allocated, reserved, peak_allocated, peak_reserved, slabs].into_iter().enumerate()
     {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes an array of six numbers.
         unsafe { out.add(at).write(value) };
     }
 }
 
-/// Writes what a card has in use: active now, reserved (bytes), and the limit, 0 where there is none; where `is_new` is
-/// not 0 also the most that was active since it last was, and what is stranded. 0, or -1 where the card was not used
-/// yet.
+/// Writes a card's figures: active and reserved bytes, and the limit (0: none). If `is_new` is not 0, also the most
+/// that was active since the last such call, and the stranded bytes. 0, or -1 if the card was not used yet.
 ///
 /// # Safety
 /// `out` is valid for five writes.
@@ -117,14 +115,14 @@ pub unsafe extern "C" fn gapless_usage(device: i32, is_new: i32, out: *mut u64) 
         let (crest, stranded) =
             if is_new == 0 { (0, 0) } else { (card.pool.take_crest(), card.pool.stranded()) };
         let stats = card.pool.stats();
-        // An open scope allows what is left of its budget, beside what is in use now.
+        // An open scope allows the rest of its budget, beside what is in use now.
         let scope = budgets::left_on(device).map(|left| stats.active.current + left);
         let limit = card.most().into_iter().chain(scope).min().unwrap_or(0);
         Some([stats.active.current, stats.reserved.current, limit, crest, stranded])
     });
     let Some(values) = found else { return -1 };
     for (at, value) in values.into_iter().enumerate() {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes an array of five numbers.
         unsafe { out.add(at).write(value) };
     }
     0
@@ -136,7 +134,7 @@ mod tests {
 
     #[test]
     fn without_a_driver_there_is_an_error_and_nothing_else() {
-        // A machine with a driver gives memory; both ways the calls are sound.
+        // On a machine with a driver the calls give memory. The test accepts both.
         let at = gapless_host_alloc(0, 1 << 20, 0);
         if at.is_null() {
             assert_eq!(gapless_host_free(8 as *mut c_void), -1);
@@ -146,10 +144,10 @@ mod tests {
             assert!(gapless_host_trim() > 0);
         }
         let mut stats = [9; 6];
-        // SAFETY: room for six.
+        // SAFETY: room for six numbers.
         unsafe { gapless_host_stats(stats.as_mut_ptr()) };
         assert_eq!(stats[0], 0);
-        // SAFETY: room for five.
+        // SAFETY: room for five numbers.
         assert_eq!(unsafe { gapless_usage(63, 1, stats.as_mut_ptr()) }, -1);
     }
 }

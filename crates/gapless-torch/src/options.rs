@@ -2,21 +2,21 @@
 
 use gapless_pool::Options;
 
-/// What the process asked for.
+/// The options of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub pool: Options,
-    /// Bytes to take from each card when it is first used.
+    /// Bytes to take from each card on its first use.
     pub reserve: u64,
-    /// No statistics page for other processes.
+    /// Writes no statistics page for other processes.
     pub hidden: bool,
-    /// No plans for steps that repeat.
+    /// Makes no plans for steps that repeat.
     pub unplanned: bool,
-    /// The most that this process may hold of each card, all in all; 0: what the card gives.
+    /// The most of each card that this process may hold in all; 0: no limit but the card's.
     pub budget: u64,
-    /// Fill what is freed, and look whether somebody wrote there.
+    /// Fills freed memory, and looks for writes to it.
     pub check: bool,
-    /// Bytes of a block that are filled; 0: all.
+    /// The most bytes of a block that are filled; 0: all.
     pub check_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ const KEYS: [&str; 12] = [
 /// Reads the line.
 ///
 /// # Errors
-/// When a key is unknown, or a value is not a whole number. The text says which.
+/// If a key is unknown, or if a value is not a whole number. The text says which.
 pub fn parse(text: &str) -> Result<Settings, String> {
     let mut settings = Settings::default();
     for pair in text.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {

@@ -1,7 +1,7 @@
-//! Pinned host memory that tensors hold: blocks of the host pool ([`crate::offload`]) that are used again only once no
-//! work that was queued when they were given up can still copy from or to them.
+//! Pinned host memory that tensors hold: blocks of the host pool ([`crate::offload`]). A block is used again only after
+//! all work that was queued when it was given up, because that work may copy from it or to it.
 //!
-//! Work that is queued then is waited for by a thread ([`crate::queued`]).
+//! A thread waits for that work ([`crate::queued`]).
 
 use crate::hooks::guarded;
 use crate::offload::gapless_host_free;
@@ -18,7 +18,7 @@ struct Waiting {
 
 static WAITING: Lock<Vec<Waiting>> = Lock::new(Vec::new);
 
-/// Whether a block can be used again.
+/// True if a block can be used again.
 fn is_over(block: &mut Waiting) -> bool {
     if state::existing(block.device).is_none() {
         return true;
@@ -43,7 +43,7 @@ fn look() {
     }
 }
 
-/// A tensor gives a block of `gapless_host_alloc` up: it is free once work that is queued now is done.
+/// A tensor gives up a block of `gapless_host_alloc`. The block is free once the work that is queued now is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_pinned_free(device: i32, pointer: *mut c_void) {
     if state::is_forked() {
@@ -56,7 +56,7 @@ pub extern "C" fn gapless_pinned_free(device: i32, pointer: *mut c_void) {
     });
 }
 
-/// Looks which blocks that were given up are free now; how many still wait.
+/// Frees the blocks that can be used again. Returns the number of those that still wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_pinned_look() -> usize {
     if state::is_forked() {

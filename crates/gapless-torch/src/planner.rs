@@ -1,8 +1,8 @@
-//! Plans for steps that repeat, made by a thread of their own while training goes on.
+//! Makes plans for steps that repeat, on a thread of its own while training goes on.
 //!
-//! Whoever asks waits a little, with its card locked: most plans are there by then and serve the very step that begins.
-//! One that takes longer is installed when it is ready, and used from the next step on. Every plan is found once, so
-//! the wait is not one of each step, and the card mostly has work queued meanwhile.
+//! The request that asks waits a little, with its card locked: most plans are ready by then and serve the very step
+//! that begins. A slower plan is installed when it is ready, and used from the next step on. Each plan is searched
+//! once, so most steps do not wait, and the card mostly has queued work meanwhile.
 
 use crate::{background, state};
 use gapless_cuda::locks::{Lock, SetOnce, Signal};
@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a request waits for the plan of the step that it begins.
+/// The longest wait of a request for the plan of the step that it begins.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Search nodes, and the most time, for each way of packing a step.
+/// The most search nodes, and the most time, for each way of packing a step.
 const EFFORT: u64 = 2_000;
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Has the steps of one card planned.
+/// Plans the steps of one card.
 #[derive(Debug)]
 pub struct Background {
     pub device: i32,
 }
 
-/// What one plan's asker and maker share.
+/// The state that a request and the planning thread share.
 #[derive(Debug)]
 struct Answer {
     state: Lock<Waiting>,

@@ -1,8 +1,8 @@
 //! Handlers that are asked before a request fails: they may free memory, and the request is tried again.
 //!
-//! They are called in the order in which they came, with no lock of ours held, by the thread whose request failed: they
-//! may take Python's lock, allocate and free. A request that fails inside of a handler fails plainly. While a capture
-//! is open none is asked, for what a handler does could become part of the graph, or break it.
+//! The thread whose request failed calls them in the order of their registration. It holds no lock of ours, so they may
+//! take Python's lock, allocate and free. A request that fails inside of a handler fails without asking handlers. While
+//! a capture is open none is asked, because a handler's work could become part of the graph, or break it.
 
 use crate::interpreter::DOOR;
 use gapless_cuda::locks::Lock;
@@ -10,25 +10,25 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a handler is told. All bytes.
+/// The message for a handler. All sizes are bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     pub device: i32,
-    /// Of the request.
+    /// Size of the request.
     pub requested: u64,
-    /// What has to be free in addition, as far as that is known.
+    /// Bytes that must become free in addition, as far as the pool knows.
     pub missing: u64,
     pub allocated: u64,
     pub reserved: u64,
-    /// The most that this process may hold; 0: no limit but the device.
+    /// The most that this process may hold; 0: no limit but the device's.
     pub limit: u64,
 }
 
-/// Returns the bytes that were freed, or 0 where nothing was; [`LOOK`] where it cannot say.
+/// Returns the bytes that it freed, 0 if it freed none, or [`LOOK`] if it does not know.
 pub type Callback = unsafe extern "C" fn(*const Pressure, *mut c_void) -> u64;
 
-/// A handler's answer: look whether something was freed.
+/// A handler's answer if it does not know: Gapless compares its own count of frees.
 pub const LOOK: u64 = u64::MAX;
 
 #[derive(Clone, Copy)]
@@ -38,10 +38,9 @@ struct Handler {
     user: *mut c_void,
 }
 
-// SAFETY: the pointer is the caller's own, handed back to its callback, which may be called by any thread: that is what
-// registering it says.
+// SAFETY: the pointer belongs to the program, which registered it to be passed to its callback by any thread.
 unsafe impl Send for Handler {}
-// SAFETY: as above: the pointer is only handed on.
+// SAFETY: the pointer is only passed on, never read through.
 unsafe impl Sync for Handler {}
 
 static HANDLERS: Lock<Vec<Handler>> = Lock::new(Vec::new);
@@ -51,14 +50,14 @@ thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Adds a handler; its number.
+/// Adds a handler and returns its number.
 pub fn add(callback: Callback, user: *mut c_void) -> u64 {
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     HANDLERS.lock().push(Handler { id, callback, user });
     id
 }
 
-/// Removes a handler; whether it was there. One that is being called now still comes to its end.
+/// Removes a handler. False if there was none. A call that is under way is not interrupted.
 pub fn remove(id: u64) -> bool {
     let mut handlers = HANDLERS.lock();
     let before = handlers.len();
@@ -66,8 +65,8 @@ pub fn remove(id: u64) -> bool {
     handlers.len() != before
 }
 
-/// Asks one handler after the other until `retry` has something. `look` is what the next one is told, and how much was
-/// freed ever; `None` from it: nobody is to be asked. What was retried, and how many were asked.
+/// Asks one handler after the other until `retry` succeeds. `look` returns the message for the next one, and the number
+/// of frees so far; if it returns `None`, no more are asked. Returns the result of `retry`, and how many were asked.
 pub fn ask<T>(
     mut look: impl FnMut() -> Option<(Pressure, u64)>,
     mut retry: impl FnMut() -> Option<T>,
@@ -79,11 +78,11 @@ pub fn ask<T>(
     let mut asked = 0;
     for Handler { callback, user, .. } in handlers {
         let Some((pressure, before)) = look() else { break };
-        // Most of them are Python's.
+        // Most handlers are Python functions, which must not be called once the interpreter ends.
         let Some(_visit) = DOOR.enter() else { break };
         asked += 1;
         ASKING.set(true);
-        // SAFETY: the one who added it said that it may be called so.
+        // SAFETY: the program registered this callback to be called by any thread with this `user`.
         let claimed = unsafe { callback(&raw const pressure, user) };
         ASKING.set(false);
         let helped = match claimed {
@@ -113,11 +112,11 @@ mod tests {
     }
 
     unsafe extern "C" fn tell(pressure: *const Pressure, user: *mut c_void) -> u64 {
-        // SAFETY: as the test passes it.
+        // SAFETY: the test passes a `Told` as `user`, which outlives its handlers, and `ask` a valid `Pressure`.
         let (told, pressure) = unsafe { (&mut *user.cast::<Told>(), *pressure) };
         let at = told.calls.len();
         told.calls.push((at as u64, pressure));
-        // A request that fails in here.
+        // A request that fails inside of a handler.
         let (served, asked) = ask(|| Some((pressure, 0)), || Some(()));
         assert!(served.is_none());
         told.inner = Some(asked);
@@ -140,7 +139,7 @@ mod tests {
             retries += 1;
             (retries == 2).then_some("memory")
         });
-        // The first freed nothing, so nothing was tried; the second did not say, and something had been.
+        // The first freed nothing, so there was no retry. The second did not know, but the count of frees had changed.
         assert_eq!((served, asked, retries), (Some("memory"), 3, 2));
         assert_eq!((told.calls.len(), told.inner), (3, Some(0)), "and none was asked inside of another");
         assert_eq!((told.calls[0].1.device, told.calls[0].1.requested), (3, 9));

@@ -1,11 +1,11 @@
-//! The statistics file of this process, for `gapless top` and `gapless metrics` of the same user: written four times a
-//! second by a thread of its own.
+//! The statistics file of this process, for `gapless top` and `gapless metrics` of the same user. A thread of its own
+//! writes it four times a second.
 //!
-//! Requests know nothing of it. An update takes each card's lock for some microseconds, to copy its counters; what
-//! takes a walk over all live blocks (streams, holders, what is stranded) is looked up once a second, and less often
-//! where that would cost the program more than a thousandth of its time. How full the card is, is asked without its
-//! lock. A forked child has no statistics file; at the end of the process the statistics file is removed, and one that
-//! a killed process left is removed by readers. What fails here is silent: nobody's training ends for its statistics.
+//! Requests do no work for it. An update takes each card's lock for some microseconds, to copy its counters. Figures
+//! that need a walk over all live blocks (streams, holders, stranded bytes) are taken once a second, and less often if
+//! that would cost the program more than a thousandth of its time. The card's free memory is asked without its lock. A
+//! forked child has no statistics file. At the end of the process the file is removed; readers remove one that a killed
+//! process left. Failures here are silent, because no training run should end for its statistics.
 
 use crate::state::{self, CARDS, Card};
 use crate::{background, holders, regions};
@@ -20,20 +20,20 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two writings.
+/// Pause between two updates.
 const BEAT: Duration = Duration::from_millis(250);
 /// Beats between two samples.
 const SAMPLE: u32 = 4;
-/// Between two walks over all blocks, at least; and how much longer than the walk itself.
+/// The shortest time between two walks over all blocks, and its least ratio to the time of a walk.
 const WALK: Duration = Duration::from_secs(1);
 const RARELY: u32 = 1000;
-/// How long a fork, and the end of the process, wait for an update that has begun.
+/// The longest wait of a fork, and of the process's end, for an update that has begun.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 /// The statistics file.
 static PAGE: SetOnce<PathBuf> = SetOnce::new();
-/// One of the numbers below. An update takes cards' locks and asks the driver: none may be under way when the process
+/// One of the states below. An update takes cards' locks and asks the driver, so none may be under way when the process
 /// forks or ends.
 static STATE: AtomicU8 = AtomicU8::new(RESTING);
 const RESTING: u8 = 0;
@@ -41,7 +41,7 @@ const BEATING: u8 = 1;
 const FORKING: u8 = 2;
 const ENDED: u8 = 3;
 
-/// A card is there: the statistics file is written from now on.
+/// Starts to write the statistics file, because a card is in use.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) && background::spawn("gapless-stats", run).is_ok() {
         background::at_exit(end);
@@ -50,7 +50,7 @@ pub fn start() {
 }
 
 fn run() {
-    // A panic in here is this thread's alone.
+    // A panic here ends only this thread.
     let _ = std::panic::catch_unwind(|| {
         let Some((mut publisher, mut writer)) = begin() else { return };
         loop {
@@ -86,7 +86,7 @@ fn turn(from: u8, to: u8) -> bool {
     STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Keeps updates from beginning, once the one that may be under way is over. One that hangs is not waited for.
+/// Lets no update begin, after the one under way has ended or `PATIENCE` is over.
 fn stop(to: u8) {
     let began = Instant::now();
     while !turn(RESTING, to) {
@@ -106,8 +106,7 @@ extern "C" fn after_fork() {
     turn(FORKING, RESTING);
 }
 
-/// Removes the statistics file. The driver is about to end too: an update that asks it something is let finish, if that
-/// is soon.
+/// Removes the statistics file. The driver is about to end too, so this waits a moment for an update that may be in it.
 fn end() {
     let Some(path) = PAGE.get() else { return };
     stop(ENDED);
@@ -116,7 +115,7 @@ fn end() {
 
 struct Publisher {
     statistics: Statistics,
-    /// What is kept of each card from update to update, as the statistics file has them.
+    /// State of each card between updates, in the order of the statistics file.
     cards: Vec<Kept>,
     updates: u32,
 }
@@ -124,7 +123,7 @@ struct Publisher {
 struct Kept {
     device: i32,
     meter: Meter,
-    /// The most that was live since the last sample.
+    /// The most live bytes since the last sample.
     most_live: u64,
     next_walk: Instant,
 }
@@ -192,7 +191,7 @@ impl Publisher {
     }
 }
 
-/// What is counted anyway.
+/// Figures that the pool counts anyway.
 fn count(card: &Card, statistics: &mut gapless_stats::Card) {
     let (stats, device) = (card.pool.stats(), card.pool.device());
     statistics.limit = card.most();
@@ -215,7 +214,7 @@ fn count(card: &Card, statistics: &mut gapless_stats::Card) {
     };
 }
 
-/// What takes a look at every block: listed while the card is locked, and no more than that.
+/// Figures that need a look at every block. Under the card's lock they are only listed.
 struct Walked {
     stranded: u64,
     lanes: Vec<LaneView>,

@@ -1,8 +1,8 @@
-//! Work that is queued on a card: a thread waits for it, and tells when it is done. For memory that no stream's turn
-//! covers: pinned blocks, pages of elastic tensors, memory of other processes.
+//! A thread for each card waits for the work that is queued on it, and notes when it is done. This serves memory whose
+//! reuse is not ordered by a stream: pinned blocks, pages of elastic tensors, memory of other processes.
 //!
-//! The thread has no lock while it waits. It waits once for all that was asked meanwhile.
-//! Order of locks: a waiter's counts alone; nothing is called with them.
+//! The thread holds no lock while it waits, and one wait serves all questions that came before it. Order of locks: the
+//! list of waiters, then a waiter's counts. No other lock is taken while counts are held.
 
 use crate::{background, state};
 use gapless_cuda::Meter;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Before a wait that failed is tried again.
+/// Pause before a failed wait is tried again.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// All work that was queued on a card at one moment.
@@ -23,7 +23,7 @@ pub(crate) struct Queued(u64);
 struct Counts {
     asked: u64,
     done: u64,
-    /// Calls that the driver refused: the work of those may go on.
+    /// Waits that the driver refused: their work may still run.
     failed: u64,
 }
 
@@ -77,8 +77,8 @@ impl Waiter {
     }
 }
 
-/// Notes what is queued on a card now, to be asked about with [`is_done`]. Not with a card's lock; `None`: there is no
-/// card, or no thread can be started.
+/// Notes the work that is queued on a card now, for [`is_done`]. The caller does not hold a card's lock. `None` if
+/// there is no card, or if no thread can be started.
 pub(crate) fn now(device: i32) -> Option<Queued> {
     let known = waiters().get(&device).cloned();
     match known {
@@ -108,12 +108,12 @@ fn start(device: i32, meter: Meter) -> Option<Arc<Waiter>> {
     Some(waiter)
 }
 
-/// Whether work that was queued is done.
+/// True if the noted work is done.
 pub(crate) fn is_done(device: i32, queued: Queued) -> bool {
     waiters().get(&device).cloned().is_some_and(|waiter| waiter.counts().done >= queued.0)
 }
 
-/// Waits until it is done, or for so long. Whether it is; the last call of the driver may have failed.
+/// Waits until the noted work is done, at most for `most`. True if it is. Also ends if the driver refuses a wait.
 pub(crate) fn wait(device: i32, queued: Queued, most: Duration) -> bool {
     let Some(waiter) = waiters().get(&device).cloned() else { return false };
     let began = Instant::now();

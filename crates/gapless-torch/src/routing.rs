@@ -1,20 +1,20 @@
-//! Which pool a request goes to: routings that PyTorch opens for graph captures and memory pools, each with a filter of
+//! Routings lead requests to pools. PyTorch opens them for graph captures and memory pools, each with a filter of
 //! streams.
 //!
 //! Filters are PyTorch's code and may throw, so they are asked before a card is locked, on a list that the card
-//! publishes; where a card has no routing that costs one load. A request that was asked about before a routing began is
-//! one from before it.
+//! publishes. If a card has no routing, this costs one load. If a request asks before a routing begins, it counts as
+//! made before it.
 //!
-//! A routing is a **capture** or it is not, and only a capture makes the pool quiet. PyTorch opens a capture's routing
-//! before the capture begins, so its filter does not take the thread's current stream then; a memory pool's filter
-//! does, unless an extension opens it for other streams. From then on the stream is watched: once it was seen captured
-//! and is not any more, the capture is over, whether PyTorch ends the routing or, after a failure, never does. Where
-//! the thread that opened the routing comes by again first, there is no capture.
+//! A routing is a **capture** or a memory pool's, and only a capture makes the pool quiet. PyTorch opens a capture's
+//! routing before the capture begins, so its filter does not take the thread's current stream then. A memory pool's
+//! filter does, unless an extension opens it for other streams. From then on Gapless watches the stream. If it was
+//! captured and is captured no longer, the capture is over, even if PyTorch never ends the routing, as after a failure.
+//! If the thread that opened the routing locks the card again before the stream is captured, there is no capture.
 //!
 //! PyTorch 2.13 and newer also **mark** captures: that one has begun on the thread's current stream, and that it has
-//! ended. Between the two, routings of the same pool may end and begin again (conditional nodes of a graph), which then
-//! take the captured stream at once and look like a memory pool's: the mark says that the capture goes on. A mark holds
-//! as long as its stream is captured.
+//! ended. Between the two, routings of the same pool may end and begin again (conditional nodes of a graph). These take
+//! the captured stream at once and look like a memory pool's: the mark says that the capture goes on. A mark holds as
+//! long as its stream is captured.
 
 use crate::exception::{self, Kind};
 use crate::foreign::{self, Filter};
@@ -49,19 +49,19 @@ impl From<PoolKey> for MempoolId {
     }
 }
 
-/// Requests that its filter takes go to its pool.
+/// A pool, and the filter of the requests that go to it.
 #[derive(Debug)]
 pub struct Routing {
     pub pool: PoolKey,
     pub filter: Filter,
 }
 
-/// What a routing is to a capture.
+/// The relation of a routing to a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capture {
-    /// It is a memory pool's.
+    /// None: it is a memory pool's.
     No,
-    /// A capture, of a stream that cannot be told: open until PyTorch ends it.
+    /// A capture of an unknown stream: open until PyTorch ends it.
     Unknown,
     /// A capture that is about to begin on this stream, if the thread that opened it does nothing else first.
     Awaited(StreamHandle, Here),
@@ -69,16 +69,16 @@ pub enum Capture {
     /// No capture began: it takes requests of other streams than the thread's own, or the capture was refused. PyTorch
     /// may never end it.
     Elsewhere,
-    /// It ended, or failed. PyTorch may still say so.
+    /// It ended or failed. PyTorch may still end the routing.
     Over,
 }
 
-/// A thread, as long as it lives.
+/// Identity of a live thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Here(usize);
 
 impl Here {
-    /// The present one: its variables are nobody else's.
+    /// The present thread. The address of a thread-local variable identifies it while it lives.
     #[must_use]
     pub fn new() -> Here {
         thread_local! {
@@ -99,15 +99,15 @@ impl Capture {
         matches!(self, Capture::Unknown | Capture::Awaited(..) | Capture::Running(_))
     }
 
-    /// What a routing that begins now, with this filter, is.
+    /// The kind of a routing that begins now, with this filter.
     ///
     /// # Safety
-    /// Where C++ may be thrown through.
+    /// C++ exceptions may pass the callers: no guard, and no card locked.
     unsafe fn of(device: i32, filter: &Filter) -> Capture {
         let (Some(torch), Ok(device)) = (foreign::torch(), i8::try_from(device)) else {
             return Capture::Unknown;
         };
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         unsafe {
             let stream = torch.current_stream(device);
             if filter.accepts(stream) {
@@ -123,18 +123,18 @@ impl Capture {
 #[derive(Debug, Default)]
 pub struct Routings {
     open: Vec<(Arc<Routing>, Capture)>,
-    /// Streams that are captured, as PyTorch says.
+    /// Streams that are captured, as PyTorch reports.
     marked: Vec<StreamHandle>,
 }
 
 impl Routings {
-    /// Whether no routing takes requests.
+    /// True if no routing takes requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.iter().all(|(_, capture)| *capture == Capture::Over)
     }
 
-    /// Whether some capture is open: nothing may be recorded, asked or waited for.
+    /// True if a capture is open. CUDA then forbids to record events, to query streams and to wait.
     #[must_use]
     pub fn has_capture(&self) -> bool {
         !self.marked.is_empty() || self.open.iter().any(|(_, capture)| capture.is_open())
@@ -145,16 +145,17 @@ impl Routings {
         self.marked.push(stream);
     }
 
-    /// A capture on this stream has ended. One that was given up may have been forgotten before.
+    /// A capture on this stream has ended. [`Routings::watch`] may have removed its mark already, if the capture
+    /// failed.
     pub fn unmark(&mut self, stream: StreamHandle) {
         if let Some(at) = self.marked.iter().rposition(|marked| *marked == stream) {
             self.marked.remove(at);
         }
     }
 
-    /// Whether PyTorch has a routing of this pool that it has not ended. One that takes nothing counts too: the capture
-    /// of another thread is about to begin, or is over and its end is about to be said. The end of that one would be
-    /// taken for the end of a second.
+    /// True if PyTorch has a routing of this pool that it has not ended. This includes a routing that takes nothing:
+    /// another thread's capture is about to begin, or is over and PyTorch is about to end it. That end would be taken
+    /// for the end of a second routing.
     #[must_use]
     pub fn has(&self, pool: PoolKey) -> bool {
         self.open.iter().any(|(routing, _)| routing.pool == pool)
@@ -164,14 +165,14 @@ impl Routings {
         self.open.push((Arc::new(routing), capture));
     }
 
-    /// The routing of this pool ends. Whether there was one.
+    /// Ends the routing of this pool. False if there was none.
     pub fn end(&mut self, pool: PoolKey) -> bool {
         let found = self.open.iter().position(|(routing, _)| routing.pool == pool);
         found.map(|at| self.open.remove(at)).is_some()
     }
 
-    /// Nobody uses this pool any more: captures into it that failed, or that never began, may never be ended, and take
-    /// nothing from now on. They stay: PyTorch may say their end after the last release.
+    /// The pool has no users any more. PyTorch may never end captures into it that failed or never began, so they take
+    /// nothing from now on. They stay in the list, because PyTorch may still end them after the last release.
     pub fn give_up(&mut self, pool: PoolKey) {
         for (_, capture) in self.open.iter_mut().filter(|(routing, _)| routing.pool == pool) {
             if matches!(capture, Capture::Elsewhere | Capture::Awaited(..)) {
@@ -180,9 +181,9 @@ impl Routings {
         }
     }
 
-    /// The pool of the capture that `stream`, which is captured, belongs to, without asking a filter: that of a routing
-    /// for this very stream, else of the newest capture that runs, else (within a mark) of the newest routing. A stream
-    /// that joined a capture is not known by name.
+    /// The pool of the capture that the captured `stream` belongs to, found without a filter. It is that of a routing
+    /// for this very stream, else of the newest capture that runs, else (within a mark) of the newest routing. PyTorch
+    /// does not name streams that joined a capture.
     #[must_use]
     pub fn pool_of_captured(&self, stream: StreamHandle) -> Option<PoolKey> {
         let is_running = |capture: Capture| matches!(capture, Capture::Running(_) | Capture::Unknown);
@@ -194,8 +195,8 @@ impl Routings {
             .or_else(|| newest(&|capture| capture != Capture::Over))
     }
 
-    /// Looks at the streams of captures, from the thread `here`. Whether one began or is over. PyTorch captures as soon
-    /// as it has opened the routing: a thread that comes by again without a capture makes none.
+    /// Looks at the streams of captures, from the thread `here`. True if one began or is over. PyTorch begins a capture
+    /// as soon as it has opened the routing, so a thread that comes here without a capture has none.
     pub fn watch(&mut self, here: Here, mut is_captured: impl FnMut(StreamHandle) -> bool) -> bool {
         let marks = self.marked.len();
         self.marked.retain(|stream| is_captured(*stream));
@@ -213,8 +214,8 @@ impl Routings {
         changed
     }
 
-    /// Has requests of the card `device` ask these filters. Those of captures that are over take nothing any more,
-    /// and may belong to graphs that are gone.
+    /// Publishes the filters that requests of the card `device` ask. Captures that are over are left out: they take
+    /// nothing, and their filters may belong to graphs that are gone.
     pub fn publish(&self, device: i32) {
         let Some(published) = published(device) else { return };
         let taking = self.open.iter().filter(|(_, capture)| *capture != Capture::Over);
@@ -224,12 +225,12 @@ impl Routings {
             published.count.store(list.len(), Ordering::Release);
             slot.replace(Arc::new(list))
         };
-        // Without the lock: it may hold the last use of a filter, whose end is C++'s.
+        // Dropped without the lock: this may be the last use of a filter, whose destructor is C++ code.
         drop(before);
     }
 }
 
-/// What requests ask, without the card's lock.
+/// The list that requests read without the card's lock.
 #[derive(Debug)]
 struct Published {
     count: AtomicUsize,
@@ -243,16 +244,16 @@ fn published(device: i32) -> Option<&'static Published> {
     PUBLISHED.get(usize::try_from(device).ok()?)
 }
 
-/// Which pool a request of this thread on `stream` goes to: that of the newest routing that takes it. What the supplier
-/// of a pool asks for itself goes to none.
+/// The pool of a request of this thread on `stream`: that of the newest routing that takes it. A supplier's own
+/// requests go to the common pool.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[inline]
 #[must_use]
 pub unsafe fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
     match published(device) {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         Some(published) if published.count.load(Ordering::Acquire) > 0 && !suppliers::is_asked() => unsafe {
             published.ask(stream)
         },
@@ -268,40 +269,40 @@ impl Published {
     unsafe fn ask(&self, stream: *mut c_void) -> PoolKey {
         let list = self.list.lock().clone();
         let mut routings = list.iter().flat_map(|list| list.iter().rev());
-        // SAFETY: as the caller says. The list, which is all that this frame owns, is given up on the way.
+        // SAFETY: exceptions may pass, as `pool_of` demands. They drop the list, which is all that this frame owns.
         let found = routings.find(|routing| unsafe { routing.filter.accepts(stream) });
         found.map_or_else(regions::current, |routing| routing.pool)
     }
 }
 
-/// A capture, or a memory pool, begins to take requests. Throws where the pool takes requests already, as PyTorch's own
-/// allocator does: the end of one routing could not be told from that of the other.
+/// A capture or a memory pool begins to take requests. Throws if the pool has a routing already, as PyTorch's own
+/// allocator does: PyTorch's call to end a routing names only the pool.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// As [`pool_of`].
 pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
     if state::is_forked() {
         return;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     let capture = unsafe { Capture::of(device, &filter) };
     let routing = Routing { pool: id.into(), filter };
     let has_begun =
         guarded(true, || state::with_card(device, |card| card.begin(routing, capture)).unwrap_or(true));
     if !has_begun {
         let message = "beginAllocateToPool: already recording to mempool_id".to_owned();
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { exception::throw(Kind::Error, message) };
     }
 }
 
-/// PyTorch says that this thread's current stream of a card is captured, or that it is not any more.
+/// PyTorch reports that a capture of this thread's current stream begins or ends.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// As [`pool_of`].
 pub unsafe fn mark_capture(device: i8, begins: bool) {
     let Some(torch) = foreign::torch().filter(|_| !state::is_forked()) else { return };
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     let stream = StreamHandle(unsafe { torch.current_stream(device) } as u64);
     guarded((), || {
         let mark = |card: &mut state::Card| card.mark_capture(stream, begins);
@@ -309,25 +310,25 @@ pub unsafe fn mark_capture(device: i8, begins: bool) {
     });
 }
 
-/// A capture, or a memory pool, takes no more requests. Throws where the pool takes none, as PyTorch's own allocator
+/// A capture or a memory pool takes no more requests. Throws if the pool has no routing, as PyTorch's own allocator
 /// does.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// As [`pool_of`].
 pub unsafe fn end(device: i32, id: MempoolId) {
     let has_ended = guarded(true, || state::with_card(device, |card| card.end(id.into())).unwrap_or(true));
     if !has_ended {
         let message = "endAllocatePool: not currently recording to mempool_id".to_owned();
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { exception::throw(Kind::Error, message) };
     }
 }
 
-/// A private pool has one user less. Trackers hear of memory that may go before it does. Throws where there never was
-/// such a pool, as PyTorch's own allocator does.
+/// A private pool has one user less. If it was the last, trackers hear of the memory before it goes. Throws if there
+/// never was such a pool, as PyTorch's own allocator does.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// As [`pool_of`].
 pub unsafe fn release(device: i32, id: MempoolId) {
     let pool = PoolKey::from(id);
     let is_known =
@@ -335,12 +336,12 @@ pub unsafe fn release(device: i32, id: MempoolId) {
     if !is_known {
         let message =
             format!("releasePool: pool ({}, {}) was never used, or is released already", id.first, id.second);
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { exception::throw(Kind::Error, message) };
     }
     let is_unused = guarded(false, || state::with_card(device, |card| card.release(pool)).unwrap_or(false));
     if is_unused {
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { history::tell_trackers_first() };
         guarded((), || {
             let _: Result<(), state::CardError> = state::with_card(device, |card| card.let_go(pool));
@@ -354,7 +355,7 @@ mod tests {
     use crate::cxx::Function;
 
     const STREAM: StreamHandle = StreamHandle(0x5000);
-    /// Another thread than the one that looks.
+    /// A thread other than the one that looks.
     const OTHER: Here = Here(0);
 
     fn routing(pool: u64) -> Routing {
@@ -422,7 +423,7 @@ mod tests {
         assert!(!routings.watch(Here::new(), |_| false) && routings.has_capture(), "it is about to begin");
         assert!(routings.watch(Here::new(), |stream| stream == STREAM) && routings.has_capture());
         assert!(routings.watch(Here::new(), |_| false) && !routings.has_capture() && routings.is_empty());
-        // PyTorch says so too, as a rule.
+        // Usually PyTorch ends the routing too.
         routings.end(PoolKey(0, 1));
         assert!(routings.open.is_empty());
     }

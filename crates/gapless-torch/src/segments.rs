@@ -1,15 +1,15 @@
-//! What outlives one look at a card's segments: in which order they came, and which of them others were told of.
+//! The memory of earlier looks at a card's segments: their order of age, and which of them trackers know.
 //!
-//! Those who register memory with a network card or a library (NCCL) take what a snapshot shows, in the order of its
-//! counters, and then listen for segments that come and go. Private pools keep their pages where they are until nobody
-//! uses them, so their segments can be told of as such: each once when its memory is there, and once before it may go.
-//! A pool that sleeps with a region is told to go before, and to come when it wakes. What is free in a region's own
-//! pool may go at any time, as in the default pool, so nobody is told of either.
+//! Code that registers memory with a network card or a library (NCCL) takes the segments of a snapshot, in the order of
+//! its counters, and then listens for segments that come and go. Private pools keep their pages in place until they
+//! have no users, so listeners hear of each of their segments once when its memory is there, and once before it may go.
+//! A pool that sleeps with a region is announced as going before, and as coming when it wakes. Free memory of a
+//! region's own pool may go at any time, as in the default pool, so listeners do not hear of either.
 
 use crate::regions;
 use gapless_pool::{Change, PoolKey, SegmentView, StreamHandle};
 
-/// Numbers of segments: those that were seen earlier have smaller ones.
+/// Numbers of segments, in the order in which they were first seen.
 #[derive(Debug, Default)]
 pub struct Ages {
     known: Vec<(u64, i32)>,
@@ -17,8 +17,8 @@ pub struct Ages {
 }
 
 impl Ages {
-    /// The number of each of these segments, which are all that there are. New ones are numbered by address: heaps grow
-    /// upwards.
+    /// The number of each of these segments, which are all that exist. New ones are numbered by address, because heaps
+    /// grow upwards.
     pub fn look(&mut self, segments: &[SegmentView]) -> Vec<i32> {
         let mut numbers = Vec::with_capacity(segments.len());
         for segment in segments {
@@ -45,7 +45,7 @@ pub struct Piece {
     pub pool: PoolKey,
 }
 
-/// Whether listeners hear of segments of this pool.
+/// True if listeners hear of segments of this pool.
 fn is_told(pool: PoolKey) -> bool {
     pool.is_private() && !regions::is_region(pool)
 }
@@ -57,19 +57,19 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// Somebody begins to listen, and has seen these segments.
+    /// A listener begins, and has seen these segments.
     pub fn begin(&mut self, segments: &[SegmentView]) {
         self.found(segments, |_| true);
     }
 
-    /// The pieces among these segments that nobody knows of yet, of the pools that are `wanted`.
+    /// The pieces among these segments that listeners do not know yet, of the pools that are `wanted`.
     pub fn found(&mut self, segments: &[SegmentView], wanted: impl Fn(PoolKey) -> bool) -> Vec<Piece> {
         let piece = |s: &SegmentView| Piece { addr: s.addr, size: s.size, stream: s.stream, pool: s.pool };
         let told = segments.iter().filter(|segment| is_told(segment.pool) && wanted(segment.pool)).map(piece);
         told.filter(|piece| self.add(*piece)).collect()
     }
 
-    /// The pieces that these changes make, and that nobody knows of yet.
+    /// The pieces that these changes make and that listeners do not know yet.
     pub fn made(&mut self, changes: &[Change]) -> Vec<Piece> {
         let mut made = Vec::new();
         for change in changes {
@@ -83,7 +83,7 @@ impl Announced {
         made
     }
 
-    /// Whether it was not known: what overlaps something that is known is.
+    /// Adds a piece. False if it overlaps a known one: that memory was announced before.
     fn add(&mut self, piece: Piece) -> bool {
         let overlaps = |p: &Piece| p.addr < piece.addr + piece.size && piece.addr < p.addr + p.size;
         let is_new = !self.pieces.iter().any(overlaps);
@@ -93,7 +93,7 @@ impl Announced {
         is_new
     }
 
-    /// Memory of this pool may go from now on: the pieces to be told of.
+    /// Removes the pieces of a pool whose memory may go from now on, and returns them, so that listeners can be told.
     pub fn end(&mut self, pool: PoolKey) -> Vec<Piece> {
         let (gone, kept) = self.pieces.iter().partition(|piece| piece.pool == pool);
         self.pieces = kept;

@@ -1,9 +1,9 @@
-//! What a request and a free do, whichever way PyTorch came: through the plain hooks or the overlay.
+//! Requests and frees of PyTorch, which arrive through the plain hooks or the overlay.
 //!
-//! What is recorded is told under the lock that orders it: of the lane, or of the card. Filters of routings are asked,
-//! and stacks for a history or a recording gathered, before the card is locked; trackers, handlers and observers of
-//! failures are called after: all of them may throw, or take Python's lock. [`plain`] is the same for callers that
-//! nothing may be thrown at.
+//! Events are recorded under the lock that orders them: the lane's or the card's. Before the card is locked, this
+//! module asks the filters of routings and gathers stacks. After it is unlocked, the module calls trackers, handlers
+//! and observers of failures. All of these may throw, or take Python's lock, so none may run under the card's lock.
+//! [`plain`] does the same for callers that cannot handle an exception.
 
 pub mod plain;
 
@@ -32,13 +32,13 @@ use std::ffi::c_void;
 /// A request that failed.
 enum Failure {
     OutOfMemory(DeviceError),
-    /// Found by checked mode, or a supplier's mistake.
+    /// An error that checked mode found, or a mistake of a supplier.
     Wrong(String),
     Other(String),
 }
 
 impl Failure {
-    /// What checked mode found, where another failure is about to be told.
+    /// Keeps a finding of checked mode for the next request: this one fails with out-of-memory.
     fn put_off(&self) {
         if let Failure::Wrong(found) = self {
             checked::put_off(found.clone());
@@ -46,7 +46,7 @@ impl Failure {
     }
 }
 
-/// What is asked for, and by whom.
+/// A request and its origin.
 struct Request {
     size: u64,
     device: i32,
@@ -59,17 +59,17 @@ struct Request {
     who: Option<Place>,
 }
 
-/// Memory for `size` bytes, null for none. Throws where there is no memory.
+/// Allocates `size` bytes; null for 0 bytes. Throws `torch.OutOfMemoryError` if there is no memory.
 ///
 /// # Safety
-/// Called from C++ that may be thrown through.
+/// Called from C++ that handles exceptions, without a guard or a card's lock in between (see [`crate::foreign`]).
 #[inline]
 pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
     if size == 0 {
         return std::ptr::null_mut();
     }
     if history::is_watched() || checked::is_on() || traced::is_on() {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         return unsafe { watched_request(size, device, stream) };
     }
     let line = if recorder::is_on() { guarded(0, recorder::stack) } else { 0 };
@@ -78,12 +78,12 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     }
     let handle = stream;
     let stream = streams::named(handle as u64) as *mut c_void;
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     let for_torch = unsafe { regions::is_for_torch(size) };
     if !for_torch && let Some(addr) = from_front(size as u64, device, stream, regions::current(), line) {
         return addr as *mut c_void;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass; `from_front` has returned, so no lane is locked either.
     unsafe {
         let pool = routing::pool_of(device, handle);
         let pool = if for_torch { regions::exempt::pool_for(pool) } else { pool };
@@ -91,7 +91,7 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     }
 }
 
-/// Memory of the stream's own front, without the card's lock, where it has some.
+/// Takes memory from the stream's own front, without the card's lock. `None` if the front has none.
 #[inline]
 fn from_front(size: u64, device: i32, stream: *mut c_void, pool: PoolKey, line: u32) -> Option<u64> {
     if state::is_forked() {
@@ -112,7 +112,7 @@ fn from_front(size: u64, device: i32, stream: *mut c_void, pool: PoolKey, line: 
 
 #[cold]
 unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
-    // SAFETY: as the caller says.
+    // SAFETY: `request` calls this, whose caller lets exceptions pass. Guards end before the next call.
     unsafe {
         let for_torch = regions::is_for_torch(size);
         let pool = routing::pool_of(device, stream);
@@ -126,7 +126,7 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
             return fail(Kind::Error, found);
         }
         let data = Request { size: size as u64, device, stream, pool, stack, line, who }.serve();
-        // Who registers segments of private pools has done so when they are used.
+        // Trackers register segments of private pools (NCCL) before the program uses the memory.
         if pool.is_private() {
             history::tell_trackers_first();
         } else {
@@ -139,12 +139,12 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
     }
 }
 
-/// Memory for `size` bytes at `address`, of what this stream has free. Throws where it is not free.
+/// Allocates `size` bytes at `address`, if that range is free for this stream. Throws otherwise.
 ///
 /// # Safety
-/// Called from C++ that may be thrown through.
+/// As [`request`].
 pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address: *mut c_void) -> *mut c_void {
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass. `with_card` runs in a guard that has ended before anything is thrown.
     unsafe {
         let pool = routing::pool_of(device, stream);
         let stream = streams::named(stream as u64) as *mut c_void;
@@ -182,34 +182,34 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
 }
 
 impl Request {
-    /// Serves it from the whole card.
+    /// Serves the request from the whole card.
     ///
     /// # Safety
-    /// Called from C++ that may be thrown through.
+    /// As [`request`].
     unsafe fn serve(self) -> *mut c_void {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         match unsafe { self.prepared() } {
             Ok(addr) => addr as *mut c_void,
-            // SAFETY: as the caller says.
+            // SAFETY: our caller lets exceptions pass; `prepared` holds no lock any more.
             Err(Failure::OutOfMemory(error)) => unsafe { self.refused(error) },
-            // SAFETY: as the caller says.
+            // SAFETY: our caller lets exceptions pass; `prepared` holds no lock any more.
             Err(Failure::Other(message)) => unsafe { fail(Kind::OutOfMemory, message) },
             Err(Failure::Wrong(message)) => {
                 drop(self);
-                // SAFETY: as the caller says.
+                // SAFETY: our caller lets exceptions pass, and `self` with its stack is dropped.
                 unsafe { fail(Kind::Error, message) }
             }
         }
     }
 
-    /// [`Request::attempt`], after the pool's own supplier gave what is missing.
+    /// [`Request::attempt`], after the supplier of the pool gave the memory that the pool lacks.
     ///
     /// # Safety
-    /// As [`Request::serve`].
+    /// As [`request`].
     unsafe fn prepared(&self) -> Result<u64, Failure> {
         if suppliers::is_used() {
             let stream = StreamHandle(self.stream as u64);
-            // SAFETY: as the caller says; no card is locked.
+            // SAFETY: our caller lets exceptions pass, and no card is locked here.
             unsafe { suppliers::prepare(self.device, self.size, stream, self.pool) }.map_err(|refused| {
                 match refused {
                     Refused::Memory(error) => Failure::OutOfMemory(error),
@@ -221,7 +221,7 @@ impl Request {
         if !suppliers::is_used() || !matches!(served, Err(Failure::OutOfMemory(_))) {
             return served;
         }
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: our caller lets exceptions pass; `attempt` has unlocked the card.
         if unsafe { suppliers::reclaim(self.device) } { self.attempt() } else { served }
     }
 
@@ -250,15 +250,15 @@ impl Request {
         })
     }
 
-    /// The card has nothing: the program's handlers are asked, and then it fails.
+    /// The card has no memory: asks everyone who may free some, and then fails.
     ///
     /// # Safety
-    /// As [`Request::serve`].
+    /// As [`request`].
     #[cold]
     unsafe fn refused(self, error: DeviceError) -> *mut c_void {
-        // SAFETY: as the caller says.
+        // SAFETY: the closure runs below `pressure::ask`, which has no guard around it; no card is locked.
         let again = || unsafe { self.prepared() }.inspect_err(Failure::put_off).ok();
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         let is_freed = foreign::torch().is_some_and(|torch| unsafe { torch.ask_callbacks() });
         let is_closed = guarded(false, sharing::close_all);
         if (is_freed || is_closed)
@@ -274,7 +274,7 @@ impl Request {
             Some(seen) => {
                 let (limit, total, free) = (seen.facts.limit, seen.facts.total, seen.facts.free);
                 let total = limit.map_or(total, |limit| limit.bytes);
-                // SAFETY: as the caller says; no card is locked.
+                // SAFETY: our caller lets exceptions pass; `seen` has unlocked the card.
                 unsafe {
                     history::tell_trackers();
                     history::tell_observers(self.device, self.size, total, free);
@@ -285,22 +285,22 @@ impl Request {
             None => PLAIN.to_owned(),
         };
         drop(self);
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and `self` with its stack is dropped.
         unsafe { fail(Kind::OutOfMemory, message) }
     }
 
     /// # Safety
-    /// As [`Request::serve`]; no card is locked.
+    /// As [`request`].
     unsafe fn tell_profiler(&self, seen: &Seen) {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         let Some(torch) = foreign::torch().filter(|torch| unsafe { torch.is_profiling() }) else { return };
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         unsafe {
             torch.report_failure(self.size, seen.facts.allocated, seen.facts.reserved, self.device as i8)
         };
     }
 
-    /// Asks the program's handlers until `again` has something; and how many were asked.
+    /// Asks the program's handlers until `again` succeeds. Also returns how many were asked.
     fn ask_handlers(&self, again: impl FnMut() -> Option<u64>) -> (Option<u64>, usize) {
         let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), again);
         if served.is_some() {
@@ -311,20 +311,20 @@ impl Request {
         (served, handlers)
     }
 
-    /// The card at the moment of the failure, which is counted and recorded.
+    /// Counts and records the failure, and returns the card's state at that moment.
     fn seen(&self, error: DeviceError, handlers: usize) -> Option<Seen> {
-        // So that who holds what is known up to now.
+        // Catches up first, so that the report's list of holders is complete.
         guarded((), || drop(recorder::catch_up()));
         let mut seen = guarded(None, || state::with_card(self.device, |card| self.look(card, error)).ok())?;
         seen.facts.handlers = handlers;
         Some(seen)
     }
 
-    /// What a handler is told, and how many frees there were; `None`: none may be asked now.
+    /// The message for a handler, and the number of frees so far. `None` if no handler may be asked now.
     fn pressure(&self) -> Option<(Pressure, u64)> {
         let mut card = state::existing(self.device).filter(|card| card.routings.is_empty())?;
         let total = card.pool.device_mut().memory().1;
-        // No help is enough for what does not fit at all.
+        // Freeing memory cannot help a request that is larger than the card or its limit.
         if self.size > card.pool.limit().unwrap_or(total).min(total) {
             return None;
         }
@@ -340,7 +340,7 @@ impl Request {
         Some((told, stats.allocations.total - stats.allocations.current))
     }
 
-    /// The failure as it is told, recorded, and left behind.
+    /// Counts and records the failure, and describes it.
     fn look(&self, card: &mut Card, error: DeviceError) -> Seen {
         card.failed += 1;
         let seen = oom::look(card, (self.size, StreamHandle(self.stream as u64), self.pool), error);
@@ -356,25 +356,25 @@ impl Request {
     }
 }
 
-/// A tensor's size that PyTorch's own allocator refuses without a look at the card, and what it says then.
+/// The size from which PyTorch's own allocator refuses a tensor without looking at the card, and its message.
 const EXABYTE: usize = 1 << 60;
 const ABSURD: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 
-/// [`request`] for a tensor: a size that no card can have is refused at once, and counts for nothing.
+/// [`request`] for a tensor. As in PyTorch, a size that no card has fails at once and is not counted as a failure.
 ///
 /// # Safety
 /// As [`request`].
 #[inline]
 pub unsafe fn request_for_tensor(size: usize, device: i32, stream: *mut c_void) -> *mut c_void {
     if size >= EXABYTE {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass, and no card is locked here.
         return unsafe { fail(Kind::OutOfMemory, ABSURD.to_owned()) };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the contract of `request` is the same.
     unsafe { request(size, device, stream) }
 }
 
-/// What a failure says where nothing more is known.
+/// The message of a failure of which nothing else is known.
 const PLAIN: &str = "CUDA out of memory.";
 
 fn explained(seen: Seen) -> String {
@@ -382,37 +382,38 @@ fn explained(seen: Seen) -> String {
 }
 
 /// # Safety
-/// Called where C++ may be thrown through.
+/// As [`request`].
 #[cold]
 unsafe fn fail(kind: Kind, message: String) -> *mut c_void {
     set_error(&message);
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     unsafe { exception::throw(kind, message) };
     std::ptr::null_mut()
 }
 
-/// Gives memory back; of the card `device`, or of whichever has it. Whether there was something to give back.
+/// Gives memory back. `device` names the card; without it, every card that may own the address is tried. False if no
+/// card has such an allocation.
 ///
 /// # Safety
-/// Called from C++ that may be thrown through.
+/// As [`request`].
 #[inline]
 pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
     if pointer.is_null() || state::is_forked() {
         return true;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     let stack = if history::is_watched() { unsafe { history::stack(level::ALL) } } else { None };
-    // Before it is free: another thread may get the address, and would be told first.
+    // Reported before the free: afterwards another thread may get the address and would report its allocation first.
     if traced::is_on() {
         traced::tell(traced::Event::Freed, pointer);
     }
     let given = given_back(pointer, device, stack.as_ref());
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass; `given_back` has unlocked the card.
     unsafe { history::tell_trackers() };
     given
 }
 
-/// [`give_back`] without what may throw.
+/// The part of [`give_back`] that cannot throw.
 #[inline]
 fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) -> bool {
     let who = guarded(None, checked::who);
@@ -453,16 +454,16 @@ fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) 
     })
 }
 
-/// What is at an address that another stream uses.
+/// State of an address that another stream uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Used {
     Here,
     Nothing,
-    /// It sleeps: no work can use it.
+    /// The memory sleeps: no work can use it.
     Asleep,
 }
 
-/// Another stream uses what is at `addr`.
+/// Notes that `stream` uses the allocation at `addr`.
 pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
     if state::is_forked() {
         return Used::Nothing;
@@ -491,7 +492,7 @@ pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
     })
 }
 
-/// What is said where work would use memory that sleeps.
+/// The message if work would use memory that sleeps.
 #[must_use]
 pub fn asleep_text(addr: u64) -> String {
     format!(

@@ -29,29 +29,29 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 /// Cards that a process may use.
 pub const CARDS: usize = 64;
 
-/// One card's allocator and what PyTorch told about it.
+/// One card's allocator and the settings that PyTorch made for it.
 #[derive(Debug)]
 pub struct Card {
     pub pool: Pool<QuotaDevice<CudaDevice>>,
     /// Its number.
     pub device: i32,
     pub routings: Routings,
-    /// How often each private pool is in use.
+    /// Number of users of each private pool.
     uses: BTreeMap<PoolKey, u32>,
-    /// What the program set of the card as the most that it may hold, and what the options say: the smaller holds.
+    /// The program's fraction of the card, and the limit of the options: the smaller of the two holds.
     pub fraction: f64,
     allowed: Option<u64>,
-    /// Private pools whose free memory may serve others' requests before these fail.
+    /// Private pools whose free memory may serve requests of other pools that would otherwise fail.
     spare: Vec<PoolKey>,
     pub history: History,
-    /// Requests that failed in the end, and those that a handler's help served.
+    /// Requests that failed, and requests that would have failed if no handler had freed memory.
     pub failed: u64,
     pub helped: u64,
     /// Peaks of bytes that were allocated and reserved, before the program last reset its peaks.
     pub peaks_before: (u64, u64),
     /// Counters as they were when the program last reset its totals.
     pub since: Since,
-    /// What is counted when it is asked for: of the card, and of each private pool.
+    /// Figures that are counted only when the program asks: of the card, and of each private pool.
     pub shown: Shown,
     pub by_pool: ByPool,
     /// The order in which segments were first seen.
@@ -60,7 +60,7 @@ pub struct Card {
     pub announced: Announced,
 }
 
-/// What totals are counted from.
+/// The counters that totals are reported relative to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Since {
     pub stats: Stats,
@@ -69,11 +69,11 @@ pub struct Since {
 }
 
 static SETTINGS: SetOnce<Settings> = SetOnce::new();
-/// Set when a card is first used. Its fronts serve requests while nobody has the whole card.
+/// Set when a card is first used. Its fronts serve requests while no thread holds the whole card.
 static CARD: [SetOnce<Shared<Card>>; CARDS] = [const { SetOnce::new() }; CARDS];
-/// Held while a card is made: one thread asks the driver, the others wait.
+/// Held while a card is made: one thread asks the driver, and the others wait.
 static MAKING: [Lock<()>; CARDS] = [const { Lock::new(|| ()) }; CARDS];
-/// Set in a forked child: CUDA does not survive a fork, so nothing may be touched there.
+/// Set in a forked child. CUDA does not survive a fork, so a child must not touch the driver or the pool.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
@@ -83,11 +83,13 @@ extern "C" fn in_child() {
     sharing::forked();
 }
 
-/// From now on, which is from the first card on, a child knows that it was forked.
+/// Registers the handler that tells a forked child what it is. Called before the first use of CUDA: a child that was
+/// forked earlier has no CUDA state to damage.
 pub(crate) fn watch_forks() {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     if !IS_WATCHED.swap(true, Ordering::AcqRel) {
-        // Before what is called in the child, so that this finds no lock closed there.
+        // Fork handlers run in the order of their registration. That of the locks comes first, so that `in_child` can
+        // take a lock that another thread of the parent held.
         let _ = locks::generation();
         background::in_forked_child(in_child);
     }
@@ -108,14 +110,14 @@ pub fn device_count() -> i32 {
 /// Sets the options, once.
 ///
 /// # Errors
-/// When others were set before.
+/// If other options were set before.
 pub fn set_settings(settings: Settings) -> Result<(), String> {
     let set = SETTINGS.get_or_init(|| settings);
     checked::set(set);
     if *set == settings { Ok(()) } else { Err("gapless is enabled already, with other options".to_owned()) }
 }
 
-/// Whether this process is a forked child.
+/// True in a forked child.
 #[inline]
 #[must_use]
 pub fn is_forked() -> bool {
@@ -151,7 +153,7 @@ pub fn fronts(device: i32) -> Option<&'static Fronts> {
     Some(CARD.get(usize::try_from(device).ok()?)?.get()?.fronts())
 }
 
-/// A whole card in one hand: its fronts wait.
+/// A card that this thread holds as a whole. Requests at its fronts wait.
 #[derive(Debug)]
 pub struct Locked {
     card: Whole<'static, Card>,
@@ -169,19 +171,20 @@ impl Locked {
 thread_local! {
     /// The cards that this thread has locked, a bit for each.
     static LOCKED: Cell<u64> = const { Cell::new(0) };
-    /// Whether it takes all of them.
+    /// True while this thread locks all cards ([`pictures`]).
     static ALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A card that this thread has locked. No thread takes a card's lock while it has that of another card, but for
-/// [`pictures`], which takes all of them by number: so no two threads can wait for each other's card.
+/// A card that this thread has locked. A thread with one card's lock never takes another card's, except in
+/// [`pictures`], which takes all of them in the order of their numbers. So two threads never wait for each other's
+/// card.
 #[derive(Debug)]
 struct Turn(u64);
 
 impl Turn {
     fn take(device: i32) -> Turn {
         let bit = 1 << device;
-        // A thread that ends may free memory after its variables are gone.
+        // A thread that ends may free memory after its thread-local variables are gone.
         let _ = LOCKED.try_with(|locked| {
             debug_assert!(
                 locked.get() == 0 || (ALL.get() && locked.get() < bit),
@@ -228,13 +231,13 @@ impl Keeper for Card {
         if recorder::is_set() {
             self.tell_changes(&Caller::NOBODY);
         }
-        // While a routing is open its filter must see each request.
+        // While a routing is open, each request must pass its filter, so the fronts stay closed.
         !self.routings.is_empty()
     }
 }
 
-/// The locked allocator of a card, if it was used already. A forked child has none: a thread of its parent's, or one of
-/// ours, may have had the lock when it was forked, and the driver does not answer there.
+/// The locked allocator of a card that was used before. `None` in a forked child: another thread of the parent may have
+/// held the lock at the fork, and the driver does not work in the child.
 #[must_use]
 pub fn existing(device: i32) -> Option<Locked> {
     if is_forked() {
@@ -243,16 +246,16 @@ pub fn existing(device: i32) -> Option<Locked> {
     Some(Locked::new(device, CARD.get(usize::try_from(device).ok()?)?.get()?))
 }
 
-/// Whether a card was used already.
+/// True if a card was used before.
 #[must_use]
 pub fn is_used(device: i32) -> bool {
     usize::try_from(device).ok().and_then(|at| CARD.get(at)).is_some_and(|card| card.get().is_some())
 }
 
-/// Runs `work` on a card's allocator, made on first use.
+/// Runs `work` on a card's allocator, which is made on first use.
 ///
 /// # Errors
-/// When there is no such card, or no driver.
+/// If there is no such card or no driver, or if the tenant's share has no room.
 pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T, CardError> {
     if is_forked() {
         return Err(CardError::Forked);
@@ -274,7 +277,7 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
     }
     let settings = SETTINGS.get().copied().unwrap_or_default();
     let quota_device = checked::watched(admission::open(device, settings.budget)?);
-    // A child forked before this has no CUDA state of its parent's to spoil.
+    // A child that was forked before this point has no CUDA state of its parent to damage.
     watch_forks();
     let mut card = Card {
         pool: Pool::new(quota_device, settings.pool),
@@ -304,7 +307,7 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
         card.pool.set_planner(Some(Box::new(Background { device })));
     }
     if settings.reserve > 0 {
-        // Less than asked for is no reason not to start.
+        // The program can run with less memory than `reserve` asks for, so a failure here is ignored.
         let _ = card.pool.hold(settings.reserve, StreamHandle(0));
     }
     let card = CARD[at].get_or_init(|| Shared::new(card));
@@ -315,8 +318,8 @@ fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
     Ok(card)
 }
 
-/// Cards that the process uses use each other's memory, where they can. One that refuses is left out: copies take a way
-/// that needs no grant.
+/// Lets the cards of this process use each other's memory if the driver allows it. A card that refuses is left out:
+/// copies between the cards work without a grant.
 fn meet(device: i32) {
     for (user, owner) in gapless_cuda::peers::met(device) {
         if let Some(mut card) = existing(owner) {
@@ -325,18 +328,18 @@ fn meet(device: i32) {
     }
 }
 
-/// Whether somebody wants to know what pools do.
+/// True if a history or a recording needs the changes that pools make.
 #[must_use]
 pub fn needs_log() -> bool {
     history::is_watched() || recorder::is_set()
 }
 
-/// Every card that was used as it stands, all at one moment, at which `then` is called.
+/// The state of every card that was used, all at one moment. Calls `then` at that moment.
 pub fn pictures(then: &dyn Fn()) -> Vec<Picture> {
     if is_forked() {
         return Vec::new();
     }
-    // By number, so that two who want all of them do not wait for each other.
+    // In the order of their numbers, so that two threads which both take all cards cannot wait for each other.
     ALL.set(true);
     let mut cards: Vec<Locked> = (0..CARDS as i32).filter_map(existing).collect();
     let picture = |card: &mut Locked| {
@@ -358,15 +361,15 @@ pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
     }
 }
 
-/// The cards whose memory may be at an address: the one whose addresses these are; all that are used where it is no
-/// card's own, as memory of a supplier is.
+/// The cards whose memory may be at an address: the card that owns the address. If no card owns it, as with memory of a
+/// supplier, every card that was used.
 pub fn cards_at(addr: u64) -> impl Iterator<Item = i32> {
     let own = places::card_of(addr);
     let all = if own.is_some() { 0 } else { CARDS as i32 };
     own.into_iter().chain((0..all).filter(|&card| is_used(card)))
 }
 
-/// [`for_each`] of the cards whose memory may be at an address.
+/// [`for_each`] for the cards whose memory may be at an address.
 pub fn for_each_at(addr: u64, mut work: impl FnMut(i32, &mut Card)) {
     for device in cards_at(addr) {
         if let Some(mut card) = existing(device) {
@@ -375,14 +378,14 @@ pub fn for_each_at(addr: u64, mut work: impl FnMut(i32, &mut Card)) {
     }
 }
 
-/// Whether a watcher hears requests.
+/// True if a watcher is on, so that requests must be reported to it.
 #[inline]
 #[must_use]
 pub fn is_told() -> bool {
     history::is_watched() || recorder::is_on()
 }
 
-/// Those of a card's watchers that are on.
+/// The watchers of a card that are on.
 fn watchers<'a>(
     history: &'a mut History,
     flight: &'a mut Flight,
@@ -391,16 +394,16 @@ fn watchers<'a>(
     both.into_iter().filter(|watcher| watcher.is_on())
 }
 
-/// What a watcher hears of an allocation.
+/// An allocation in the form that watchers receive.
 fn event(AllocationView { addr, requested, stream, pool, .. }: AllocationView) -> Event {
     Event { addr, size: requested, stream, pool }
 }
 
 impl Card {
-    /// Memory for `size` bytes on `stream`, of the pool that its routing says, charged to a budget.
+    /// Allocates `size` bytes on `stream` from `pool`, and charges them to `budget`.
     ///
     /// # Errors
-    /// When there is none.
+    /// If the pool, the device, a limit or the budget has no room.
     #[inline]
     pub fn alloc(
         &mut self,
@@ -414,12 +417,12 @@ impl Card {
         if regions::is_region(pool) {
             self.pool.add_region(pool);
         } else if regions::exempt::is_exempt(pool) && self.uses_of(pool).is_none_or(|uses| uses == 0) {
-            // PyTorch uses it for good, or for as long as the pool that it is beside.
+            // PyTorch counts as a user of an exempt pool: for good, or until the pool ends that this one belongs to.
             self.create(pool);
         }
         self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
             let AllocError::OutOfMemory { device: why, .. } = error;
-            // Nobody's memory helps where there is no budget for it.
+            // The budget has no room, so memory of another pool does not help: it is charged to the same budget.
             if why == DeviceError::Refused(Refusal::Budget) {
                 return Err(error);
             }
@@ -427,7 +430,7 @@ impl Card {
         })
     }
 
-    /// Memory of pools that let others have it, as it lies in one of them. Their pages stay: graphs remember
+    /// Serves a request from the free memory of a pool that shares it. No page moves: graphs of that pool hold
     /// addresses.
     #[cold]
     fn alloc_from_spare(
@@ -448,29 +451,29 @@ impl Card {
         })
     }
 
-    /// Pools that let others have what is free in them.
+    /// Pools that share their free memory.
     #[must_use]
     pub fn spare(&self) -> &[PoolKey] {
         &self.spare
     }
 
-    /// Gives back what is at `addr`. Whether it was there to be given back.
+    /// Gives the allocation at `addr` back. False if there is none.
     #[inline]
     pub fn free(&mut self, addr: u64) -> bool {
         self.pool.free(addr).is_ok()
     }
 
-    /// Gives what is free back to the device; the bytes. It waits for streams, which an open capture forbids.
+    /// Gives free memory back to the device and returns the bytes. It waits for streams; 0 during a capture.
     pub fn trim(&mut self) -> u64 {
         self.give_back(Pool::trim)
     }
 
-    /// [`Card::trim`] without a wait for streams: for what nobody asked for.
+    /// [`Card::trim`] without a wait for streams, for trims that the program did not ask for.
     pub fn trim_behind_work(&mut self) -> u64 {
         self.give_back(Pool::trim_behind_work)
     }
 
-    /// [`Card::trim`] for one private pool, unless somebody uses it: graphs remember its addresses.
+    /// [`Card::trim`] for one private pool. A pool with users keeps its memory, because graphs hold its addresses.
     pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
         if self.uses_of(pool).is_some_and(|uses| uses > 0) {
             return 0;
@@ -487,7 +490,8 @@ impl Card {
         given
     }
 
-    /// Captures begin and end without a word: the card looks whenever somebody takes it.
+    /// The driver does not report when a capture begins or ends. So the card asks it for the state of the watched
+    /// streams each time a thread locks the card.
     #[inline]
     fn watch_captures(&mut self) {
         if self.routings.has_capture() {
@@ -498,13 +502,13 @@ impl Card {
         }
     }
 
-    /// Routings are others than before.
+    /// Publishes the routings after a change of them.
     fn rerouted(&mut self) {
         self.routings.publish(self.device);
         self.pool.set_quiet(self.routings.has_capture());
     }
 
-    /// Whether it begins: one pool has one routing at a time.
+    /// Begins a routing. False if the pool has one already: PyTorch's call to end it names only the pool.
     #[must_use]
     pub fn begin(&mut self, routing: Routing, capture: Capture) -> bool {
         self.watch_captures();
@@ -520,10 +524,10 @@ impl Card {
         true
     }
 
-    /// The card `user` may use this one's memory from now on: all that is there, and all that comes.
+    /// Lets the card `user` use this card's memory: all that exists, and all that comes.
     ///
     /// # Errors
-    /// When the driver refuses: then it may not.
+    /// If the driver refuses; then the grants are taken back.
     pub fn add_peer(&mut self, user: i32) -> Result<(), DeviceError> {
         if self.pool.device_mut().add_peer(user)?
             && let Err(error) = self.pool.grant_again()
@@ -534,13 +538,13 @@ impl Card {
         Ok(())
     }
 
-    /// A memory pool of the program's own is there, or has one user more.
+    /// Adds a user to a private pool, which is made if it does not exist.
     pub fn create(&mut self, pool: PoolKey) {
         *self.uses.entry(pool).or_default() += 1;
         self.pool.use_pool(pool);
     }
 
-    /// How many users a private pool has; `None`: it was never made.
+    /// Number of users of a private pool; `None` if it was never made.
     #[must_use]
     pub fn uses_of(&self, pool: PoolKey) -> Option<u32> {
         self.uses.get(&pool).copied()
@@ -553,7 +557,7 @@ impl Card {
         }
     }
 
-    /// Whether there was a routing of this pool to end.
+    /// Ends the routing of this pool. False if it has none.
     #[must_use]
     pub fn end(&mut self, pool: PoolKey) -> bool {
         let has_ended = self.routings.end(pool);
@@ -561,8 +565,8 @@ impl Card {
         has_ended
     }
 
-    /// A private pool has one user less. Whether nobody uses it any more: once trackers have heard of what was
-    /// announced now, [`Card::let_go`] follows.
+    /// Removes a user of a private pool. True if it was the last: the trackers are called next, and then
+    /// [`Card::let_go`].
     pub fn release(&mut self, pool: PoolKey) -> bool {
         let Some(uses) = self.uses.get_mut(&pool) else { return false };
         *uses = uses.saturating_sub(1);
@@ -570,14 +574,15 @@ impl Card {
             return false;
         }
         self.tell_going(pool);
-        // What PyTorch keeps beside the pool goes with it.
+        // The exempt pool that belongs to this one loses the same user.
         if let Some(beside) = regions::exempt::beside(pool) {
             self.release(beside);
         }
         true
     }
 
-    /// Memory of this pool may go once trackers have heard of what is announced now. Whether there is something.
+    /// Queues the end of this pool's segments for the trackers, because their memory may go once the trackers have
+    /// heard. True if there are any.
     pub fn tell_going(&mut self, pool: PoolKey) -> bool {
         let going = self.announced.end(pool);
         for &Segment { addr, size, stream, pool } in &going {
@@ -588,11 +593,11 @@ impl Card {
 
     /// [`Card::tell_going`] of each of these pools.
     pub fn tell_all_going(&mut self, pools: &[PoolKey]) -> bool {
-        // Each of them, also after one that has something.
+        // `count` visits every pool; `any` would stop at the first that has segments.
         pools.iter().filter(|&&pool| self.tell_going(pool)).count() > 0
     }
 
-    /// Memory of these pools stays, or is back.
+    /// Announces the segments of these pools that trackers do not know: the pools keep their memory, or have it again.
     pub fn tell_staying(&mut self, pools: &[PoolKey]) {
         if history::has_trackers() {
             let segments = self.pool.segments();
@@ -604,7 +609,7 @@ impl Card {
         }
     }
 
-    /// What is free in a private pool that nobody uses may go.
+    /// Gives back the free memory of a private pool that has no users.
     pub fn let_go(&mut self, pool: PoolKey) {
         if self.uses_of(pool) == Some(0) {
             self.pool.release_pool(pool);
@@ -619,7 +624,7 @@ impl Card {
         }
     }
 
-    /// A pool that nobody uses leaves its region, unless tensors in it live on: they sleep and wake with the region.
+    /// Removes a pool without users from its region. A pool with tensors stays: they sleep and wake with the region.
     pub fn forget_if_empty(&self, pool: PoolKey) {
         if regions::has(self.device, pool)
             && self.pool.awake_in(&[pool]).0 == 0
@@ -629,7 +634,7 @@ impl Card {
         }
     }
 
-    /// A stream of this card is captured from now on, or not any more: what newer PyTorch tells.
+    /// PyTorch 2.13 and newer report when a stream's capture begins and ends.
     pub fn mark_capture(&mut self, stream: StreamHandle, begins: bool) {
         if begins {
             self.routings.mark(stream);
@@ -639,15 +644,15 @@ impl Card {
         self.rerouted();
     }
 
-    /// Somebody begins to listen to what happens here, and knows the segments that there are. From now on private pools
-    /// have their memory at home: who registers it (NCCL) registers each segment once, at one address.
+    /// A tracker begins to listen, and knows the segments that exist now. From now on private pools map memory only at
+    /// its home address: a tracker such as NCCL's registers each segment once, at one address.
     pub fn listen(&mut self) {
         self.pool.set_log(true);
         self.pool.set_private_windows(false);
         self.announced.begin(&self.pool.segments());
     }
 
-    /// Holds at most this share of the card, and no more than the options allow.
+    /// Limits the pool to this share of the card. The limit of the options holds as well.
     pub fn set_fraction(&mut self, fraction: f64) {
         use gapless_pool::Device;
         self.fraction = fraction.clamp(0.0, 1.0);
@@ -656,13 +661,13 @@ impl Card {
         self.pool.set_limit(share.into_iter().chain(self.allowed).min());
     }
 
-    /// Holds at most this much from now on, in place of what the options say.
+    /// Replaces the limit of the options.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.allowed = limit;
         self.set_fraction(self.fraction);
     }
 
-    /// The limit that holds, and who set it.
+    /// The limit that holds, and its origin.
     #[must_use]
     pub fn limit(&self) -> Option<Limit> {
         let by_options = |bytes| self.fraction >= 1.0 || self.allowed == Some(bytes);
@@ -672,9 +677,9 @@ impl Card {
         })
     }
 
-    // ---- what is told to watchers: only while one of them hears ----
+    // ---- reports to watchers, made only while one of them is on ----
 
-    /// After a request was served.
+    /// Reports a request that was served.
     #[cold]
     pub fn tell_alloc(&mut self, addr: u64, by: &Caller<'_>) {
         self.tell_changes(by);
@@ -687,13 +692,13 @@ impl Card {
         }
     }
 
-    /// Forgets the stacks of blocks that went while nobody was told.
+    /// Forgets the stacks of blocks that were freed while no history was recorded.
     pub fn keep_stacks(&mut self) {
         let Card { pool, history, .. } = self;
         history.keep_stacks(|addr| pool.is_noted(addr));
     }
 
-    /// [`Card::free`], told.
+    /// [`Card::free`] with a report to watchers.
     #[cold]
     pub fn free_told(&mut self, addr: u64, by: &Caller<'_>) -> bool {
         let before = self.pool.allocation_at(addr).filter(|a| a.is_live);
@@ -709,7 +714,7 @@ impl Card {
         freed
     }
 
-    /// A request failed: what the device has left, and what was asked for.
+    /// Reports a request that failed. `free` is the memory that the device has left.
     #[cold]
     pub fn tell_failure(&mut self, free: u64, size: u64, stream: *mut c_void, by: &Caller<'_>) {
         self.tell_changes(&Caller::NOBODY);
@@ -718,7 +723,7 @@ impl Card {
         watchers(&mut self.history, &mut Flight).for_each(|w| w.failed(device, what, by));
     }
 
-    /// Blocks that are live again without a request: a graph's pool is as it was.
+    /// Reports blocks that are live again without a request, because the pool of a graph was restored.
     pub fn tell_restored(&mut self, addrs: impl Iterator<Item = u64>) {
         for what in addrs.filter_map(|addr| self.pool.allocation_at(addr)).map(event) {
             let device = self.device;
@@ -726,7 +731,7 @@ impl Card {
         }
     }
 
-    /// What the pool did since.
+    /// Reports the pool's changes since the last report.
     #[cold]
     pub fn tell_changes(&mut self, by: &Caller<'_>) {
         let changes = self.pool.take_changes();
@@ -744,7 +749,7 @@ impl Card {
     }
 
     pub(crate) fn picture(&mut self, device: i32) -> Picture {
-        // What is in the log is in the picture too.
+        // The picture contains the changes in the log, so the recorder must not see them again.
         let changes = self.pool.take_changes();
         if history::is_watched() {
             self.history.changed(device, &changes, &Caller::NOBODY);
@@ -764,27 +769,27 @@ impl Card {
         picture
     }
 
-    /// A note about what was allocated at `addr`. Whether somebody has it.
+    /// Adds a note to the live allocation at `addr`. False if there is none.
     pub fn annotate(&mut self, addr: u64, note: &str, stack: Option<Stack>) -> bool {
         let Some(what) = self.pool.allocation_at(addr).filter(|a| a.is_live).map(event) else { return false };
         self.history.annotated(self.device, what, note, stack);
         true
     }
 
-    /// The most that the pool may hold, by whatever limits it.
+    /// The smallest of the limits that apply to the pool.
     #[must_use]
     pub fn most(&self) -> Option<u64> {
         self.pool.limit().into_iter().chain(self.pool.device().quota().most()).min()
     }
 
-    /// Which promise refused a request, as a sentence.
+    /// The limit that refused a request, as a sentence.
     pub fn refusal(&self, why: Refusal) -> String {
         let by_share = || self.pool.device().quota().sentence(why);
         let said = if why == Refusal::Budget { budgets::sentence(self.device) } else { by_share() };
         said.unwrap_or_default()
     }
 
-    /// Why memory could not be held beforehand.
+    /// The reason why `reserve` could not hold memory.
     pub fn why_not(&self, error: DeviceError) -> String {
         match error {
             DeviceError::Refused(Refusal::Limit) => "it is more than this process may hold".to_owned(),
@@ -793,7 +798,7 @@ impl Card {
         }
     }
 
-    /// Budgets and shares as statistics, each with a comma behind it.
+    /// Writes budgets and shares as JSON members, each followed by a comma.
     pub fn write_shares(&self, out: &mut String) {
         self.pool.device().quota().figures().write_json(out);
         budgets::write_json(out, self.device);

@@ -1,9 +1,9 @@
-//! The statistics of a card as `torch.cuda.memory_stats` means them: as PyTorch's structure through the table, and as
+//! The statistics of a card in the sense of `torch.cuda.memory_stats`: as PyTorch's structure through the table, and as
 //! JSON for Python.
 //!
-//! Segments, and free blocks beside others in one (inactive and split), are those that the snapshot shows, so that the
-//! two agree. The pool counts them as they change, so that no question walks over blocks. They are looked up when asked
-//! for: peaks and totals are of what was seen then. Nothing is oversize.
+//! Segments, and free blocks beside others in one (inactive and split), are counted as the snapshot shows them, so the
+//! two agree. The pool counts them as they change, so no question walks over blocks. They are read only when the
+//! program asks, so their peaks and totals cover only those moments. Nothing is oversize.
 
 use crate::budgets;
 use crate::checked;
@@ -36,7 +36,7 @@ fn array(
     [stat(all(now), all(since)), of(0), of(1)]
 }
 
-/// What is counted in the picture of a card that a snapshot shows: in all, small, large.
+/// Counts of the card as a snapshot shows it: in all, small, large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     segments: [Gauge; 3],
@@ -60,10 +60,10 @@ impl Shown {
     }
 }
 
-/// Brings small and large to what was seen; what is counted in all is their sum.
+/// Sets small and large to what was seen. The first gauge is their sum.
 fn settle([all, small, large]: &mut [Gauge; 3], seen: [u64; 2]) {
     let seen = [(small, seen[0]), (large, seen[1])];
-    // What went before what came: a segment that changed its kind is no peak.
+    // Decreases before increases: a segment that changed its kind must not count twice in the peak.
     for (gauge, now) in &seen {
         all.sub(gauge.current.saturating_sub(*now));
     }
@@ -75,13 +75,13 @@ fn settle([all, small, large]: &mut [Gauge; 3], seen: [u64; 2]) {
     }
 }
 
-/// What each private pool holds, of all that there ever was: by what the segments of a snapshot show.
+/// Reserved bytes of each private pool that ever existed, as the segments of a snapshot show them.
 #[derive(Clone, Debug, Default)]
 pub struct ByPool {
     pools: Vec<OnePool>,
 }
 
-/// What is reserved in a pool, and what that was when totals last began: in all, small, large.
+/// Reserved bytes of a pool, now and when totals were last reset: in all, small, large.
 #[derive(Clone, Copy, Debug)]
 struct OnePool {
     key: PoolKey,
@@ -121,7 +121,7 @@ impl ByPool {
     }
 }
 
-/// What is counted of a card.
+/// The statistics of a card.
 #[must_use]
 pub fn of(card: &mut Card) -> DeviceStats {
     card.pool.catch_up();
@@ -162,13 +162,13 @@ fn restart_totals(card: &mut Card) {
     card.by_pool.restart_totals();
 }
 
-/// Bytes that were allocated and reserved at most since the start, whatever the program has reset.
+/// The most bytes that were allocated and reserved since the start, including peaks before a reset.
 fn peaks_of_the_run(card: &Card) -> (u64, u64) {
     let ((allocated, reserved), now) = (card.peaks_before, card.pool.stats());
     (allocated.max(now.allocated.peak), reserved.max(now.reserved.peak))
 }
 
-/// Peaks start again from what is there now.
+/// Peaks start again from the present values.
 pub fn restart_peaks(card: &mut Card) {
     card.peaks_before = peaks_of_the_run(card);
     card.pool.reset_peaks();
@@ -187,7 +187,7 @@ fn on_existing(device: i32, work: impl FnOnce(&mut Card)) {
     });
 }
 
-// ---- through the table ----
+// ---- entries of the table ----
 
 /// `getDeviceStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn device_stats(
@@ -195,9 +195,9 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
     _: This,
     device: i8,
 ) -> *mut DeviceStats {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called through the table and handles exceptions; no card is locked.
     unsafe { answer((), || overlay::must_be_valid(device)) };
-    // A card that was not used has nothing, as PyTorch shows it.
+    // A card that was not used has zeros, as with PyTorch's allocator.
     let mut stats = DeviceStats { max_split_size: -1, ..DeviceStats::default() };
     let mut pools = Vec::new();
     on_existing(i32::from(device), |card| {
@@ -205,28 +205,28 @@ pub(crate) unsafe extern "C-unwind" fn device_stats(
         card.by_pool.look(&card.pool.reserved_by_pool());
         pools = card.by_pool.stats();
     });
-    // SAFETY: C++ called; `out` is the place for the result.
+    // SAFETY: C++ passes `out` as the place for the result, with room for this build's structure.
     unsafe { layout::write_stats(out, &stats, &pools, layout::layouts()) };
     out
 }
 
 /// `resetAccumulatedStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_accumulated(_: This, device: i8) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called through the table and handles exceptions; no card is locked.
     unsafe { answer((), || overlay::must_be_valid(device)) };
     on_existing(i32::from(device), restart_totals);
 }
 
 /// `resetPeakStats(device)`.
 pub(crate) unsafe extern "C-unwind" fn reset_peak(_: This, device: i8) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called through the table and handles exceptions; no card is locked.
     unsafe { answer((), || overlay::must_be_valid(device)) };
     on_existing(i32::from(device), restart_peaks);
 }
 
 // ---- as JSON ----
 
-/// The statistics of a card as one JSON object, with totals of the whole run.
+/// The statistics of a card as one JSON object. Totals are those of the whole run.
 #[must_use]
 pub fn json(card: &mut Card) -> String {
     let since = std::mem::take(&mut card.since);

@@ -1,9 +1,9 @@
-//! Allocators of the program's own that supply the memory of a `torch.cuda.MemPool`: vLLM's for memory that sleeps,
-//! NCCL's for buffers that it registers, that of symmetric memory.
+//! Allocators of the program that supply the memory of a `torch.cuda.MemPool`: vLLM's for memory that sleeps, NCCL's
+//! for buffers that it registers, symmetric memory's.
 //!
-//! They are foreign code: they may throw, take Python's lock, or allocate. So they are called with no card locked. A
-//! request first gets the segment that it needs, then it is served; segments that a card let go are put down under its
-//! lock and go back to their supplier after it, when trackers have heard of it.
+//! They are foreign code that may throw, take Python's lock, or allocate, so they are called with no card locked. A
+//! request first gets the segment that it needs and is then served. A card queues the segments that it lets go under
+//! its lock. They go back to their supplier after it, when trackers have heard.
 
 use crate::foreign::Supplier;
 use crate::hooks::guarded;
@@ -14,21 +14,21 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One pool's, on one card.
+/// The supplier of one pool on one card.
 type Known = (i32, PoolKey, Arc<Supplier>);
 
 static KNOWN: Lock<Vec<Known>> = Lock::new(Vec::new);
-/// Whether there ever was one: programs without pay for one look.
+/// True once a pool had a supplier: other programs pay only this load.
 static USED: AtomicBool = AtomicBool::new(false);
 
-/// Requests of one pool that may take each other's segment before one gives up.
+/// Requests of one pool can take each other's segments. After so many tries a request gives up.
 const TRIES: usize = 16;
 
 thread_local! {
     static ASKED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// While it lives, requests of this thread are a supplier's own: the pool that it supplies does not serve them.
+/// While it lives, this thread's requests come from a supplier, so the pool that it supplies must not serve them.
 struct Asked;
 
 impl Asked {
@@ -44,7 +44,7 @@ impl Drop for Asked {
     }
 }
 
-/// Whether a supplier asks, in this thread: one may be built on torch's current allocator.
+/// True if this thread's request comes from a supplier: one may be built on torch's current allocator.
 #[inline]
 pub(crate) fn is_asked() -> bool {
     is_used() && ASKED.get() > 0
@@ -59,7 +59,7 @@ pub(crate) fn is_used() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// A pool that was just made has this supplier. One that it had before stays.
+/// Notes the supplier of a pool that was just made. If the pool has one already, that one stays.
 pub(crate) fn add(device: i32, pool: PoolKey, supplier: Supplier) {
     USED.store(true, Ordering::Relaxed);
     let mut known = known();
@@ -72,11 +72,11 @@ fn of(device: i32, pool: PoolKey) -> Option<Arc<Supplier>> {
     known().iter().find(|(card, key, _)| (*card, *key) == (device, pool)).map(|(.., found)| found.clone())
 }
 
-/// Why a supplier's pool cannot serve a request.
+/// The reason why a supplier's pool cannot serve a request.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Memory(DeviceError),
-    /// What the supplier gave lies in a block that Gapless handed out: a free there could mean either.
+    /// The supplier's memory lies in a block that Gapless handed out. A free of its address would be ambiguous.
     Ours {
         addr: u64,
     },
@@ -96,11 +96,11 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Gets the segment that a request needs first, where its pool has a supplier and nothing free. What the supplier has
-/// free elsewhere is asked for once more after everything that is free went back.
+/// Gets the segment that a request needs, if its pool has a supplier and nothing free. If the supplier has no memory,
+/// all free memory goes back first, and the supplier is asked again.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// C++ exceptions may pass the callers; no card is locked.
 pub(crate) unsafe fn prepare(
     device: i32,
     size: u64,
@@ -114,12 +114,12 @@ pub(crate) unsafe fn prepare(
             state::with_card(device, ask).unwrap_or(Ok(None))
         };
         let Some(bytes) = guarded(Ok(None), missing).map_err(Refused::Memory)? else { return Ok(()) };
-        // SAFETY: as the caller says; no card is locked.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         let first = unsafe {
             let _asked = Asked::new();
             supplier.alloc(bytes)
         };
-        // SAFETY: as above.
+        // SAFETY: our caller lets exceptions pass. The guard around `trim` ends before the next call.
         let addr = unsafe {
             match first {
                 0 => {
@@ -138,13 +138,13 @@ pub(crate) unsafe fn prepare(
         }
         let is_ours = |card: &mut state::Card| card.pool.containing(addr).is_some();
         if guarded(false, || state::with_card(device, is_ours).unwrap_or(false)) {
-            // SAFETY: as the caller says; nobody was told of this memory.
+            // SAFETY: our caller lets exceptions pass. The supplier gave this address, and nothing else knows it.
             unsafe { supplier.free(addr) };
             return Err(Refused::Ours { addr });
         }
         let add = |card: &mut state::Card| card.pool.add_segment((addr, bytes), size, stream, pool);
         if !guarded(false, || state::with_card(device, add).unwrap_or(false)) {
-            // SAFETY: as the caller says; nobody was told of this memory.
+            // SAFETY: our caller lets exceptions pass. The supplier gave this address, and the pool refused it.
             unsafe { supplier.free(addr) };
             return Err(Refused::Memory(DeviceError::OutOfMemory));
         }
@@ -152,8 +152,8 @@ pub(crate) unsafe fn prepare(
     Ok(())
 }
 
-/// Before a request fails, suppliers get back what is free in pools that nobody uses any more, as natively. Whether
-/// there was something.
+/// Before a request fails, suppliers get back free memory of pools without users, as in PyTorch. True if there was
+/// some.
 ///
 /// # Safety
 /// As [`give_back`].
@@ -163,16 +163,16 @@ pub(crate) unsafe fn reclaim(device: i32) -> bool {
         state::with_card(device, trim).unwrap_or(false)
     });
     if has_some {
-        // SAFETY: as the caller says.
+        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
         unsafe { give_back() };
     }
     has_some
 }
 
-/// Gives suppliers back what cards let go, and forgets those whose pools have ended.
+/// Gives segments that cards let go back to their suppliers, and forgets suppliers whose pools have ended.
 ///
 /// # Safety
-/// Where C++ may be thrown through; no card is locked.
+/// C++ exceptions may pass the callers; no card is locked.
 pub(crate) unsafe fn give_back() {
     if !is_used() || state::is_forked() {
         return;
@@ -183,11 +183,11 @@ pub(crate) unsafe fn give_back() {
             returned.extend(card.pool.take_returned().into_iter().map(|segment| (device, segment)));
         });
     });
-    // SAFETY: as the caller says. Whoever registered this memory hears of its end before it goes.
+    // SAFETY: our caller lets exceptions pass; no card is locked. Trackers hear of the end before the memory goes.
     unsafe { history::tell_trackers_first() };
     for (device, segment) in returned {
         if let Some(supplier) = of(device, segment.pool) {
-            // SAFETY: as the caller says; the pool waited for all work before it let the segment go.
+            // SAFETY: our caller lets exceptions pass. The supplier gave this segment, and no work uses it any more.
             unsafe { supplier.free(segment.addr) };
         }
     }
@@ -202,7 +202,7 @@ pub(crate) unsafe fn give_back() {
         }
         ended
     });
-    // Their ends are foreign code too: after the lock.
+    // Their destructors are foreign code too, so they run after the lock is released.
     let gone: Vec<Known> = {
         let mut known = known();
         let (gone, kept) = known.drain(..).partition(|(card, pool, _)| ended.contains(&(*card, *pool)));

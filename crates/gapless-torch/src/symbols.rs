@@ -1,4 +1,4 @@
-//! What the loader knows of a symbol of a library beside its address.
+//! The sizes of symbols, from the loader.
 
 use std::ffi::{c_int, c_void};
 
@@ -31,14 +31,14 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// How long the symbol at this address is, as its library says.
+/// The size of the symbol at this address, as its library says.
 #[must_use]
 pub fn size_of_symbol(address: *mut c_void) -> Option<usize> {
     const RTLD_DL_SYMENT: c_int = 1;
     let null = std::ptr::null();
     let mut info = DlInfo { file: null, base: null, name: null, address: null };
     let mut symbol: *const ElfSymbol = std::ptr::null();
-    // SAFETY: both places are ours; the symbol is part of a loaded library's constants.
+    // SAFETY: both out-pointers are ours. The symbol is part of a loaded library's constant data.
     unsafe {
         if dladdr1(address, &raw mut info, &raw mut symbol, RTLD_DL_SYMENT) == 0 || symbol.is_null() {
             return None;

@@ -1,4 +1,4 @@
-//! Addresses as tensors: DLPack, the interface by which PyTorch takes memory of others and says when it is done.
+//! Tensors at given addresses, by DLPack: PyTorch takes the memory, and calls a deleter when it is done with it.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -25,13 +25,13 @@ pub struct ManagedTensor {
 const CUDA: i32 = 2;
 const UNSIGNED: u8 = 1;
 
-/// What a tensor needs for as long as it is there.
+/// Data that a tensor needs until its deleter runs.
 struct Kept {
     shape: [i64; 1],
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-/// A tensor of `size` bytes at `addr`. It keeps `owner` until somebody calls its deleter, from any thread.
+/// A tensor of `size` bytes at `addr`. It keeps `owner` until its deleter is called, by any thread.
 pub fn bytes_at(addr: u64, size: u64, device: i32, owner: Arc<dyn Any + Send + Sync>) -> *mut ManagedTensor {
     let kept = Box::into_raw(Box::new(Kept { shape: [size as i64], _owner: owner }));
     // SAFETY: the box was made just now, and stays until the deleter runs.
@@ -52,14 +52,14 @@ pub fn bytes_at(addr: u64, size: u64, device: i32, owner: Arc<dyn Any + Send + S
     }))
 }
 
-/// Ends a tensor that [`bytes_at`] gave: its deleter, and for who could not hand it to PyTorch.
+/// The deleter of a tensor of [`bytes_at`]. Callers that could not hand the tensor to PyTorch call it too.
 ///
 /// # Safety
-/// `tensor` came from [`bytes_at`], and is not used any more.
+/// `tensor` came from [`bytes_at`], and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_tensor_drop(tensor: *mut ManagedTensor) {
     crate::hooks::guarded((), || {
-        // SAFETY: as the caller says; both boxes are of `bytes_at`.
+        // SAFETY: `bytes_at` made both boxes, and a tensor is dropped once: by PyTorch, or by a caller that kept it.
         unsafe {
             let tensor = Box::from_raw(tensor);
             drop(Box::from_raw(tensor.context.cast::<Kept>()));

@@ -1,8 +1,8 @@
-//! torch's tracing of GPU memory, which its CUDA sanitizer (`torch.cuda._sanitizer`) turns on: each allocation and each
-//! free of torch is told to callbacks in Python, as torch's own allocator does. torch's wrapper of plug-ins tells
-//! nothing, so that this holds with the plain hooks too.
+//! torch's tracing of GPU memory, which its CUDA sanitizer (`torch.cuda._sanitizer`) turns on: torch's own allocator
+//! reports each allocation and each free to callbacks in Python. torch's wrapper of plug-ins reports nothing, so this
+//! module does it, with the plain hooks too.
 //!
-//! torch has one flag for it, which is read with each request. While it is off that is all.
+//! torch has one flag for it, which each request reads. While it is off, that is the only cost.
 
 use crate::cxx::{find, find_global};
 use crate::interpreter::DOOR;
@@ -11,7 +11,7 @@ use gapless_cuda::locks::SetOnce;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// What happened to a block.
+/// Kind of an event of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Event {
@@ -19,15 +19,15 @@ pub enum Event {
     Allocated = 1,
 }
 
-/// Python's function: what happened, and the address. It takes Python's lock itself, and lets nothing out.
+/// Python's function: the event, and the address. It takes Python's lock itself, and raises nothing.
 pub type Callback = unsafe extern "C" fn(c_int, u64);
 
 static OFF: AtomicBool = AtomicBool::new(false);
-/// torch's flag, once it was looked up.
+/// torch's flag, after it was looked up.
 static FLAG: AtomicPtr<AtomicBool> = AtomicPtr::new((&raw const OFF).cast_mut());
 static CALLBACK: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether torch traces.
+/// True if torch traces.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
@@ -35,10 +35,10 @@ pub fn is_on() -> bool {
     unsafe { (*FLAG.load(Ordering::Relaxed)).load(Ordering::Relaxed) }
 }
 
-/// Sets who is told. 0; -1: this torch has no such flag, and nothing is told.
+/// Sets the callback. 0, or -1 if this torch has no such flag; then nothing is reported.
 ///
 /// # Safety
-/// The function may be called by any thread until the process ends.
+/// Any thread may call the function until the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_on_trace(callback: Option<Callback>) -> i32 {
     let flag = find(&[c"libc10.so"], c"_ZN3c104impl8GPUTrace9haveStateE");
@@ -48,8 +48,8 @@ pub unsafe extern "C" fn gapless_on_trace(callback: Option<Callback>) -> i32 {
     0
 }
 
-/// Python's functions around a call: an exception may be on its way through the frames whose tensors are freed, and is
-/// kept.
+/// Python's functions around a call. They keep an exception that is on its way through the frames whose tensors are
+/// freed.
 struct Python {
     take_lock: unsafe extern "C" fn() -> c_int,
     leave_lock: unsafe extern "C" fn(c_int),
@@ -79,7 +79,7 @@ fn python() -> Option<&'static Python> {
     FOUND.get_or_init(look_up).as_ref()
 }
 
-/// Tells Python of a block. No lock of ours is held.
+/// Reports a block to Python. No lock of ours is held.
 #[cold]
 pub fn tell(event: Event, pointer: *mut c_void) {
     let callback = CALLBACK.load(Ordering::Acquire);
@@ -89,8 +89,8 @@ pub fn tell(event: Event, pointer: *mut c_void) {
     let (Some(python), Some(_visit)) = (python(), DOOR.enter()) else { return };
     let mut error = [std::ptr::null_mut(); 3];
     let [kind, value, traceback] = &mut error;
-    // SAFETY: Python is there and does not go, as the visit says; its lock is held around both halves of the
-    // exception; the callback is the one that was set.
+    // SAFETY: the visit keeps Python alive. Its lock is held from the fetch of the exception to its restoration.
+    // `CALLBACK` has a function that `gapless_on_trace` got.
     unsafe {
         let callback = std::mem::transmute::<usize, Callback>(callback);
         let before = (python.take_lock)();

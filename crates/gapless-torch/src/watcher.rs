@@ -1,8 +1,8 @@
-//! Who hears what a card's allocator does: the history that PyTorch asks for, and the flight recorder.
+//! Watchers hear what a card's allocator does: the history that PyTorch asks for, and the flight recorder.
 //!
-//! Both are told by the same calls (`state.rs`), under the lock that orders what happened: the card's, or a lane's. A
-//! watcher never throws and takes no lock that somebody holds while asking for memory. What may throw (trackers,
-//! handlers, the sanitizer) is called after the lock is gone, in `serve.rs`.
+//! The same calls (`state.rs`) tell both, under the lock that orders events: the card's, or a lane's. A watcher never
+//! throws, and takes no lock that another thread holds while it asks for memory. Code that may throw (trackers,
+//! handlers, the sanitizer) is called after the lock is released, in `serve.rs`.
 
 use crate::cxx::SharedPtr;
 use gapless_pool::{Change, PoolKey, StreamHandle};
@@ -10,7 +10,7 @@ use gapless_pool::{Change, PoolKey, StreamHandle};
 /// A stack that PyTorch gathered: `std::shared_ptr<GatheredContext>`.
 pub type Stack = SharedPtr;
 
-/// Where and how much.
+/// Place and size of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     pub addr: u64,
@@ -19,7 +19,7 @@ pub struct Event {
     pub pool: PoolKey,
 }
 
-/// Who had it done, as each watcher tells it.
+/// The caller behind an event, in each watcher's terms.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller<'a> {
     /// The stack that PyTorch gathered, for the history.
@@ -28,7 +28,7 @@ pub struct Caller<'a> {
     pub line: u32,
     /// The program chose the address.
     pub at_address: bool,
-    /// It asked for memory, and did not give some back.
+    /// True for a request, false for a free.
     pub asks: bool,
 }
 
@@ -37,22 +37,22 @@ impl Caller<'_> {
     pub const NOBODY: Caller<'static> = Caller { stack: None, line: 0, at_address: false, asks: false };
 }
 
-/// One who hears. Sizes are what was asked for.
+/// A listener to a card's events. Sizes are those that the program asked for.
 pub trait Watcher {
     fn is_on(&self) -> bool;
 
     /// A request was served.
     fn allocated(&mut self, device: i32, what: Event, by: &Caller<'_>);
 
-    /// A caller gave a block back. With `is_free` it can be used again already, which is among the changes that follow.
+    /// A caller gave a block back. `is_free`: it can be reused at once, which the changes that follow report too.
     fn given_back(&mut self, device: i32, what: Event, by: &Caller<'_>, is_free: bool);
 
-    /// What the pool did.
+    /// The pool changed its memory.
     fn changed(&mut self, device: i32, changes: &[Change], by: &Caller<'_>);
 
-    /// A request failed: `what.addr` is what the device had left.
+    /// A request failed; `what.addr` is the memory that the device had left.
     fn failed(&mut self, device: i32, what: Event, by: &Caller<'_>);
 
-    /// A block is live again without a request, since a graph's pool is as it was. PyTorch's history has no such entry.
+    /// A block is live again, because a graph's pool was restored. PyTorch's history has no such entry.
     fn restored(&mut self, _device: i32, _what: Event) {}
 }

@@ -1,4 +1,4 @@
-//! Code of others that may throw is called in one file.
+//! Only one file calls foreign code that may throw.
 
 use std::path::Path;
 
@@ -19,12 +19,12 @@ fn functions_that_may_throw_are_called_in_one_file() {
     let mut found = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
     assert!(found.len() > 40);
-    // A pointer to such a function: who has none of this type cannot call one.
+    // The type of a pointer to such a function. A file without this type cannot call one.
     let pointer = concat!("extern \"C-", "unwind\" fn(");
     let files: Vec<&str> =
         found.iter().filter(|(_, text)| text.contains(pointer)).map(|(file, _)| file.as_str()).collect();
     assert!(files.len() == 1 && files[0].ends_with("src/foreign.rs"), "{files:?}");
-    // Calls of what `foreign.rs` names for others to keep: only through it.
+    // Calls of functions that `foreign.rs` lets others hold: only `foreign.rs` may make them.
     for (file, text) in found.iter().filter(|(file, _)| !file.ends_with("src/foreign.rs")) {
         for call in ["(library.new)(", "(thrower.throw)(", "manager(", "invoke("] {
             let called = text.lines().any(|line| line.contains(call) && !line.trim_start().starts_with("//"));

@@ -1,10 +1,10 @@
-//! Which locks this library and the crates below it use: those that a forked child never waits for.
+//! This library, and the crates below it, use only locks for which a forked child never waits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Locks of the standard library that are fine: what is behind them is never reached in a forked child, or lives as
-/// long as one call of the thread that could fork.
+/// Uses of the standard library's locks that are allowed: a forked child never reaches them, or they live as long as
+/// one call of the thread that could fork.
 const FINE: [(&str, &str); 2] = [
     ("regions/packed.rs", "sync::"), // of one call, for the threads that it waits for
     ("locks/", ""),                  // the locks themselves

@@ -1,4 +1,4 @@
-//! What a failed request says: what a person reads, in every case that is told apart, and never too much of it.
+//! The text of a failed request: all its cases as a person reads them, and its greatest length.
 
 use gapless_pool::{Hole, Holes, PoolKey, PrivateFree, StreamHandle};
 use gapless_torch::holders::Holder;
@@ -17,7 +17,7 @@ fn hole(size: u64, stream: u64, pool: PoolKey) -> Option<Hole> {
     Some(Hole { size, stream: StreamHandle(stream), pool, is_small: false })
 }
 
-/// A card of 80 GiB that is full of this process's own.
+/// A card of 80 GiB that is full of this process's own memory.
 fn full() -> Facts {
     Facts {
         size: 2 * GIB,
@@ -88,7 +88,7 @@ fn a_limit_that_is_not_what_stops_it_is_not_to_be_raised() {
     // The device itself has less than the limit leaves.
     let limit = Some(Limit { bytes: 79 * GIB + 900 * MIB, by: LimitBy::Option });
     assert!(!text(&Facts { limit, ..full() }).contains("or more"));
-    // The device has too little beyond it.
+    // The device has too little beyond the limit.
     let limit = Some(Limit { bytes: 78 * GIB + 600 * MIB, by: LimitBy::Fraction(0.98) });
     assert!(!text(&Facts { limit, ..full() }).contains("or more"));
 }
@@ -159,7 +159,7 @@ fn private_pools_that_keep_what_is_free() {
     };
     insta::assert_snapshot!("a_graph_pool", text(&of(PoolKey(3, 0))));
     insta::assert_snapshot!("a_memory_pool", text(&of(PoolKey(0, 3))));
-    // What is set already is not advised.
+    // A setting that is set already is not advised.
     let said = text(&Facts { spare: vec![PoolKey(0, 3)], ..of(PoolKey(0, 3)) });
     assert!(!said.contains("use_on_oom"), "{said}");
 }
@@ -326,7 +326,7 @@ fn whatever_the_facts_are_the_text_stays_short_and_names_what_helps() {
         assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS && !line.contains('\0')), "{text}");
         assert!(text.starts_with("CUDA out of memory. Tried to allocate "), "{text}");
         assert!(text.contains("\nwould help:"), "{text}");
-        // The path is never what is cut.
+        // The path is never cut.
         assert_eq!(
             text.contains("x.gtrace"),
             matches!(facts.tail, Tail::Left(_) | Tail::Enough(_) | Tail::Recording(_))

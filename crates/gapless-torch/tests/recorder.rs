@@ -1,5 +1,4 @@
-//! From threads to a file and back: what was pushed is what is read, whatever happens to the process, the disk or the
-//! ring.
+//! From threads to a file and back: the events read equal those pushed, in spite of kills, full rings and limits.
 
 use gapless_pool::{PoolKey, StreamHandle};
 use gapless_torch::recorder::held::{Block, Picture, Piece};
@@ -18,8 +17,8 @@ const BASE: u64 = 0x7f00_0000_0000;
 const PLACES: u64 = 1000;
 const APART: u64 = 1 << 20;
 
-/// A program whose event `i` follows from those before it: one large piece of memory, and places in it that are taken
-/// and given back.
+/// A program in which event `i` follows from those before it: one large piece of memory, and places in it that are
+/// allocated and freed.
 struct Program {
     next: u64,
     sizes: Vec<u64>,
@@ -80,7 +79,7 @@ impl Program {
     }
 }
 
-/// What stands in the file for an entry of the program.
+/// The event in the file for an entry of the program.
 fn event(entry: &Entry) -> Event {
     Event {
         action: entry.action,
@@ -116,7 +115,7 @@ fn codes(trace: &Trace) -> Vec<&str> {
     trace.source.notes.iter().map(|note| note.code).collect()
 }
 
-/// What is live at the end, by what the events say.
+/// Blocks that are live at the end, according to the events.
 fn live_at_the_end(trace: &Trace) -> Vec<(u64, u64)> {
     let history =
         History::rebuild(trace, &trace.devices[0]).expect("events that do not contradict each other");
@@ -130,7 +129,7 @@ fn live_at_the_end(trace: &Trace) -> Vec<(u64, u64)> {
     live
 }
 
-/// Pushes as a training process would that is never faster than the scribe.
+/// Pushes like a training process that is never faster than the scribe.
 fn push(recorder: &Recorder, slots: usize, entry: &Entry) {
     while recorder.backlog() + 1 >= slots {
         std::thread::yield_now();
@@ -249,7 +248,7 @@ fn a_limit_keeps_the_newest_in_two_files_that_can_each_be_read() {
     assert_eq!(end(&older), begin, "the newest goes on where the older one ends");
 }
 
-/// What is live at the end, with the module that each block is noted with.
+/// Blocks that are live at the end, with the module that each is noted with.
 fn modules_at_the_end(trace: &Trace) -> Vec<(u64, Option<String>)> {
     let history = History::rebuild(trace, &trace.devices[0]).expect("a history");
     let module = |id: AllocationId| history.block_notes.module(&trace.strings, id).map(str::to_owned);
@@ -262,8 +261,8 @@ fn modules_at_the_end(trace: &Trace) -> Vec<(u64, Option<String>)> {
     live
 }
 
-/// With and without a limit, so that blocks that outlive a file keep their module in the next one; and a module that
-/// is told by a block's address counts for the block that is live then, if it is the one that was meant.
+/// With and without a limit: blocks that outlive a file keep their module in the next one. A module that is reported by
+/// a block's address counts for the block that is live then, if its size is right.
 #[test]
 fn each_block_is_noted_with_the_module_that_asked_for_it_or_was_told_to_own_it() {
     const SLOTS: usize = 1 << 15;
@@ -287,7 +286,7 @@ fn each_block_is_noted_with_the_module_that_asked_for_it_or_was_told_to_own_it()
             }
             for (at, (addr, size)) in program.live().into_iter().enumerate() {
                 let module = last[((addr - BASE) / APART) as usize];
-                // Every third one is owned by another module; every sixth is told with the size of another block.
+                // Another module owns every third one; every sixth is reported with the size of another block.
                 let (told, right) = (at % 3 == 0, at % 6 == 0);
                 if told {
                     let size = if right { size } else { size + 1 };
@@ -312,8 +311,8 @@ fn each_block_is_noted_with_the_module_that_asked_for_it_or_was_told_to_own_it()
     }
 }
 
-/// The owner is told, and then the program goes on for as long as it takes to write several files: what is live all
-/// the time keeps its note.
+/// The owner is reported. Then the program goes on until several files are written: a block that stays live keeps its
+/// note.
 #[test]
 fn what_a_block_was_told_to_be_is_in_the_files_that_begin_later() {
     const SLOTS: usize = 1 << 15;
@@ -325,7 +324,7 @@ fn what_a_block_was_told_to_be_is_in_the_files_that_begin_later() {
         let written = scope.spawn(|| scribe::run(&recorder, nothing));
         let mut weight = program.entry();
         push(&recorder, SLOTS, &weight);
-        // Behind all places of the program.
+        // Outside of all places of the program.
         weight = Entry { action: Action::Alloc, addr: BASE + APART - 4096, size: 512, ..weight };
         push(&recorder, SLOTS, &weight);
         recorder.modules.own(Owned { device: 0, addr: weight.addr, size: 512, module: 1 });
@@ -365,8 +364,8 @@ fn the_process_that_is_killed() {
     });
 }
 
-/// Killed a hundred times at moments of chance: every event that was known to be written is there, and all that is
-/// there is right.
+/// Killed a hundred times at random moments: every event that was known to be written is there, and all events are
+/// right.
 #[test]
 fn a_kill_loses_nothing_but_the_block_that_was_open() {
     let mut dice = 0x2545_f491_4f6c_dd1du64;

@@ -1,4 +1,4 @@
-//! Waiting in the kernel for a word to change. Signals end a wait early: callers look again.
+//! Waits in the kernel until a word changes. A signal ends a wait early, so callers check the word again.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -21,19 +21,19 @@ struct Time {
     nanoseconds: i64,
 }
 
-/// Sleeps while the word is `expected`, not longer than `most`.
+/// Sleeps while the word is `expected`, for at most `most`.
 pub(super) fn wait(word: &AtomicU32, expected: u32, most: Option<Duration>) {
     let time = most.map(|most| Time {
         seconds: most.as_secs().min(1 << 40) as i64,
         nanoseconds: i64::from(most.subsec_nanos()),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word is valid for the call, and so is the time where there is one.
+    // SAFETY: the word is valid during the call, and `time` is null or valid.
     unsafe { syscall(FUTEX, word.as_ptr(), WAIT_PRIVATE, expected, time) };
 }
 
-/// Wakes so many of those who wait.
+/// Wakes at most `count` waiting threads.
 pub(super) fn wake(word: &AtomicU32, count: i32) {
-    // SAFETY: the address of the word alone is used.
+    // SAFETY: the kernel uses only the word's address.
     unsafe { syscall(FUTEX, word.as_ptr(), WAKE_PRIVATE, count) };
 }

@@ -1,13 +1,12 @@
-//! Locks, signals and values set once that a forked child never waits for.
+//! Locks, signals and values set once, for which a forked child never waits.
 //!
-//! A child has only the thread that forked. A lock that another thread of the parent held at that moment is never
-//! opened in the child, and an exit handler, a free or a question about memory would wait for it for ever. So each lock
-//! notes in which process it was taken ([`generation`]). Where a child finds one that was taken before it was forked,
-//! it takes the lock and begins with a fresh value: the old one may be half changed, so it is left as it is and never
-//! looked at.
+//! A forked child has only the thread that forked. A lock that another thread of the parent held at that moment is
+//! never opened in the child, so an exit handler, a free or a question about memory would wait for ever. Therefore each
+//! lock notes the process that took it ([`generation`]). A child that finds a lock that was taken before the fork takes
+//! it, and begins with a fresh value. The old value may be half changed, so it is never looked at.
 //!
-//! The standard library's locks and its `OnceLock` know nothing of forks. This crate and the library that PyTorch loads
-//! use these instead, and a test of that library looks for the others.
+//! The standard library's locks and its `OnceLock` ignore forks. This crate and the library that PyTorch loads use
+//! these instead. A test of that library finds uses of the others.
 
 mod futex;
 mod set_once;
@@ -21,7 +20,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How many forks lie between this process and the first one that used a lock.
+/// Number of forks between this process and the first one that used a lock.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
@@ -36,39 +35,39 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Which process of a line of forks this is.
+/// The generation of this process in a line of forks.
 #[inline]
 #[must_use]
 pub fn generation() -> u32 {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     if !IS_WATCHED.load(Ordering::Acquire) && !IS_WATCHED.swap(true, Ordering::AcqRel) {
-        // SAFETY: a function that lives as long as the process.
+        // SAFETY: `in_child` is a function of this library, which is never unloaded.
         unsafe { pthread_atfork(None, None, Some(in_child)) };
     }
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// The word of a lock: 0 where it is open; else one of these, and the generation of who took it above them.
+/// States in the word of a lock. 0 means open; otherwise the bits above the state have the holder's generation.
 const HELD: u32 = 1;
-/// Guard, and a thread may be waiting.
+/// Held, and a thread may be waiting.
 const AWAITED: u32 = 2;
 const STATES: u32 = 3;
-/// Looks at a lock before a thread sleeps: holders are mostly done within some hundred nanoseconds.
+/// Looks at a lock before a thread sleeps: most holders release it within some hundred nanoseconds.
 const LOOKS: u32 = 100;
 
 /// A lock that knows its process.
 pub struct Lock<T> {
     word: AtomicU32,
-    /// Made by the first one who takes the lock.
+    /// Made when the lock is first taken.
     value: UnsafeCell<Option<T>>,
     fresh: fn() -> T,
     #[cfg(debug_assertions)]
     listed: known::Entry,
 }
 
-// SAFETY: the lock lets one thread at a time to the value.
+// SAFETY: the lock gives the value to one thread at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
-// SAFETY: the value goes with the lock.
+// SAFETY: the value moves with the lock.
 unsafe impl<T: Send> Send for Lock<T> {}
 
 impl<T> fmt::Debug for Lock<T> {
@@ -77,20 +76,20 @@ impl<T> fmt::Debug for Lock<T> {
     }
 }
 
-/// A lock that is held, until this goes.
+/// Holds a lock as long as it lives.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
     generation: u32,
-    /// Stays with its thread.
+    /// The guard stays with its thread.
     here: PhantomData<*mut T>,
 }
 
-// SAFETY: a shared guard gives no more than the value, shared.
+// SAFETY: a shared guard only gives shared access to the value.
 unsafe impl<T: Sync> Sync for Guard<'_, T> {}
 
 impl<T> Lock<T> {
-    /// A lock of a `static`. `fresh` makes its value, also for a forked child that cannot have its parent's.
+    /// A lock for a `static`. `fresh` makes its value, also in a forked child that cannot use its parent's.
     #[track_caller]
     pub const fn new(fresh: fn() -> T) -> Lock<T> {
         Lock {
@@ -102,7 +101,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// A lock inside of something else, with its value; `fresh` is for a forked child alone.
+    /// A lock inside of another value, with its own value. Only a forked child calls `fresh`.
     pub const fn with(value: T, fresh: fn() -> T) -> Lock<T> {
         Lock {
             word: AtomicU32::new(0),
@@ -113,8 +112,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits for the lock, whatever happened to its last holder: a panic leaves what it guards as the last completed
-    /// step had it.
+    /// Waits for the lock. A panic of the last holder does not matter: it leaves the value as its last completed step
+    /// made it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let generation = generation();
@@ -130,7 +129,7 @@ impl<T> Lock<T> {
         self.held(generation)
     }
 
-    /// The value, where no other thread has it.
+    /// The value, if no other thread has it.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let generation = generation();
         let word = self.word.load(Ordering::Relaxed);
@@ -146,16 +145,16 @@ impl<T> Lock<T> {
         Some(self.held(generation))
     }
 
-    /// The caller has taken the lock.
+    /// The guard of a lock that the caller has taken.
     #[inline]
     fn held(&self, generation: u32) -> Guard<'_, T> {
         let held = Guard { lock: self, generation, here: PhantomData };
-        // SAFETY: as the caller says.
+        // SAFETY: the caller has taken the lock for this guard, so no other thread uses the value.
         unsafe { (*self.value.get()).get_or_insert_with(self.fresh) };
         held
     }
 
-    /// The value, for the only one who knows of the lock.
+    /// The value. `&mut self` proves that no other thread has the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut().get_or_insert_with(self.fresh)
     }
@@ -167,7 +166,7 @@ impl<T> Lock<T> {
             let word = self.word.load(Ordering::Relaxed);
             let is_left = word != 0 && !is_of(word, generation);
             if word == 0 || is_left {
-                // A thread that has slept may not be the last one.
+                // A thread that has slept may not be the last waiter, so it keeps the mark.
                 let wanted = stamp(generation, if looks > LOOKS { AWAITED } else { HELD });
                 if self.word.compare_exchange(word, wanted, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     if is_left {
@@ -191,10 +190,10 @@ impl<T> Lock<T> {
         }
     }
 
-    /// The value of a thread that is not in this process: it may be half changed.
+    /// Replaces the value of a thread that is not in this process: it may be half changed.
     #[cold]
     fn begin_anew(&self) {
-        // SAFETY: the caller has the lock. The old value is neither looked at nor dropped.
+        // SAFETY: the caller has the lock. The old value is neither read nor dropped.
         unsafe { self.value.get().write(None) };
     }
 }
@@ -207,8 +206,8 @@ fn is_of(word: u32, generation: u32) -> bool {
     word & !STATES == generation << 2
 }
 
-/// Opens a lock that was taken in this generation. One that a fork lies behind is the child's own matter: where another
-/// thread of the child has taken it, it stays that one's.
+/// Opens a lock that was taken in this generation. A lock from before a fork belongs to the child: if another thread of
+/// the child has taken it, that thread keeps it.
 fn open(word: &AtomicU32, generation: u32) {
     let held = stamp(generation, HELD);
     if word.compare_exchange(held, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
@@ -241,7 +240,7 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// What threads wait for that hold a lock: a `Condvar` for [`Lock`]. Waits may end early.
+/// A `Condvar` for [`Lock`]: holders of a lock wait for it. Waits may end early.
 #[derive(Debug, Default)]
 pub struct Signal(AtomicU32);
 
@@ -251,13 +250,13 @@ impl Signal {
         Signal(AtomicU32::new(0))
     }
 
-    /// Opens the lock until the signal is given.
+    /// Releases the lock, waits for the signal, and takes the lock again.
     #[must_use]
     pub fn wait<'a, T>(&self, held: Guard<'a, T>) -> Guard<'a, T> {
         self.wait_at_most(held, None)
     }
 
-    /// [`Signal::wait`], not longer than `most`.
+    /// [`Signal::wait`], for at most `most`.
     #[must_use]
     pub fn wait_for<'a, T>(&self, held: Guard<'a, T>, most: Duration) -> Guard<'a, T> {
         self.wait_at_most(held, Some(most))
@@ -276,7 +275,7 @@ impl Signal {
     }
 }
 
-/// Which locks of `static`s there are, in builds for tests: these fork while each of them is held.
+/// The locks of `static`s, in builds for tests: a test forks while each of them is held.
 #[cfg(debug_assertions)]
 pub mod known {
     use super::{HELD, generation, open, stamp};
@@ -284,7 +283,7 @@ pub mod known {
     use std::ptr;
     use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-    /// The locks that were taken at least once.
+    /// Locks that were taken at least once.
     static FIRST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
     #[derive(Debug)]
@@ -329,24 +328,24 @@ pub mod known {
     fn all() -> impl Iterator<Item = &'static Entry> {
         let mut next = FIRST.load(Ordering::Acquire);
         std::iter::from_fn(move || {
-            // SAFETY: only locks of `static`s are listed, and they stay.
+            // SAFETY: only locks of `static`s are listed, which are never freed.
             let entry = unsafe { next.as_ref() }?;
             next = entry.next.load(Ordering::Relaxed);
             Some(entry)
         })
     }
 
-    /// Where the lock number `at` was made, as `file:line`.
+    /// The place in the source of the lock number `at`, as `file:line`.
     #[must_use]
     pub fn place(at: usize) -> Option<String> {
         all().nth(at)?.place.map(|place| format!("{}:{}", place.file(), place.line()))
     }
 
-    /// Takes a lock as a thread would that is interrupted while it has it. Whether there is such a lock.
+    /// Takes a lock, like a thread that is interrupted while it has it. False if there is no such lock.
     #[must_use]
     pub fn hold(at: usize) -> bool {
         let Some(entry) = all().nth(at) else { return false };
-        // SAFETY: as in `all`.
+        // SAFETY: only locks of `static`s are listed, which are never freed.
         let word = unsafe { &*entry.word.load(Ordering::Relaxed) };
         while word
             .compare_exchange(0, stamp(generation(), HELD), Ordering::Acquire, Ordering::Relaxed)
@@ -357,10 +356,10 @@ pub mod known {
         true
     }
 
-    /// Opens what [`hold`] took.
+    /// Opens a lock that [`hold`] took.
     pub fn let_go(at: usize) {
         if let Some(entry) = all().nth(at) {
-            // SAFETY: as in `all`.
+            // SAFETY: only locks of `static`s are listed, which are never freed.
             open(unsafe { &*entry.word.load(Ordering::Relaxed) }, generation());
         }
     }

@@ -9,7 +9,7 @@ unsafe extern "C" {
     fn alarm(seconds: u32) -> u32;
 }
 
-/// Runs `work` in a forked child, which is killed after ten seconds. Whether it was true there.
+/// Runs `work` in a forked child, which is killed after ten seconds. Returns the result of `work`.
 fn in_child(work: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child calls `work`, which allocates little, and ends at once.
     unsafe {
@@ -56,7 +56,7 @@ fn a_child_takes_what_another_thread_held_and_begins_anew() {
     HELD.lock().push(2);
     OPEN.lock().push(2);
     let held = HELD.lock();
-    // As every thread of the child: the one that takes it first begins anew, the others wait for that one.
+    // The first thread of the child that takes the lock begins with a fresh value; the others wait for that thread.
     let is_fine = in_child(|| {
         HELD.lock().push(3);
         let tried = HELD.try_lock().is_some_and(|value| *value == [1, 3]);
@@ -85,7 +85,7 @@ fn the_thread_that_forks_with_a_lock_opens_it_in_both_processes() {
     let child = unsafe { fork() };
     drop(held);
     if child == 0 {
-        // SAFETY: as above.
+        // SAFETY: `alarm` and `_exit` take numbers.
         unsafe {
             alarm(10);
             _exit(i32::from(*LOCK.lock() != 5))
@@ -159,7 +159,7 @@ fn a_value_is_set_once_whoever_comes_first() {
     });
     assert!(made.iter().all(|value| *value == made[0]));
     assert_eq!(VALUE.set("later".to_owned()), Err("later".to_owned()));
-    // One that is dropped drops its value.
+    // A cell that is dropped drops its value.
     let shared = Arc::new(());
     let cell = SetOnce::new();
     assert!(cell.set(shared.clone()).is_ok());

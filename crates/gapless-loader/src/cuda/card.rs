@@ -1,4 +1,4 @@
-//! One card for one loading: what is kept of it, the event that the loading follows, and its queue.
+//! One card for one loading: its kept base, the event that the loading follows, and its queue.
 
 use super::driver::{self, Driver, Handle};
 use super::kept::{Base, Current, Kernel, STREAMS};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const PTX: &str = concat!(include_str!("../kernel/decode.ptx"), "\0");
 const THREADS: u32 = 256;
 
-/// What the loading's threads share of a card.
+/// The state of a card that the loading's threads share.
 #[derive(Debug)]
 pub struct Card {
     pub driver: Driver,
@@ -29,19 +29,19 @@ pub struct Card {
     pub(super) is_huge: bool,
 }
 
-// SAFETY: handles of the driver, which any thread may use.
+// SAFETY: it has handles of the driver, which any thread may use.
 unsafe impl Send for Card {}
-// SAFETY: as above.
+// SAFETY: it has handles of the driver, which any thread may use; a mutex guards the queue.
 unsafe impl Sync for Card {}
 
 impl Card {
-    /// A card for a loading of so many threads.
+    /// A card for a loading with this number of threads.
     pub fn open(device: u32, settings: Settings, threads: usize, library: Option<&CStr>) -> Result<Card> {
         let (is_kept, is_huge) = (settings.has(ways::KEPT), settings.has(ways::HUGE));
         let base = Base::open(device, library, is_kept)?;
         let driver = base.driver;
         let _relaxed = driver.relaxed();
-        // SAFETY: the stream is the caller's, as `Load::start` was promised.
+        // SAFETY: the stream is the caller's, and exists (`Load::start`, `save`).
         if unsafe { driver.is_captured(settings.stream as Handle) } {
             let what =
                 "the current stream is being captured into a CUDA graph: load before or after the capture";
@@ -51,7 +51,7 @@ impl Card {
             let _current = base.current()?;
             (null_mut(), Queue::new(&driver, threads * SLOTS)?)
         };
-        // Dropped if one of the calls fails: what there is by then is given back.
+        // If one of the calls fails, dropping this gives back what exists by then.
         let mut card = Card {
             driver,
             base,
@@ -64,8 +64,8 @@ impl Card {
         };
         let base = Arc::clone(&card.base);
         let _current = base.current()?;
-        // SAFETY: a pointer to a value that lives through the call; the stream is the caller's, as `Load::start`
-        // was promised.
+        // SAFETY: a pointer to a variable that lives through the call. The stream is the caller's, and exists
+        // (`Load::start`).
         unsafe {
             driver.check("cuEventCreate", (driver.event)(&raw mut event, driver::UNTIMED))?;
             card.before = event;
@@ -90,15 +90,15 @@ impl Card {
         Ok(card)
     }
 
-    /// The stream of copies, which follow what the caller's stream had to do.
+    /// The stream of copies, which run after the earlier work of the caller's stream.
     pub fn stream(&self) -> Handle {
         self.streams[0]
     }
 
     /// Waits for all copies and kernels.
     pub(super) fn sync(&self) -> Result<()> {
-        // All of them, also where one has failed.
-        // SAFETY: the streams are this card's.
+        // All of them, even if one has failed.
+        // SAFETY: this card made the streams.
         let statuses = self.streams.map(|stream| unsafe { (self.driver.stream_sync)(stream) });
         statuses.into_iter().try_for_each(|status| self.driver.check("cuStreamSynchronize", status))
     }
@@ -111,7 +111,7 @@ impl Card {
     fn kernel(&self) -> Option<Kernel> {
         *self.base.kernel.get_or_init(|| {
             let (mut module, mut function, mut shared) = (null_mut(), null_mut(), 0);
-            // SAFETY: the PTX ends in a zero; pointers to values that live through each call.
+            // SAFETY: the PTX ends with NUL; the pointers are to variables that live through each call.
             unsafe {
                 let d = &self.driver;
                 if (d.module)(&raw mut module, PTX.as_ptr().cast()) != 0 {
@@ -130,8 +130,8 @@ impl Card {
         })
     }
 
-    /// Shared memory that a block of the kernel may have; 0 where chunks are decoded on the host: without a staging
-    /// area, or where the driver cannot compile the kernel.
+    /// Shared memory that a block of the kernel may have. 0 if the host decodes chunks: without a staging area, or if
+    /// the driver cannot compile the kernel.
     pub fn shared(&self) -> usize {
         if self.staging == 0 { 0 } else { self.kernel().map_or(0, |kernel| kernel.shared) }
     }
@@ -154,8 +154,8 @@ impl Engine for Card {
         let mut table = room.a as u32;
         let mut arguments: [*mut c_void; 3] =
             [(&raw mut chunks).cast(), (&raw mut table).cast(), (&raw mut error).cast()];
-        // SAFETY: the kernel's three arguments in their types. Each descriptor was checked against the bytes that it
-        // stands for, and `Load::start` was promised the targets.
+        // SAFETY: the kernel's three arguments in their types. Each descriptor was checked against the bytes of its
+        // chunk, and the targets are as `Load::start` demands.
         let status = unsafe {
             (self.driver.launch)(
                 kernel.function,
@@ -181,7 +181,7 @@ impl Drop for Card {
         let Ok(_current) = base.current() else { return };
         self.queue.end(&self.driver);
         if !self.before.is_null() {
-            // SAFETY: the threads that waited for the event have ended. What fails here cannot be helped.
+            // SAFETY: the threads that waited for the event have ended. A failure here cannot be handled.
             unsafe { (self.driver.end_event)(self.before) };
         }
         if self.is_kept && self.streams.iter().all(|stream| !stream.is_null()) {
@@ -189,7 +189,7 @@ impl Drop for Card {
             return;
         }
         for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
-            // SAFETY: the stream is this value's own, and its threads have ended.
+            // SAFETY: this value owns the stream, and the threads that used it have ended.
             unsafe { (self.driver.end_stream)(stream) };
         }
     }

@@ -1,9 +1,9 @@
-//! What the kernel is told of one chunk.
+//! The kernel's descriptor of one chunk.
 
 use gapless_weights::codec::{Kind, Layout, layout};
 use std::ops::Range;
 
-/// As `Chunk` in ../kernel/decode.cu.
+/// The same as `Chunk` in ../kernel/decode.cu.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
@@ -25,14 +25,14 @@ pub struct Chunk {
 
 pub const CHUNK: usize = size_of::<Chunk>();
 
-/// Static shared memory of the kernel, and what the driver keeps for itself.
+/// Static shared memory of the kernel, and the part that the driver keeps for itself.
 const RESERVED: usize = 2048;
 /// Table A has room for the sums of 64 blocks of the checksum.
 const LEAST_TABLE: usize = 64 * 64;
 /// Chunks up to this length have a checksum of another kind, which the host compares.
 const SHORT: usize = 240;
 
-/// Shared memory of one chunk: of its two tables.
+/// Shared memory of one chunk, for its two tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     pub a: usize,
@@ -57,9 +57,9 @@ impl Room {
 }
 
 impl Chunk {
-    /// A chunk of `length` bytes that begins with `head`, will stand at `source`, and whose first value belongs to
-    /// `target`; `wanted` are its values that are written. None where the kernel cannot decode it, or cannot compare
-    /// its checksum.
+    /// A chunk of `length` bytes that begins with `head`, will be at `source`, and whose first value belongs to
+    /// `target`; its values `wanted` are written. `None` if the kernel cannot decode it, or cannot compare its
+    /// checksum.
     pub fn new(
         kind: Kind,
         head: &[u8],
@@ -68,7 +68,7 @@ impl Chunk {
         target: u64,
         wanted: &Range<u32>,
     ) -> Option<(Chunk, Room)> {
-        // The kernel reads words of 8 bytes, and sections stand on boundaries of 8 bytes of the chunk.
+        // The kernel reads words of 8 bytes, and sections begin at multiples of 8 bytes of the chunk.
         if !source.is_multiple_of(8) || !target.is_multiple_of(2) {
             return None;
         }
@@ -115,5 +115,5 @@ impl Chunk {
     }
 }
 
-// The fields stand one after another without a hole, as `to_bytes` writes them: 8-byte fields on boundaries of 8.
+// The fields follow each other without a gap, as `to_bytes` writes them: 8-byte fields at multiples of 8.
 const _: () = assert!(CHUNK == 16 + 16 + 16 + 16 + 20 + 4 + 32 + 16);

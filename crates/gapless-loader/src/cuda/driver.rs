@@ -1,4 +1,4 @@
-//! The few functions of the CUDA driver that loading needs, looked up by name in the library that the process uses.
+//! The CUDA driver's functions that loading needs, looked up by name in the library that the process uses.
 
 use crate::error::{LoadError, Result};
 use gapless_cuda::library::Library;
@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 pub type Handle = *mut c_void;
 
-/// `CU_STREAM_NON_BLOCKING`: the default stream does not wait for this one, nor this one for it.
+/// `CU_STREAM_NON_BLOCKING`: this stream and the default stream do not wait for each other.
 pub const NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const UNTIMED: c_uint = 2;
@@ -21,28 +21,28 @@ pub const SHARED_AT_MOST: c_int = 97;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub const DYNAMIC_SHARED: c_int = 8;
 
-/// `CUDA_ERROR_NOT_READY`: what an event stands behind is not done yet.
+/// `CUDA_ERROR_NOT_READY`: the work before an event is not done yet.
 pub const NOT_READY: c_int = 600;
 
-/// `CUmemcpyAttributes`: how the copies of a batch are done.
+/// `CUmemcpyAttributes`: the way in which the copies of a batch are done.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
     order: c_int,
-    /// Kinds and numbers of the source's and the target's device: hints, not given.
+    /// Kinds and numbers of the source's and the target's device: hints, which are not given.
     hints: [c_int; 4],
     flags: c_uint,
 }
 
 impl Attributes {
-    /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`: sources are read in the stream's turn.
+    /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`: sources are read in the order of the stream.
     pub fn in_turn() -> Attributes {
         Attributes { order: 1, hints: [0; 4], flags: 0 }
     }
 }
 
-/// `cuMemcpyBatchAsync` of CUDA 12.8: targets, sources, lengths and their number, attributes, the first copy of each of
-/// them and their number, which copy failed, and a stream.
+/// `cuMemcpyBatchAsync` of CUDA 12.8: targets, sources, lengths and their number; attributes, the first copy of each of
+/// them, and their number; a place for the index of a failed copy; a stream.
 pub type Batch = unsafe extern "C" fn(
     *mut u64,
     *mut u64,
@@ -55,9 +55,9 @@ pub type Batch = unsafe extern "C" fn(
     Handle,
 ) -> c_int;
 
-/// `cuThreadExchangeStreamCaptureMode`: takes this thread's mode, and gives the one before it.
+/// `cuThreadExchangeStreamCaptureMode`: sets this thread's mode, and returns the one before.
 pub type ExchangeMode = unsafe extern "C" fn(*mut c_int) -> c_int;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of this thread are no part of a capture of another one, and do not end it.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of this thread are not part of another thread's capture, and do not end it.
 pub const RELAXED: c_int = 2;
 /// `cuStreamIsCapturing`.
 pub type IsCapturing = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
@@ -69,7 +69,7 @@ macro_rules! functions {
         pub struct Driver {
             text: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
             $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
-            /// Older drivers have none.
+            /// `None` on drivers before CUDA 12.8.
             pub batch: Option<Batch>,
             exchange_mode: Option<ExchangeMode>,
             is_capturing: Option<IsCapturing>,
@@ -83,7 +83,7 @@ macro_rules! functions {
                 let find = |name: &'static CStr| {
                     library.find(name).ok_or(LoadError::NoDriver(name.to_str().unwrap_or("a function is missing")))
                 };
-                // SAFETY: each type is the function's in CUDA's public headers.
+                // SAFETY: CUDA's public headers give each function this type.
                 unsafe {
                     Ok(Driver {
                         text: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>(
@@ -140,47 +140,47 @@ functions! {
     );
 }
 
-/// This thread's mode of captures before it was relaxed; dropping it brings that back.
+/// Keeps this thread's capture mode from before it was relaxed, and restores it when dropped.
 #[derive(Debug)]
 pub struct Relaxed(Driver, c_int);
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
         if let Some(exchange) = self.0.exchange_mode {
-            // SAFETY: a pointer to a value that lives through the call.
+            // SAFETY: a pointer to a field that lives through the call.
             unsafe { exchange(&raw mut self.1) };
         }
     }
 }
 
 impl Driver {
-    /// Lets this thread call the driver while other threads capture graphs, whose captures go on.
+    /// Lets this thread call the driver while other threads capture graphs, without ending their captures.
     pub fn relaxed(&self) -> Relaxed {
         let mut mode = RELAXED;
         if let Some(exchange) = self.exchange_mode {
-            // SAFETY: as above.
+            // SAFETY: a pointer to a variable that lives through the call.
             unsafe { exchange(&raw mut mode) };
         }
         Relaxed(*self, mode)
     }
 
-    /// Whether a stream is being captured into a graph.
+    /// True if a stream is being captured into a graph.
     ///
     /// # Safety
-    /// The stream must be there.
+    /// The stream must exist.
     pub unsafe fn is_captured(&self, stream: Handle) -> bool {
         let mut status = 0;
-        // SAFETY: as above; the stream is the caller's promise.
+        // SAFETY: the stream exists; `status` is a variable that lives through the call.
         self.is_capturing.is_some_and(|ask| unsafe { ask(stream, &raw mut status) } == 0 && status != 0)
     }
 
-    /// An error where a call did not succeed.
+    /// An error if a call did not succeed.
     pub fn check(&self, call: &'static str, status: c_int) -> Result<()> {
         if status == 0 {
             return Ok(());
         }
         let mut text: *const c_char = std::ptr::null();
-        // SAFETY: the driver gives a text that lives for good, or leaves the pointer null.
+        // SAFETY: the driver gives a text that is never freed, or leaves the pointer null.
         let reason = unsafe {
             (self.text)(status, &raw mut text);
             if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }

@@ -1,7 +1,8 @@
-//! What outlives a loading: the card's context, the compiled kernel, and rings of pinned memory with their streams.
+//! State that outlives a loading: the card's context, the compiled kernel, and rings of pinned memory and their
+//! streams.
 //!
-//! Pinning memory and compiling the kernel take longer than loading a gigabyte does. They are kept for the next loading
-//! if the settings say so, until `release`. Nothing is given back at the process's end: the driver may be gone then.
+//! Pinning memory and compiling the kernel take longer than loading a gigabyte. So they are kept for the next loading
+//! if the settings say so, until `release`. At the process's end nothing is given back: the driver may be gone.
 
 use super::driver::{Driver, Handle};
 use super::pinned::Pinned;
@@ -11,7 +12,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Streams of a loading, which its threads share: one for copies, and one for kernels, which run beside them.
+/// Streams of a loading, which its threads share: one for copies, and one for kernels, which run beside the copies.
 pub(super) const STREAMS: usize = 2;
 
 /// A card's context, and what is kept with it.
@@ -21,9 +22,9 @@ pub struct Base {
     pub device: c_int,
     pub context: Handle,
     pub(super) kernel: OnceLock<Option<Kernel>>,
-    /// Streams that nobody uses, a loading's together.
+    /// Streams that are not in use, those of a loading together.
     pub(super) streams: Mutex<Vec<[Handle; STREAMS]>>,
-    /// Rings that nobody uses.
+    /// Rings that are not in use.
     pub(super) rings: Mutex<Vec<Pinned>>,
 }
 
@@ -35,9 +36,9 @@ pub(super) struct Kernel {
     pub(super) shared: usize,
 }
 
-// SAFETY: handles of the driver, which any thread may use; pinned memory of rings belongs to who takes them.
+// SAFETY: it has handles of the driver, which any thread may use. The thread that takes a ring owns its pinned memory.
 unsafe impl Send for Base {}
-// SAFETY: as above.
+// SAFETY: it has handles of the driver, which any thread may use; mutexes guard the lists.
 unsafe impl Sync for Base {}
 
 /// The card's context, current for this thread while the value lives.
@@ -65,7 +66,7 @@ impl Base {
         }
         let driver = Driver::open(library)?;
         let (mut number, mut context) = (0, null_mut());
-        // SAFETY: pointers to values that live through each call.
+        // SAFETY: pointers to variables that live through each call.
         unsafe {
             driver.check("cuInit", (driver.init)(0))?;
             driver.check("cuDeviceGet", (driver.device)(&raw mut number, device as c_int))?;
@@ -87,7 +88,7 @@ impl Base {
     }
 }
 
-/// Gives back what is kept, on all cards. Loadings under way go on, and give back theirs when they end.
+/// Gives back everything that is kept, on all cards. Loadings under way give back their part at their end.
 pub fn release() {
     let all = std::mem::take(&mut *locked(&KEPT));
     drop(all);
@@ -95,7 +96,7 @@ pub fn release() {
 
 impl Drop for Base {
     fn drop(&mut self) {
-        // SAFETY: the threads that used these have ended. What fails here cannot be helped.
+        // SAFETY: the threads that used these have ended. A failure here cannot be handled.
         unsafe {
             if (self.driver.push)(self.context) == 0 {
                 for ring in locked(&self.rings).drain(..) {

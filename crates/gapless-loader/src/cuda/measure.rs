@@ -1,4 +1,4 @@
-//! How fast the kernel decodes when its input is on the card already: for benchmarks.
+//! The speed of the kernel if its input is on the card already: for benchmarks.
 
 use super::card::Card;
 use super::chunk::{CHUNK, Chunk, Room};
@@ -13,14 +13,14 @@ use crate::shared::Settings;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
-/// What was measured.
+/// Results of a measurement.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Bytes of tensors that one pass gives, and of chunks that it reads.
+    /// Bytes of tensors that one pass writes, and bytes of chunks that it reads.
     pub given: u64,
     pub read: u64,
-    /// Chunks that the kernel decodes, and those that it cannot.
+    /// Chunks that the kernel decodes, and chunks that it cannot decode.
     pub chunks: u64,
     pub left_out: u64,
     /// Seconds of one pass, the median of several.
@@ -30,7 +30,7 @@ pub struct Measured {
 /// Decodes all chunks of `pieces` that the kernel can, `passes` times, from `staging`, which has `room` bytes.
 ///
 /// # Safety
-/// As for `Load::start`; the staging memory must have `room` bytes.
+/// As `Load::start`; the staging memory must have `room` bytes.
 pub unsafe fn measure(
     catalogue: &Catalogue,
     pieces: &[Piece],
@@ -54,7 +54,7 @@ pub unsafe fn measure(
         )
     };
     let copy = |target: u64, bytes: &[u8]| {
-        // SAFETY: the bytes are there until the wait; the target was promised.
+        // SAFETY: the bytes live until the wait; the target lies in the staging memory, which has `room` bytes.
         let status = unsafe { (driver.to_card)(target, bytes.as_ptr().cast(), bytes.len(), stream) };
         driver.check("cuMemcpyHtoDAsync", status).and_then(|()| sync())
     };
@@ -105,11 +105,11 @@ pub unsafe fn measure(
     let mut error: *mut std::ffi::c_void = null_mut();
     let event = || -> Result<Handle> {
         let mut event = null_mut();
-        // SAFETY: a pointer to a value that lives through the call.
+        // SAFETY: a pointer to a variable that lives through the call.
         driver.check("cuEventCreate", unsafe { (driver.event)(&raw mut event, driver::TIMED) })?;
         Ok(event)
     };
-    // SAFETY: as above.
+    // SAFETY: a pointer to a variable that lives through the call.
     driver.check("cuMemHostAlloc", unsafe { (driver.host_alloc)(&raw mut error, PAGE, driver::PORTABLE) })?;
     // SAFETY: a page that was just allocated.
     unsafe { error.cast::<u32>().write(0) };
@@ -123,7 +123,7 @@ pub unsafe fn measure(
     let mut times = Vec::new();
     for _ in 0..=passes.max(1) {
         let mut milliseconds = 0f32;
-        // SAFETY: events and stream are ours.
+        // SAFETY: this function made the events, and the stream is its card's.
         unsafe {
             driver.check("cuEventRecord", (driver.record)(before, stream))?;
             card.decode(&decode, stream)?;
@@ -137,7 +137,7 @@ pub unsafe fn measure(
     times.remove(0);
     times.sort_by(f64::total_cmp);
     measured.seconds = times[times.len() / 2];
-    // SAFETY: everything is ours and the stream is done.
+    // SAFETY: this function made the events and the page, and the stream is done with them.
     let damaged = unsafe {
         let damaged = error.cast::<u32>().read_volatile();
         (driver.end_event)(before);

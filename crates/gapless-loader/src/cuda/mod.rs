@@ -1,10 +1,10 @@
 //! Jobs whose target is a card's memory.
 //!
 //! Each thread has two slots of pinned memory. It reads a job into one slot while the card copies from the other. The
-//! driver gets copies of several threads at a time (`queue`). Or the card copies cached bytes from the mapped file
-//! (`window`). Packed chunks go to the card as they are, and the kernel checks and decodes them from a staging area
-//! there into their place. Chunks that the kernel does not know (rANS, other types than bf16) are decoded by the thread
-//! into the slot.
+//! driver gets copies of several threads at a time (`queue`). Alternatively the card copies cached bytes from the
+//! mapped file (`window`). Packed chunks go to the card as they are; the kernel checks them in a staging area there and
+//! decodes them to their target. Chunks that the kernel does not support (rANS, other types than bf16) are decoded by
+//! the thread into the slot.
 //!
 //! ```text
 //! slot on the host   | descriptors | bytes of the file        | decoded chunks | error |
@@ -35,13 +35,13 @@ pub use worker::work;
 use crate::plan::JOB;
 use crate::shared::Settings;
 
-/// Threads of a loading whose caller leaves it open: fewer do not fill the wire on hosts with slow memory.
+/// The most threads of a loading whose caller does not set them: fewer do not fill the wire on hosts with slow memory.
 pub const THREADS: usize = 14;
-/// The same of cold files: as many as pin 64 MiB at most. What they have under way is more than a disk wants.
+/// The same for cold files: as many as pin at most 64 MiB. Their requests together are more than a disk needs.
 const COLD_THREADS: usize = 6;
 const _: () = assert!(COLD_THREADS * SLOTS * ring::ON_HOST <= 64 << 20);
 
-/// How many threads a loading has whose caller leaves it open.
+/// Number of threads of a loading whose caller does not set it.
 pub fn threads(is_cold: bool) -> usize {
     if is_cold { COLD_THREADS } else { crate::host::cores().min(THREADS) }
 }
@@ -49,7 +49,7 @@ pub fn threads(is_cold: bool) -> usize {
 /// Bytes of a window of the mapped file.
 const WINDOW: u64 = 64 << 20;
 
-/// Bytes of a job that copies bytes as they are, on a card or on the host.
+/// The most bytes of a job that copies bytes as they are, on a card or on the host.
 pub fn piece(settings: &Settings) -> usize {
     match settings.piece {
         0 => JOB,
@@ -57,7 +57,7 @@ pub fn piece(settings: &Settings) -> usize {
     }
 }
 
-/// Jobs that one window of the mapped file shows, at most.
+/// The most jobs of one window of the mapped file.
 fn window_jobs(settings: &Settings) -> usize {
     let window = if settings.window == 0 { WINDOW } else { settings.window.min(1 << 30) };
     (window as usize / piece(settings)).max(1)

@@ -13,13 +13,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 const ESCAPES: Damage = Damage("a cascade has other escapes than its header counts");
-/// As decode.cu marks a chunk whose checksum is wrong.
+/// The bit with which decode.cu marks a chunk whose checksum is wrong.
 const WRONG_SUM: u32 = 1 << 31;
 
-/// What the kernel works on in a slot: the job, and the chunk of each descriptor.
+/// The kernel's work in a slot: the job, and the chunk of each descriptor.
 pub(super) type Given<'a> = Option<(&'a Job, Vec<usize>)>;
 
-/// Waits for a slot; an error where the kernel found one of its chunks damaged.
+/// Waits for a slot. An error if the kernel found one of its chunks damaged.
 pub(super) fn settle(shared: &Shared, ring: &mut Ring<'_>, slot: usize, given: &mut Given<'_>) -> Result<()> {
     let error = ring.settle(slot)?;
     let Some((job, chunks)) = given.take() else { return Ok(()) };
@@ -37,18 +37,18 @@ pub(super) fn settle(shared: &Shared, ring: &mut Ring<'_>, slot: usize, given: &
     Err(shared.damaged(job, damage))
 }
 
-/// What the kernel decodes of a job.
+/// The chunks of a job that the kernel decodes.
 struct Described {
     heads: Buffer,
     /// The chunk of each descriptor.
     chunks: Vec<usize>,
     room: Room,
-    /// Shared memory that a block may have; 0: the kernel decodes nothing.
+    /// Shared memory that a block may have; 0 if the kernel decodes nothing.
     most: usize,
 }
 
 impl Described {
-    /// Adds a chunk that begins with `head` and will stand at `source`. False where the kernel cannot decode it.
+    /// Adds a chunk that begins with `head` and will be at `source`. False if the kernel cannot decode it.
     fn add(
         &mut self,
         directory: &Directory,
@@ -65,7 +65,7 @@ impl Described {
         let is_whole_values =
             (part.start - held.start).is_multiple_of(width) && part.end.is_multiple_of(width);
         let values = ((part.start - held.start) / width) as u32..((part.end - held.start) / width) as u32;
-        // The address that the chunk's first value would have, wanted or not.
+        // The address for the chunk's first value, even if that value is not wanted.
         let first = (target + (part.start - wanted.start)).wrapping_sub(part.start - held.start);
         let entry = &directory.entries[chunk];
         let found = Chunk::new(directory.kind, head, (entry.length, entry.checksum), source, first, &values);
@@ -83,8 +83,8 @@ impl Described {
     }
 }
 
-/// Describes all chunks of a job, whose bytes will stand in the slot's staging area: only their headers are read. None
-/// where the kernel cannot decode one of them.
+/// Describes all chunks of a job, whose bytes will be in the slot's staging area. Reads only their headers. `None` if
+/// the kernel cannot decode one of them.
 pub(super) fn describe(
     shared: &Shared,
     ring: &Ring<'_>,
@@ -124,7 +124,7 @@ pub(super) fn count(shared: &Shared, job: &Job, chunks: usize) {
     shared.on_card.fetch_add(chunks as u64, Ordering::Relaxed);
 }
 
-/// Reads a job's chunks into a slot, and has them decoded; gives those that the kernel decodes, in the order of their
+/// Reads a job's chunks into a slot, and has them decoded. Returns the chunks for the kernel, in the order of their
 /// descriptors.
 pub(super) fn read(
     shared: &Shared,
@@ -137,7 +137,7 @@ pub(super) fn read(
     let Work::Chunks { directory, chunks, wanted, target } = &job.work else { return Ok(Vec::new()) };
     let shard = &shared.catalogue.shards[job.shard];
     let (heads, mut read, mut decoded) = ring.slots[slot].parts();
-    // A chunk that is longer than a slot: only a file that another program wrote has one.
+    // A chunk is longer than a slot only in files that other programs wrote.
     let mut own = (job.length + 2 * PAGE > READ).then(|| Pages::new(job.length + 2 * PAGE)).flatten();
     if let Some(own) = &mut own {
         read = own.buffer();
@@ -165,7 +165,7 @@ pub(super) fn read(
             && let Some(values) = stored(directory.kind, bytes, (held.end - held.start) as usize)
         {
             let from = values + (part.start - held.start) as usize;
-            // SAFETY: bytes of the slot, which is the card's until the ticket is done.
+            // SAFETY: pinned bytes of the slot, which stays unchanged until its ticket is done.
             unsafe { ring.copy(place, bytes[from..from + length].as_ptr(), length) };
             continue;
         }
@@ -182,7 +182,7 @@ pub(super) fn read(
             ring.copy_now(place, values)?;
         } else {
             decoded.bytes()[filled..filled + length].copy_from_slice(values);
-            // SAFETY: as above.
+            // SAFETY: pinned bytes of the slot. Room for decoded chunks is reused only after the ticket of this copy.
             unsafe { ring.copy(place, decoded.shared()[filled..filled + length].as_ptr(), length) };
             filled += length;
         }
@@ -191,7 +191,7 @@ pub(super) fn read(
     if !on_card.is_empty() {
         let (staging, front) = (ring.slots[slot].staging, ring.slots[slot].front(end));
         let (front, length) = (front.as_ptr(), front.len());
-        // SAFETY: as above.
+        // SAFETY: pinned bytes of the slot, which stays unchanged until its ticket is done.
         unsafe { ring.copy(staging, front, length) };
         ring.decode(slot, on_card.len(), room);
         shared.on_card.fetch_add(on_card.len() as u64, Ordering::Relaxed);

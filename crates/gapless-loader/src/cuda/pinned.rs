@@ -1,4 +1,4 @@
-//! Pinned memory, of which rings are made.
+//! Pinned memory for rings.
 
 use super::driver::{Driver, PORTABLE};
 use crate::error::Result;
@@ -10,7 +10,7 @@ pub const SLOTS: usize = 2;
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Pinned memory: the driver's own, or huge pages that were pinned (`mapped` is then where they were mapped).
+/// Pinned memory: the driver's own, or mapped huge pages that were pinned. `mapped` is the mapping of the latter.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pub(super) at: *mut c_void,
@@ -24,28 +24,28 @@ impl Pinned {
             return Ok(memory);
         }
         let mut at = null_mut();
-        // SAFETY: a pointer to a value that lives through the call.
+        // SAFETY: a pointer to a variable that lives through the call.
         let status = unsafe { (driver.host_alloc)(&raw mut at, length, PORTABLE) };
         driver.check("cuMemHostAlloc", status)?;
         Ok(Pinned { at, length, mapped: None })
     }
 
-    /// Few pages are pinned faster than many. None where that cannot be done.
+    /// Pins huge pages: few pages are pinned faster than many. `None` if that is not possible.
     #[cfg(target_os = "linux")]
     fn huge(driver: &Driver, length: usize) -> Option<Pinned> {
         let length = length.next_multiple_of(HUGE_PAGE);
         let whole = length + HUGE_PAGE;
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory of nobody else, a part of which is advised, touched by the driver, and pinned.
+        // SAFETY: the mapping is new, so nothing else uses it. The advised and pinned range lies within it.
         unsafe {
             let map = libc::mmap(null_mut(), whole, access, kind, -1, 0);
             if map == libc::MAP_FAILED {
                 return None;
             }
             let at = (map as usize).next_multiple_of(HUGE_PAGE) as *mut c_void;
-            // Where the kernel has no huge pages, these are small ones.
+            // If the kernel has no huge pages, these are small ones.
             libc::madvise(at, length, libc::MADV_HUGEPAGE);
-            // A child has no use for it, and its pages must stay the parent's, which the card reads.
+            // A child does not need it. Its pages must stay the parent's, because the card reads these.
             libc::madvise(at, length, libc::MADV_DONTFORK);
             if (driver.host_register)(at, length, PORTABLE) != 0 {
                 libc::munmap(map, whole);
@@ -60,16 +60,16 @@ impl Pinned {
         None
     }
 
-    /// Gives the memory back. The card does not use it any more.
+    /// Gives the memory back. The card must not use it any more.
     pub(super) fn end(self, driver: &Driver) {
-        // SAFETY: the memory is this value's own.
+        // SAFETY: this value owns the memory, and the card does not use it any more.
         unsafe {
             match self.mapped {
                 None => {
                     (driver.host_free)(self.at);
                 }
                 Some((map, whole)) => {
-                    // A range that the driver takes for pinned must not become other memory: then it stays.
+                    // If the driver still takes it for pinned, it must not become other memory, so it stays mapped.
                     let _is_over = (driver.host_unregister)(self.at) == 0;
                     #[cfg(target_os = "linux")]
                     if _is_over {

@@ -1,9 +1,9 @@
-//! What the threads of a loading have for the card, given to it in batches.
+//! Gives the work of a loading's threads to the card in batches.
 //!
-//! After each copy that the driver gets alone, the card pauses: of copies of 4 MiB that costs a tenth of the wire.
-//! Between the copies of one batch it does not. While two batches are under way, what threads hand over is collected
-//! for the next one. There is no thread for this: whoever hands something over, or waits, gives the driver what it can
-//! take. Kernels have a stream of their own, on which they follow the copies of their batch.
+//! After each copy that the driver gets alone, the card pauses: for copies of 4 MiB that costs a tenth of the wire.
+//! Between the copies of one batch it does not. While two batches are under way, orders of threads are collected for
+//! the next one. This needs no thread of its own: each thread that hands over orders, or waits, gives the driver what
+//! it can take. Kernels have a stream of their own, on which they follow the copies of their batch.
 
 use super::chunk::Room;
 use super::driver::{self, Attributes, Driver, Handle, NOT_READY};
@@ -15,13 +15,13 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Batches under way: the card works on one, and goes on with the other.
+/// Batches under way: when the card has done one, it continues with the other.
 const UNDER_WAY: usize = 2;
-/// A thread that waits asks this often before it begins to sleep, and sleeps this long between two questions.
+/// Questions of a waiting thread before it begins to sleep, and its sleep between two questions.
 const QUESTIONS: usize = 4;
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// Bytes that the card copies. They stay as they are until the ticket is done.
+/// Bytes for the card to copy. They stay unchanged until the ticket is done.
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     target: u64,
@@ -29,7 +29,7 @@ struct Copy {
     length: usize,
 }
 
-/// Who does the work: a card.
+/// A card, which does the work.
 pub(super) trait Engine {
     fn driver(&self) -> &Driver;
     /// For copies, and for kernels.
@@ -37,8 +37,8 @@ pub(super) trait Engine {
     fn decode(&self, decode: &Decode, stream: Handle) -> Result<()>;
 }
 
-/// Chunks that the kernel decodes: so many, whose descriptors stand at `chunks` on the card, with `room` in shared
-/// memory. The kernel writes what is damaged to `error`, a word of pinned memory.
+/// `count` chunks for the kernel, whose descriptors are at `chunks` on the card, with `room` in shared memory. The
+/// kernel writes the number of a damaged chunk to `error`, a word of pinned memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decode {
     pub(super) chunks: u64,
@@ -47,7 +47,7 @@ pub(super) struct Decode {
     pub(super) error: u64,
 }
 
-/// What a thread hands over at a time: copies, and then kernels.
+/// Orders that a thread hands over together: copies, and then kernels.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     copies: Vec<Copy>,
@@ -56,7 +56,7 @@ pub(super) struct Orders {
 
 impl Orders {
     /// # Safety
-    /// The bytes must be pinned, and stay as they are until the orders' ticket is done.
+    /// The bytes must be pinned, and stay unchanged until the orders' ticket is done.
     pub(super) unsafe fn copy(&mut self, target: u64, from: *const u8, length: usize) {
         if length > 0 {
             self.copies.push(Copy { target, from, length });
@@ -72,12 +72,12 @@ impl Orders {
     }
 }
 
-/// The queue of a loading. A ticket is the number of a thread's orders among all; they are done in turn.
+/// The queue of a loading. A ticket is the number of a thread's orders in the order of arrival, in which they are done.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// One is recorded behind each batch that is under way; the last one between a batch's copies and its kernels.
+    /// One event is recorded after each batch under way, and the last one between a batch's copies and its kernels.
     events: [Handle; UNDER_WAY + 1],
-    /// Orders of a batch, at most: so few that threads fill slots meanwhile.
+    /// The most orders of a batch: so few that threads fill slots meanwhile.
     most: usize,
     state: Mutex<State>,
 }
@@ -88,16 +88,16 @@ struct State {
     /// The last ticket of each batch, and its event.
     under_way: VecDeque<(u64, Handle)>,
     batches: usize,
-    /// The last tickets that were handed out, given to the driver, and done.
+    /// The last tickets that were handed over, given to the driver, and done.
     handed: u64,
     given: u64,
     done: u64,
-    /// Nothing is given to the driver after an error.
+    /// After an error nothing is given to the driver.
     failed: Option<(&'static str, String)>,
     has_no_batches: bool,
 }
 
-// SAFETY: addresses of pinned memory, which their threads leave alone until the driver has read them.
+// SAFETY: the addresses are of pinned memory, which its threads leave unchanged until the driver has read it.
 unsafe impl Send for State {}
 
 impl Queue {
@@ -108,7 +108,7 @@ impl Queue {
             state: Mutex::default(),
         };
         for at in 0..queue.events.len() {
-            // SAFETY: a pointer to a value that lives through the call.
+            // SAFETY: a pointer to a field that lives through the call.
             let status = unsafe { (driver.event)(&raw mut queue.events[at], driver::UNTIMED) };
             if let Err(error) = driver.check("cuEventCreate", status) {
                 queue.end(driver);
@@ -118,18 +118,18 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Gives back the events. No thread uses the queue any more.
+    /// Destroys the events. No thread may use the queue any more.
     pub(super) fn end(&mut self, driver: &Driver) {
         for event in &mut self.events {
             if !event.is_null() {
-                // SAFETY: the event is this queue's own.
+                // SAFETY: this queue made the event, and no thread uses it any more.
                 unsafe { (driver.end_event)(*event) };
                 *event = null_mut();
             }
         }
     }
 
-    /// Takes a thread's orders; gives their ticket.
+    /// Takes a thread's orders and returns their ticket.
     pub(super) fn hand_over(&self, card: &impl Engine, orders: &mut Orders) -> Result<u64> {
         let mut state = locked(&self.state);
         state.waiting.push_back(std::mem::take(orders));
@@ -157,7 +157,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Notes which batches are done, and gives the driver the next ones. After an error nothing is given any more, and
+    /// Notes the batches that are done, and gives the driver the next ones. After an error nothing more is given, and
     /// every caller gets that error.
     fn advance(&self, card: &impl Engine, state: &mut State) -> Result<()> {
         if let Some((call, reason)) = &state.failed {
@@ -176,7 +176,7 @@ impl Queue {
 
     fn try_to_advance(&self, card: &impl Engine, state: &mut State) -> Result<()> {
         while let Some((last, event)) = state.under_way.front() {
-            // SAFETY: the event was recorded.
+            // SAFETY: the event was recorded when its batch was given.
             match unsafe { (card.driver().event_query)(*event) } {
                 NOT_READY => break,
                 status => card.driver().check("cuEventQuery", status)?,
@@ -196,7 +196,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Gives the driver a batch, and records `event` behind it.
+    /// Gives the driver a batch, and records `event` after it.
     fn give(
         &self,
         card: &impl Engine,
@@ -208,7 +208,7 @@ impl Queue {
         copy(driver, orders.iter().flat_map(|orders| &orders.copies), copies, has_no_batches)?;
         let has_kernels = orders.iter().any(|orders| !orders.decodes.is_empty());
         if has_kernels {
-            // SAFETY: the event and the streams are this loading's.
+            // SAFETY: this loading made the event and the streams, and they live until its threads have ended.
             unsafe {
                 driver.check("cuEventRecord", (driver.record)(copied, copies))?;
                 driver.check("cuStreamWaitEvent", (driver.stream_wait)(kernels, copied, 0))?;
@@ -216,12 +216,12 @@ impl Queue {
             orders.iter().flat_map(|orders| &orders.decodes).try_for_each(|it| card.decode(it, kernels))?;
         }
         let stream = if has_kernels { kernels } else { copies };
-        // SAFETY: as above.
+        // SAFETY: this loading made the event and the stream, and they live until its threads have ended.
         driver.check("cuEventRecord", unsafe { (driver.record)(event, stream) })
     }
 }
 
-/// Begins copies: all at once where the driver can (12.8 and later), else one by one.
+/// Begins copies: all at once if the driver can (12.8 and later), else one by one.
 fn copy<'a>(
     driver: &Driver,
     copies: impl Iterator<Item = &'a Copy> + Clone,
@@ -236,8 +236,8 @@ fn copy<'a>(
         let mut sources: Vec<u64> = copies.clone().map(|copy| copy.from as u64).collect();
         let mut lengths: Vec<usize> = copies.clone().map(|copy| copy.length).collect();
         let (mut attributes, mut first, mut failed) = (Attributes::in_turn(), 0, usize::MAX);
-        // SAFETY: as many targets, sources and lengths as said, and one set of attributes for all of them, from the
-        // first copy on. The ranges are those of the copies below.
+        // SAFETY: the lists have as many targets, sources and lengths as the call says, and one set of attributes for
+        // all, from the first copy on. The ranges are those of the copies below.
         let status = unsafe {
             batch(
                 targets.as_mut_ptr(),
@@ -254,12 +254,11 @@ fn copy<'a>(
         if status == 0 {
             return Ok(());
         }
-        // A driver that refuses batches copies one by one; one that has failed says so again. Copying twice does no
-        // harm.
+        // A driver that refuses batches copies one by one; one that failed reports it again. Copying twice is harmless.
         *has_no_batches = true;
     }
     for copy in copies {
-        // SAFETY: `Orders::copy` was promised the bytes, and `Load::start` the target.
+        // SAFETY: the bytes are pinned and unchanged (`Orders::copy`), and the target is as `Load::start` demands.
         let status = unsafe { (driver.to_card)(copy.target, copy.from.cast(), copy.length, stream) };
         driver.check("cuMemcpyHtoDAsync", status)?;
     }

@@ -1,4 +1,4 @@
-//! A thread's slots of pinned memory, and what it hands over to the card. Dropping the ring waits for that: no copy is
+//! A thread's slots of pinned memory, and its orders to the card. Dropping the ring waits for the orders, so no copy is
 //! under way afterwards. Memory is pinned when the first slot is needed.
 
 use super::card::Card;
@@ -10,7 +10,7 @@ use crate::file::{Buffer, PAGE};
 use crate::plan::JOB;
 use crate::shared::locked;
 
-/// Chunks that the kernel decodes at a time, at most; a job has about 48 of them.
+/// The most chunks that the kernel decodes at a time; a job has about 48 of them.
 pub const MOST_CHUNKS: usize = 128;
 pub(super) const HEADS: usize = (MOST_CHUNKS * CHUNK).next_multiple_of(PAGE);
 pub(super) const READ: usize = JOB + 2 * PAGE;
@@ -28,7 +28,7 @@ pub const STAGING: usize = SLOTS * ON_CARD;
 pub(super) struct Slot {
     at: *mut u8,
     length: usize,
-    /// Its staging on the card; 0 where there is none.
+    /// Its staging memory on the card; 0 if there is none.
     pub(super) staging: u64,
     ticket: u64,
 }
@@ -40,7 +40,7 @@ pub(super) struct Ring<'a> {
     pinned: Option<Pinned>,
     /// Empty until memory is pinned.
     pub(super) slots: Vec<Slot>,
-    /// What the next ticket is for.
+    /// Orders for the next ticket.
     orders: Orders,
     /// The last ticket; 0 before the first.
     ticket: u64,
@@ -52,7 +52,7 @@ impl<'a> Ring<'a> {
         Ring { card, thread, pinned, slots: Vec::new(), orders: Orders::default(), ticket: 0 }
     }
 
-    /// Pins the slots' memory, if that was not done yet: with room for decoded chunks, or without.
+    /// Pins the slots' memory with or without room for decoded chunks, unless it is pinned already.
     pub(super) fn pin(&mut self, is_plain: bool) -> Result<()> {
         let length = if is_plain { PLAIN } else { ON_HOST };
         if self.slots.first().is_some_and(|slot| slot.length >= length) {
@@ -72,7 +72,7 @@ impl<'a> Ring<'a> {
                 0 => 0,
                 staging => staging + (self.thread * STAGING + slot * ON_CARD) as u64,
             };
-            // SAFETY: the memory has room for all slots; the word of errors stands on a boundary of a page.
+            // SAFETY: the memory has room for all slots. The error word is at the beginning of a page.
             let at = unsafe {
                 let at = pinned.at.cast::<u8>().add(slot * length);
                 at.add(length - PAGE).cast::<u32>().write(0);
@@ -83,41 +83,42 @@ impl<'a> Ring<'a> {
         Ok(())
     }
 
-    /// Waits until the card has read a slot; gives what its kernel found damaged: 1 + the number of a chunk.
+    /// Waits until the card has read a slot. Returns the kernel's error: 1 + the number of a damaged chunk, or 0.
     pub(super) fn settle(&mut self, slot: usize) -> Result<u32> {
         self.wait(self.slots[slot].ticket)?;
-        // SAFETY: the word is the slot's own, on a boundary of a page; the card has written it, if at all, before the
-        // ticket was done.
+        // SAFETY: the word belongs to the slot, at the beginning of a page. The card writes it, if at all, before the
+        // ticket is done.
         unsafe { Ok(self.slots[slot].error().read_volatile()) }
     }
 
     /// Orders a copy to the card.
     ///
     /// # Safety
-    /// The bytes must be pinned, and stay as they are until the next ticket is done.
+    /// The bytes must be pinned, and stay unchanged until the next ticket is done.
     pub(super) unsafe fn copy(&mut self, target: u64, from: *const u8, length: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the bytes are pinned, and our caller keeps them unchanged until the ticket is done.
         unsafe { self.orders.copy(target, from, length) };
     }
 
-    /// Orders the kernel for a slot whose descriptors and bytes are on the card by then.
+    /// Orders the kernel for a slot, whose descriptors and bytes are ordered to be on the card by then.
     pub(super) fn decode(&mut self, slot: usize, count: usize, room: Room) {
         let slot = &self.slots[slot];
         let (count, error) = (count as u32, slot.error() as u64);
         self.orders.decode(Decode { chunks: slot.staging, count, room, error });
     }
 
-    /// Hands over what was ordered; gives the ticket of all of it.
+    /// Hands over all orders and returns their ticket.
     pub(super) fn hand_over(&mut self) -> Result<u64> {
         if !self.orders.is_empty() {
-            // After an error the driver may have a part of it: no ticket is done then, and `finish` waits for the card.
+            // After an error the driver may have a part of the orders. Then no ticket is done; `finish` waits for the
+            // card.
             self.ticket = u64::MAX;
             self.ticket = self.card.queue.hand_over(self.card, &mut self.orders)?;
         }
         Ok(self.ticket)
     }
 
-    /// Hands over what was ordered. A slot is the card's until that is done.
+    /// Hands over all orders. The slot must stay unchanged until they are done.
     pub(super) fn hand_over_slot(&mut self, slot: usize) -> Result<()> {
         self.slots[slot].ticket = self.hand_over()?;
         Ok(())
@@ -127,15 +128,14 @@ impl<'a> Ring<'a> {
         self.card.queue.wait(self.card, ticket)
     }
 
-    /// Waits for all that was handed over; false after an error. Then nothing more is given to the driver, and what it
-    /// has is waited for.
+    /// Waits for all orders that were handed over. False after an error: then this waits for what the driver has.
     pub(super) fn finish(&self) -> bool {
         self.wait(self.ticket).or_else(|_| self.card.sync()).is_ok()
     }
 
-    /// Copies bytes that need not be pinned, and waits for it.
+    /// Copies bytes that need not be pinned, and waits for the copy.
     pub(super) fn copy_now(&self, target: u64, bytes: &[u8]) -> Result<()> {
-        // SAFETY: the bytes are there until the wait; `Load::start` was promised the target.
+        // SAFETY: the bytes live until the wait; the target is as `Load::start` demands.
         let status = unsafe {
             (self.card.driver.to_card)(target, bytes.as_ptr().cast(), bytes.len(), self.card.stream())
         };
@@ -145,10 +145,10 @@ impl<'a> Ring<'a> {
 }
 
 impl Slot {
-    /// Descriptors, bytes of the file, decoded chunks: the slot but its error word. The ring's one thread asks for a
-    /// slot's parts once at a time, and drops them before the ring.
+    /// Descriptors, bytes of the file, decoded chunks: the slot without its error word. The ring's one thread asks for
+    /// a slot's parts once at a time, and drops them before the ring.
     pub(super) fn parts(&self) -> (Buffer, Buffer, Buffer) {
-        // SAFETY: three ranges of the slot that do not overlap, each on a boundary of a page.
+        // SAFETY: three ranges of the slot that do not overlap, each at the beginning of a page.
         unsafe {
             (
                 Buffer::over(self.at, HEADS),
@@ -160,17 +160,17 @@ impl Slot {
 
     /// Descriptors and bytes of the file as one range, up to `end` of the latter.
     pub(super) fn front(&self, end: usize) -> &[u8] {
-        // SAFETY: the two ranges are one; nobody writes them while they are lent.
+        // SAFETY: the two ranges are adjacent in the slot, and no code writes them while they are borrowed.
         unsafe { std::slice::from_raw_parts(self.at, HEADS + end.min(READ)) }
     }
 
-    /// Where bytes of the file go on the card.
+    /// The address on the card for bytes of the file.
     pub(super) fn bytes_on_card(&self) -> u64 {
         self.staging + HEADS as u64
     }
 
     pub(super) fn error(&self) -> *mut u32 {
-        // SAFETY: inside the slot.
+        // SAFETY: the last page of the slot.
         unsafe { self.at.add(self.length - PAGE).cast() }
     }
 }

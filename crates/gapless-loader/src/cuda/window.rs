@@ -1,8 +1,8 @@
-//! Windows of a mapped file that are pinned for a moment: the card copies straight from the page cache.
+//! Windows of a mapped file that are pinned for a short time: the card copies straight from the page cache.
 //!
-//! No thread reads the mapping. Pages that a truncation takes from the file stay pinned until the copy is done; pages
-//! that it took before cannot be pinned, and then the range is read, which tells what is wrong. Short ranges are left
-//! to the ring: a driver may copy them with the CPU.
+//! No thread reads the mapping. Pages that a truncation takes from the file stay pinned until the copy is done. Pages
+//! that it took before cannot be pinned; then the range is read, which reports the error. Short ranges are left to the
+//! ring, because a driver may copy them with the CPU.
 
 use super::driver;
 use super::ring::Ring;
@@ -22,18 +22,18 @@ const DEPTH: usize = 2;
 struct Window {
     at: *mut c_void,
     length: usize,
-    /// The place in the file that is mapped at `at`.
+    /// The offset in the file that is mapped at `at`.
     first: u64,
-    /// What was ordered of the window is done with this ticket, once it is closed.
+    /// After the window is closed: the ticket with which its orders are done.
     ticket: u64,
 }
 
-/// A thread's windows, the newest one last: it is open until [`Windows::close`]. Whoever has them ends them.
+/// A thread's windows, newest last: that one is open until [`Windows::close`]. The owner must call [`Windows::end`].
 #[derive(Default)]
 pub(super) struct Windows(VecDeque<Window>);
 
 impl Windows {
-    /// Maps and pins a range of a file. False where that cannot be done.
+    /// Maps and pins a range of a file. False if that is not possible.
     #[cfg(target_os = "linux")]
     pub(super) fn open(&mut self, ring: &Ring<'_>, input: &Input, range: &Range<u64>) -> Result<bool> {
         use std::os::fd::AsRawFd;
@@ -50,9 +50,9 @@ impl Windows {
         if at == libc::MAP_FAILED {
             return Ok(false);
         }
-        // SAFETY: the mapping is alive until `end`.
+        // SAFETY: the mapping lives until `end_first`.
         if unsafe { (driver.host_register)(at, length, driver::READ_ONLY | driver::PORTABLE) } != 0 {
-            // SAFETY: nobody uses the mapping.
+            // SAFETY: the mapping is new, and no code has its address.
             unsafe { libc::munmap(at, length) };
             return Ok(false);
         }
@@ -65,7 +65,7 @@ impl Windows {
         Ok(false)
     }
 
-    /// Orders a copy of a part of the window that was opened last to `target`.
+    /// Orders a copy of a part of the newest window to `target`.
     pub(super) fn copy(&self, ring: &mut Ring<'_>, at: u64, length: usize, target: u64) -> Result<()> {
         let window = self
             .0
@@ -74,20 +74,19 @@ impl Windows {
         let Some(window) = window else {
             return Err(crate::error::LoadError::Argument("a range is not in the window".into()));
         };
-        // SAFETY: the range lies in the pinned window, which stays until the ticket that `close` takes.
+        // SAFETY: the range lies in the pinned window, which stays until the ticket that `close` notes.
         unsafe { ring.copy(target, window.at.cast::<u8>().add((at - window.first) as usize), length) };
         Ok(())
     }
 
-    /// Hands over what was ordered of the window that was opened last. It ends when that is done.
+    /// Hands over the orders of the newest window. The window ends when they are done.
     pub(super) fn close(&mut self, ring: &mut Ring<'_>) -> Result<()> {
         let Some(window) = self.0.back_mut() else { return Ok(()) };
         window.ticket = ring.hand_over()?;
         Ok(())
     }
 
-    /// Waits for all that the thread has handed over, and ends all windows. What it has ordered since is never handed
-    /// over.
+    /// Waits for all orders that the thread has handed over, and ends all windows. Later orders are never handed over.
     pub(super) fn end(&mut self, ring: &Ring<'_>) {
         ring.finish();
         while !self.0.is_empty() {
@@ -95,12 +94,12 @@ impl Windows {
         }
     }
 
-    /// Unpins and unmaps the oldest window. No copy from it is under way.
+    /// Unpins and unmaps the oldest window. No copy from it may be under way.
     fn end_first(&mut self, ring: &Ring<'_>) {
         let Some(window) = self.0.pop_front() else { return };
-        // SAFETY: the window is this thread's own, and the caller has waited for its copies.
+        // SAFETY: this thread owns the window, and the caller has waited for its copies.
         unsafe {
-            // A range that the driver takes for pinned must not become other memory: then it stays.
+            // If the driver still takes the range for pinned, it must not become other memory, so it stays mapped.
             let _is_over = (ring.card.driver.host_unregister)(window.at) == 0;
             #[cfg(target_os = "linux")]
             if _is_over {

@@ -13,10 +13,10 @@ use crate::shared::{Shared, ways};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Bytes of a file that a window may have between jobs: directories of packed tensors.
+/// The most bytes of a window that lie between jobs: directories of packed tensors.
 const BETWEEN: u64 = 1 << 20;
 
-/// One thread: its ring, its windows, and which slot is next.
+/// One thread: its ring, its windows, and the number of the next slot.
 struct Worker<'a> {
     shared: &'a Shared,
     windows: Windows,
@@ -67,7 +67,7 @@ pub fn work(shared: &Shared, card: &Card, thread: usize) -> Result<()> {
 }
 
 impl<'a> Worker<'a> {
-    /// The next slot, which the card does not use any more.
+    /// The next slot. The card does not use it any more.
     fn next(&mut self, is_plain: bool) -> Result<usize> {
         self.ring.pin(is_plain)?;
         let slot = self.slot;
@@ -108,7 +108,7 @@ impl<'a> Worker<'a> {
                 sum.add(*part, bytes, is_last, || self.shared.is_over())
                     .map_err(|damage| self.shared.damaged(job, damage))?;
             }
-            // SAFETY: bytes of the slot, which is the card's until the ticket is done.
+            // SAFETY: pinned bytes of the slot, which stays unchanged until its ticket is done.
             unsafe { self.ring.copy(*target + begin as u64, bytes.as_ptr(), length) };
             self.ring.hand_over_slot(slot)?;
             self.shared.done.fetch_add(length as u64, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Copies jobs from one window over all of them; jobs that need the CPU are read. False where there is no window.
+    /// Copies jobs from one window over all of them; jobs that need the CPU are read. False if there is no window.
     fn map(&mut self, jobs: &'a [Job]) -> Result<bool> {
         let Some((shard, range)) = self.span(jobs) else { return Ok(false) };
         let shard = &self.shared.catalogue.shards[shard];
@@ -132,7 +132,7 @@ impl<'a> Worker<'a> {
                     self.shared.done.fetch_add(job.length as u64, Ordering::Relaxed);
                     true
                 }
-                // A checksum over several jobs is the CPU's work.
+                // The CPU must compute a checksum over several jobs.
                 Work::Plain { sum: Some(_), .. } => false,
                 Work::Chunks { .. } => self.map_chunks(job)?,
             };
@@ -147,7 +147,7 @@ impl<'a> Worker<'a> {
         Ok(true)
     }
 
-    /// Copies a job's chunks from the window to the staging area, and has them decoded there. False where some need the
+    /// Copies a job's chunks from the window to the staging area, and has them decoded there. False if some need the
     /// CPU.
     fn map_chunks(&mut self, job: &'a Job) -> Result<bool> {
         if self.ring.card.shared() == 0 {
@@ -160,7 +160,7 @@ impl<'a> Worker<'a> {
         let at = &self.ring.slots[slot];
         let (heads, staging, bytes) = (at.front(0), at.staging, at.bytes_on_card());
         let (heads, length) = (heads.as_ptr(), heads.len());
-        // SAFETY: the slot's descriptors, which are the card's until the ticket is done.
+        // SAFETY: pinned descriptors of the slot, which stays unchanged until its ticket is done.
         unsafe { self.ring.copy(staging, heads, length) };
         self.windows.copy(&mut self.ring, job.at, job.length, bytes)?;
         self.ring.decode(slot, chunks.len(), room);
@@ -170,7 +170,7 @@ impl<'a> Worker<'a> {
         Ok(true)
     }
 
-    /// The shard and the range of jobs that one window can show: they stand close together, and are cached.
+    /// The shard and the range of jobs that one window can show, if they are close together and cached.
     fn span(&self, jobs: &[Job]) -> Option<(usize, Range<u64>)> {
         let (first, last) = (jobs.first()?, jobs.last()?);
         let range = first.at..last.at + last.length as u64;

@@ -44,7 +44,7 @@ impl Random {
         self.0
     }
 
-    /// About a normal distribution: the sum of twelve uniform numbers.
+    /// Approximately a normal distribution: the sum of twelve uniform numbers.
     pub fn normal(&mut self) -> f32 {
         (0..12).map(|_| (self.next() >> 40) as f32 / (1u64 << 24) as f32).sum::<f32>() - 6.0
     }
@@ -75,7 +75,7 @@ impl Model {
         let noise: Vec<u8> = (0..5_000_000).map(|_| random.next() as u8).collect();
         let f16: Vec<u8> =
             (0..3 * n).flat_map(|_| (0x2000 + (random.next() as u16 & 0x97ff)).to_le_bytes()).collect();
-        // Scales that differ: other shapes of the cascade, and chunks for which rANS or nothing is better.
+        // Different scales: other shapes of the cascade, and chunks for which rANS or no compression is better.
         let mixed = bf16(6 * n, |k| [1e-3, 1.0, 1e-20, 30.0, 1e-2, 5e-4][k / n], &mut random);
         let spread = bf16(2 * n, |k| 2f32.powi((k % 37) as i32 - 18), &mut random);
         let zeros = vec![0; 3 * 2 * n];
@@ -161,7 +161,7 @@ pub fn whole(threads: u32) -> Settings {
 
 pub type Loaded = Result<(Vec<Vec<u8>>, Progress), LoadError>;
 
-/// Loads pieces into memory of their own, with a margin that must stay as it was.
+/// Loads pieces into separate memory, with margins that must not change.
 pub fn read_all(
     catalogue: &Arc<Catalogue>,
     pieces: &[Piece],
@@ -191,7 +191,7 @@ pub fn read_with(catalogue: &Arc<Catalogue>, pieces: &[Piece], settings: Setting
     let mut staging = vec![0u64; threads as usize * gapless_loader::cuda::STAGING / 8];
     let settings = Settings { staging: if kernel { staging.as_mut_ptr() as u64 } else { 0 }, ..settings };
     let library = CString::new(if is_card { driver() } else { "" }).unwrap();
-    // SAFETY: targets and staging live until the loading is dropped below.
+    // SAFETY: targets and staging memory live until the loading is dropped below, and nothing else uses them.
     let mut load = unsafe { Load::start(catalogue, &pieces, settings, is_card.then_some(&library)) }?;
     let state = load.wait(Duration::from_secs(300));
     let (error, progress) = (load.error(), load.progress());
@@ -233,30 +233,30 @@ pub fn card(catalogue: &Arc<Catalogue>, threads: u32, kernel: bool) -> Loaded {
 
 pub fn ask(name: &std::ffi::CStr) -> usize {
     let library = gapless_cuda::library::Library::open(&CString::new(driver()).unwrap()).unwrap();
-    // SAFETY: functions of the driver above.
+    // SAFETY: the test's driver has this function with this type.
     unsafe {
         std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> usize>(library.find(name).unwrap())()
     }
 }
 
-/// Pinned bytes of this process that the driver allocated: now, and at most.
+/// Pinned bytes of this process that the driver allocated: now, and the most.
 pub fn pinned() -> (usize, usize) {
     (ask(c"test_pinned"), ask(c"test_most_pinned"))
 }
 
-/// Bytes of this process's own memory that are pinned now, and of files at most.
+/// Bytes of this process's own memory that are pinned now, and the most of files.
 pub fn registered() -> (usize, usize) {
     (ask(c"test_registered"), ask(c"test_most_registered"))
 }
 
-/// A copy of a packed file in which one tensor's planes disagree with its header, behind right checksums.
+/// A copy of a packed file in which one tensor's planes disagree with its header, although the checksums are right.
 pub fn write_lie(from: &Path, to: &Path, name: &str) {
     let reader = gapless_weights::Reader::open(from).unwrap();
     let (range, _) = reader.place(reader.find(name).unwrap());
     let mut file = fs::read(from).unwrap();
     let stream = &mut file[range.start as usize..range.end as usize];
     let mut directory = Directory::parse(stream, stream.len() as u64).unwrap();
-    // Another number of values that level 1 passes on; one bit of its planes would do the same.
+    // Changes the number of values that level 1 passes on; one bit of its planes would do the same.
     let entry = directory.entries[2];
     let at = entry.start as usize;
     assert_eq!(stream[at], 3, "a chunk of planes");
@@ -269,13 +269,13 @@ pub fn write_lie(from: &Path, to: &Path, name: &str) {
     fs::write(to, file).unwrap();
 }
 
-/// Makes a packed file one of the first version, whose header has no sums that say which directory a name has.
+/// Turns a packed file into one of the first version, whose header has no sums that bind directories to names.
 pub fn without_sum(file: &mut [u8]) {
     let sum = file.windows(13).position(|window| window == b"\"gapless.sum\"").unwrap();
     file[sum + 1..sum + 12].copy_from_slice(b"without_sum");
 }
 
-/// SHA-256, to compare a source with what was compiled from it.
+/// SHA-256, to compare a source with the one that was compiled.
 pub fn sha256(bytes: &[u8]) -> String {
     const FIRST: [u32; 8] =
         [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];

@@ -1,4 +1,4 @@
-//! One card under check: what is done at each request and each free, with the card's lock held.
+//! One card under check: the work at each request and each free, with the card's lock held.
 
 use super::place::Place;
 use super::report::{Finding, Record};
@@ -14,14 +14,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a free waits for the device. Work may wait for what this very thread does next, such as a receive for a
-/// later send: then the block is left as it is, and the next waits are shorter until one succeeds.
+/// The longest wait of a free for the device. Work may wait for this very thread's next step, as a receive waits for a
+/// later send. Then the block is left as it is, and the next waits are shorter until one succeeds.
 const PATIENCE: Duration = Duration::from_secs(2);
 const IMPATIENCE: Duration = Duration::from_millis(1);
-/// Frees that are remembered, to name the first of two.
+/// Frees that are remembered, so that a second free can name the first.
 const REMEMBERED: usize = 1 << 16;
 
-/// Bytes that were filled at a free, read back at a request, or left out; and how often something was wrong.
+/// Bytes that were filled at a free, read back at a request, or skipped; and the number of findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub filled: u64,
@@ -30,20 +30,20 @@ pub struct Counts {
     pub findings: u64,
 }
 
-/// One card's.
+/// The checker of one card.
 #[derive(Debug)]
 pub struct Checker {
     device: i32,
-    /// Bytes of a block that are filled, half at its beginning and half at its end.
+    /// The most bytes of a block that are filled: half at its beginning, half at its end.
     most: u64,
-    /// `None`: the driver gave none, or was not asked yet.
+    /// `None` if the driver gave none, or was not asked yet.
     scrubber: Option<Scrubber>,
     shadow: Shadow,
-    /// Blocks in the program's hands, by address.
+    /// Live blocks, by address.
     live: FxHashMap<u64, Arc<Record>>,
-    /// Blocks that were freed, the newest last.
+    /// Freed blocks, newest last.
     freed: VecDeque<Arc<Record>>,
-    /// A stream that was found in a capture that torch did not announce.
+    /// A stream that captures without torch's knowledge.
     captured: Option<StreamHandle>,
     patience: Duration,
     pub counts: Counts,
@@ -65,10 +65,10 @@ impl Checker {
         }
     }
 
-    /// A block was handed out. Where something is wrong with it, it goes back.
+    /// Checks a block that was handed out. A block with a finding goes back.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The finding.
     pub(super) fn handed_out(&mut self, card: &mut Card, addr: u64, who: &Place) -> Result<(), Finding> {
         let Some(view) = card.pool.allocation_at(addr) else { return Ok(()) };
         let (size, stream, allocated) = (view.size, view.stream, who.clone());
@@ -88,7 +88,7 @@ impl Checker {
                     }
                     State::Filled(_) if is_quiet => self.counts.skipped += bytes,
                     State::Filled(before) => {
-                        // A driver that fails says so to the program as well.
+                        // A failing driver call is skipped here: the program gets the driver's error itself.
                         let change =
                             self.scrubber(card).and_then(|s| s.change(card.pool.device(), at, bytes).ok());
                         match change {
@@ -108,7 +108,7 @@ impl Checker {
             card.free(addr);
             return Err(finding);
         }
-        // What is in a private pool may be written by replays at any time, and comes back without a request.
+        // Replays may write to a private pool's memory at any time, and its blocks come back without a request.
         if !view.pool.is_private() {
             for piece in &pieces {
                 let (from, to) = (piece.offset, piece.offset + piece.size);
@@ -119,13 +119,13 @@ impl Checker {
         Ok(())
     }
 
-    /// The block at `addr`, if somebody has it, is about to be freed.
+    /// Checks the block at `addr`, if it is live, before it is freed.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The finding.
     pub(super) fn about_to_free(&mut self, card: &mut Card, addr: u64, who: &Place) -> Result<(), Finding> {
         let Some(view) = card.pool.allocation_at(addr).filter(|view| view.is_live) else { return Ok(()) };
-        // What a graph's pool brought back was never handed out.
+        // A block that a graph's pool restored was never handed out.
         let Some(record) = self.live.remove(&addr) else { return Ok(()) };
         let record = Arc::new(Record { freed: Some(who.clone()), ..Record::clone(&record) });
         if self.freed.len() == REMEMBERED {
@@ -176,7 +176,7 @@ impl Checker {
         self.shadow.put(piece.page, start, start + (to - from), State::Filled(record.clone()));
     }
 
-    /// What a free of an address that holds nothing was.
+    /// Explains a free of an address that holds no block. `None` if nothing is known of it.
     pub(super) fn not_there(&mut self, addr: u64, who: &Place) -> Option<Finding> {
         let by = who.clone();
         let holder = self.live.values().find(|record| record.holds(addr)).cloned();
@@ -191,7 +191,7 @@ impl Checker {
         Some(found)
     }
 
-    /// What lies behind a block, by what the driver was told.
+    /// The pages behind a block, from the record of driver calls.
     fn pieces(&mut self, card: &mut Card, addr: u64, size: u64) -> Vec<Piece> {
         let Some(mapped) = &mut card.pool.device_mut().mapped else { return Vec::new() };
         for page in mapped.take_released() {
@@ -207,13 +207,13 @@ impl Checker {
         self.scrubber.as_mut()
     }
 
-    /// Whether a capture may be under way.
+    /// True if a capture may be under way.
     fn is_quiet(&self, card: &Card) -> bool {
         card.routings.has_capture() || self.captured.is_some()
     }
 
-    /// A program that captures without torch is seen when it asks for memory; until it asks again, on the same
-    /// stream, it may capture.
+    /// A capture without torch's knowledge is seen when the program asks for memory. Until it asks again, on the same
+    /// stream, it may still capture.
     fn look_for_captures(&mut self, device: &CudaDevice, stream: StreamHandle) {
         if device.is_captured(stream) {
             self.captured = Some(stream);
@@ -222,9 +222,9 @@ impl Checker {
         }
     }
 
-    /// Waits until the device has done all that was queued. Whether it has.
+    /// Waits until the device has done all queued work. False if it has not in time.
     fn settle(&mut self, card: &mut Card) -> bool {
-        // The thread that waits takes the card for a moment, which this one has: it is started without.
+        // This thread has the card's lock, so the waiter is started with the meter and need not take the lock.
         let Some(queued) = queued::with(self.device, card.pool.device().meter()) else { return false };
         let is_done = queued::wait(self.device, queued, self.patience);
         self.patience = if is_done { PATIENCE } else { (self.patience / 2).max(IMPATIENCE) };
@@ -232,9 +232,9 @@ impl Checker {
     }
 }
 
-/// The first and last bytes of `[from, to)`, `most` together.
+/// The first and the last bytes of `[from, to)`, `most` together.
 fn parts(from: u64, to: u64, most: u64) -> Vec<(u64, u64)> {
-    // Blocks are whole words; so is half of a multiple of eight.
+    // Blocks have whole words, so both halves must too: half of a multiple of eight.
     let half = most / 8 * 4;
     if to - from <= most || half == 0 {
         return vec![(from, to)];

@@ -1,17 +1,17 @@
-//! Checked mode, `GAPLESS_CHECK=1`: freed memory is filled with a pattern, and the pattern is looked for before the
+//! Checked mode, `GAPLESS_CHECK=1`: freed memory is filled with a pattern, and the pattern is compared before the
 //! memory is handed out again.
 //!
-//! A write after a free, a block that shares memory with another one, a free of an unknown address and a second
-//! free are told with the Python lines of both sides. Every request and every free takes the card's lock and waits
-//! for the device, so it is slow. Nothing here trusts the pool: which page lies behind an address is what the
-//! driver was told ([`gapless_cuda::mapped`]).
+//! It reports writes after a free, blocks that share memory, frees of unknown addresses and second frees, with the
+//! Python lines of both sides. Every request and every free takes the card's lock and waits for the device, so it is
+//! slow. It does not trust the pool: the record of driver calls tells which page lies behind an address
+//! ([`gapless_cuda::mapped`]).
 //!
-//! [`shadow`] knows what every byte of every page is, [`checker`] holds one card against it, [`place`] names Python
-//! lines, [`report`] is the text. While a capture is under way nothing is filled, read
-//! or waited for: the bytes are counted as skipped.
+//! [`shadow`] knows the state of every byte of every page, [`checker`] compares one card with it, [`place`] names
+//! Python lines, and [`report`] writes the text. While a capture is under way, nothing is filled, read or waited for:
+//! these bytes count as skipped.
 //!
-//! Order of locks: the card's, then its checker's. What cannot be raised, since a free must not throw, is written
-//! to standard error and raised by the next request.
+//! Order of locks: the card's, then its checker's. A free must not throw, so its finding is written to standard error
+//! and raised by the next request.
 
 pub mod checker;
 pub mod place;
@@ -30,23 +30,23 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Bytes of a block that are filled; `u64::MAX`: all.
+/// The most bytes of a block that are filled; `u64::MAX`: all.
 static BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 static CHECKERS: [Lock<Option<Checker>>; CARDS] = [const { Lock::new(|| None) }; CARDS];
-/// What a free found, until a request can raise it.
+/// The finding of a free, until a request raises it.
 static FOUND: Lock<Option<String>> = Lock::new(|| None);
 
 const SLOW: &str = "gapless: checked mode is on (GAPLESS_CHECK). Every free waits for the device and fills the block, and every request \
                     reads it back: expect this run to be many times slower.";
 
-/// Whether checked mode is on.
+/// True if checked mode is on.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Turns it on where the options say so, and says that it is on. Before a card is used.
+/// Turns the mode on if the options say so, with a message. Called before a card is used.
 pub fn set(settings: &Settings) {
     if settings.check && !ON.swap(true, Ordering::Relaxed) {
         let bytes = if settings.check_bytes == 0 { u64::MAX } else { settings.check_bytes };
@@ -55,7 +55,7 @@ pub fn set(settings: &Settings) {
     }
 }
 
-/// A card's device, which keeps what is mapped where.
+/// A card's device. In checked mode it records its mappings.
 #[must_use]
 pub fn watched(mut device: QuotaDevice<CudaDevice>) -> QuotaDevice<CudaDevice> {
     if is_on() {
@@ -64,14 +64,14 @@ pub fn watched(mut device: QuotaDevice<CudaDevice>) -> QuotaDevice<CudaDevice> {
     device
 }
 
-/// The Python lines that this thread stands in; `None`: checked mode is off. No lock of ours may be held.
+/// The Python lines of this thread; `None` if checked mode is off. No lock of ours may be held.
 #[inline]
 #[must_use]
 pub fn who() -> Option<Place> {
     is_on().then(Place::here)
 }
 
-/// The checker of a card, made on first use.
+/// Runs `work` on the checker of a card, which is made on first use.
 fn with<T>(device: i32, work: impl FnOnce(&mut Checker) -> T) -> Option<T> {
     let slot = CHECKERS.get(usize::try_from(device).ok()?)?;
     let mut guard = slot.lock();
@@ -79,10 +79,10 @@ fn with<T>(device: i32, work: impl FnOnce(&mut Checker) -> T) -> Option<T> {
     Some(work(guard.get_or_insert_with(|| Checker::new(device, bytes))))
 }
 
-/// A block was handed out at `addr`. Where something is wrong with it, it was given back.
+/// Checks a block that was handed out at `addr`. A block with a finding was given back.
 ///
 /// # Errors
-/// What is wrong, as a text.
+/// The finding, as a text.
 pub fn handed_out(card: &mut Card, addr: u64, who: Option<&Place>) -> Result<(), String> {
     let Some(who) = who else { return Ok(()) };
     let device = card.device;
@@ -92,7 +92,7 @@ pub fn handed_out(card: &mut Card, addr: u64, who: Option<&Place>) -> Result<(),
     }
 }
 
-/// The block at `addr`, if there is one, is about to be given back.
+/// Checks the block at `addr`, if there is one, before it is given back.
 pub fn about_to_free(card: &mut Card, addr: u64, who: Option<&Place>) {
     let Some(who) = who else { return };
     let device = card.device;
@@ -101,7 +101,7 @@ pub fn about_to_free(card: &mut Card, addr: u64, who: Option<&Place>) {
     }
 }
 
-/// No card, of `device` or of all, has a block at `addr` that could be given back.
+/// Reports a free that no card, of `device` or of all, has a block for.
 pub fn not_there(addr: u64, device: Option<i32>, who: Option<&Place>) {
     let Some(who) = who else { return };
     let devices = device.map_or(0..CARDS as i32, |device| device..device + 1);
@@ -113,19 +113,19 @@ pub fn not_there(addr: u64, device: Option<i32>, who: Option<&Place>) {
     put_off(finding.unwrap_or_else(|| Finding::FreedUnknown { addr, by: who.clone() }).text());
 }
 
-/// Writes what was found to standard error: it cannot be raised here, and the next request raises it.
+/// Writes a finding to standard error. It cannot be raised here, so the next request raises it.
 pub fn put_off(text: String) {
     eprintln!("{text}");
     FOUND.lock().get_or_insert(text);
 }
 
-/// What a free found since the last request.
+/// The finding of a free since the last request.
 #[must_use]
 pub fn take_found() -> Option<String> {
     if is_on() { FOUND.lock().take() } else { None }
 }
 
-/// What was checked, as statistics, each with a comma behind it; nothing where the mode is off.
+/// The counts as JSON members, each followed by a comma; nothing if the mode is off.
 pub fn write_json(out: &mut String, device: i32) {
     if !is_on() {
         return;

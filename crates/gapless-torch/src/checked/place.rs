@@ -1,11 +1,11 @@
-//! Where a program stands: the Python line that a person would look at first, and the two that called it.
+//! A place in the program: the Python line that a person would look at first, and the two that called it.
 
 use crate::recorder::frames::{self, Place as Frame};
 use gapless_trace::holders::{line_text, naming_line};
 use std::fmt;
 use std::sync::Arc;
 
-/// Lines that are told.
+/// Lines in a message.
 const LINES: usize = 3;
 
 /// `train.py:12 step, from train.py:40 main`.
@@ -13,13 +13,13 @@ const LINES: usize = 3;
 pub struct Place(Arc<str>);
 
 impl Place {
-    /// Where this thread stands now. No lock of ours may be held, as this takes Python's.
+    /// The present place of this thread. No lock of ours may be held, because this takes Python's.
     #[must_use]
     pub fn here() -> Place {
         Place::of(&frames::here())
     }
 
-    /// The innermost line outside of torch, and who called it; `frames` are innermost first.
+    /// The innermost line outside of torch, and its callers; `frames` are innermost first.
     fn of(frames: &[Frame]) -> Place {
         let mut lines: Vec<String> = Vec::new();
         let mut rest = frames;

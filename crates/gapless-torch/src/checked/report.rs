@@ -1,5 +1,5 @@
-//! What checked mode found, and the text of it: what happened, where, who had the memory and who asks now, what to
-//! do. Pure.
+//! Findings of checked mode, and their text: what happened, where, which lines had the memory and which ask now, what
+//! to do. Pure.
 
 use super::place::Place;
 use gapless_cuda::scrub::{Change, PATTERN};
@@ -8,7 +8,7 @@ use gapless_trace::Bytes;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Where what is said begins.
+/// The column after the labels.
 const INDENT: usize = 16;
 
 /// A block, and the lines that had it.
@@ -16,11 +16,11 @@ const INDENT: usize = 16;
 pub struct Record {
     pub device: i32,
     pub addr: u64,
-    /// Of the block; at least what was asked for.
+    /// Size of the block; at least what the program asked for.
     pub size: u64,
     pub stream: StreamHandle,
     pub allocated: Place,
-    /// Who freed it; `None`: nobody yet.
+    /// The line that freed it; `None` while it is live.
     pub freed: Option<Place>,
 }
 
@@ -30,7 +30,7 @@ impl Record {
         format!("the block of {} at {addr:#x} on GPU {device}, stream {:#x}", Bytes(*size), stream.0)
     }
 
-    /// Whether `addr` is one of its own.
+    /// True if `addr` lies in the block.
     #[must_use]
     pub fn holds(&self, addr: u64) -> bool {
         (self.addr..self.addr + self.size).contains(&addr)
@@ -47,14 +47,14 @@ impl Record {
     }
 }
 
-/// What is wrong.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Freed memory was written before it was handed out again.
     Written { before: Arc<Record>, now: Arc<Record>, addr: u64, change: Change },
     /// A block was handed out over memory of another one that is live.
     Shared { holder: Arc<Record>, now: Arc<Record>, bytes: u64 },
-    /// A block was handed out with nothing mapped behind some of it.
+    /// A block was handed out without memory behind a part of it.
     Unmapped { now: Arc<Record>, bytes: u64 },
     /// The memory behind a live block is not what it was when the block was handed out.
     Moved { record: Arc<Record> },
@@ -95,7 +95,7 @@ impl Finding {
                     "found",
                     &format!("{found:#010x} where {PATTERN:#010x} was put; {} changed", Bytes(4 * words)),
                 );
-                // Through a window the same memory has other addresses.
+                // A window gives the same memory other addresses, so the address may lie outside of the earlier block.
                 let seen = if before.holds(at) { before.at(at) } else { before.block() };
                 say("had it before", &seen);
                 say_past(&mut say, before);

@@ -1,20 +1,20 @@
-//! What every byte of every page is: in a live block, or filled with the pattern since a block was freed. What is
-//! in neither is not known.
+//! The state of every byte of every page: in a live block, or filled with the pattern since a block was freed. Other
+//! bytes are unknown.
 //!
-//! Kept by page and offset, so it is the same through whichever addresses the page is reached.
-//! Invariant: ranges of one page do not overlap.
+//! It is kept by page and offset, so it does not depend on the address through which a page is reached. Invariant:
+//! ranges of one page do not overlap.
 
 use super::report::Record;
 use gapless_cuda::mapped::PageNumber;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a range is.
+/// State of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// In a block that somebody holds.
+    /// Part of this live block.
     Live(Arc<Record>),
-    /// It has the pattern, and this block had it before.
+    /// Filled with the pattern, after this block was freed.
     Filled(Arc<Record>),
 }
 
@@ -28,12 +28,12 @@ pub struct Range {
 
 #[derive(Debug, Default)]
 pub struct Shadow {
-    /// By page and beginning: the end, and what it is.
+    /// By page and beginning: the end and the state.
     ranges: BTreeMap<(PageNumber, u64), (u64, State)>,
 }
 
 impl Shadow {
-    /// Forgets what is known of `[from, to)` of a page, and returns it, in order.
+    /// Removes the entries for `[from, to)` of a page, and returns them in order.
     pub fn take(&mut self, page: PageNumber, from: u64, to: u64) -> Vec<Range> {
         let before = self.ranges.range((page, 0)..(page, from)).next_back();
         let first = before.filter(|(_, (end, _))| *end > from).map_or(from, |(key, _)| key.1);
@@ -52,7 +52,7 @@ impl Shadow {
         taken
     }
 
-    /// From now on `[from, to)` of a page is this, whatever it was.
+    /// Sets the state of `[from, to)` of a page.
     pub fn put(&mut self, page: PageNumber, from: u64, to: u64, state: State) {
         self.take(page, from, to);
         if from < to {
@@ -60,7 +60,7 @@ impl Shadow {
         }
     }
 
-    /// The page is gone.
+    /// Forgets a page that was released.
     pub fn forget(&mut self, page: PageNumber) {
         let keys: Vec<_> = self.ranges.range((page, 0)..=(page, u64::MAX)).map(|(key, _)| *key).collect();
         for key in keys {

@@ -1,11 +1,11 @@
 //! The newest entries of a history, in PyTorch's order.
 
-/// A list of so many entries at most. As in PyTorch's own, entries beyond a number that was lowered meanwhile stay:
-/// what "all" recorded is there after "state", which asks for one entry.
+/// A list of at most so many entries. As in PyTorch's own, a lower limit removes none: entries of the level "all" are
+/// still there after "state", which asks for one entry.
 #[derive(Debug)]
 pub struct Ring<T> {
     list: Vec<T>,
-    /// The oldest entry, where the list is full: the next one takes its place.
+    /// The place of the oldest entry if the list is full: the next entry replaces it.
     next: usize,
 }
 
@@ -37,7 +37,7 @@ impl<T> Ring<T> {
         *self = Ring::new();
     }
 
-    /// The oldest first.
+    /// Oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.list[self.next..].iter().chain(&self.list[..self.next])
     }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn entries_are_those_of_pytorchs_ring_also_where_their_number_is_lowered_and_raised() {
-        // Numbers that do not fall below the place that is next: PyTorch's own ring would leave its list.
+        // No number falls below the next place: PyTorch's own ring would then index beyond its list.
         let plans: [&[(usize, usize)]; 5] = [
             &[(3, 10)],
             &[(10, 7), (1, 5), (10, 9)],

@@ -1,6 +1,6 @@
-//! The cheapest thing that would have served a request that failed: rules over facts, from what costs nothing to what
-//! costs most. Each is checked against the facts before it is given, and none advises what is set already. Where no
-//! rule holds, it is said how much less must be live.
+//! The cheapest changes that would have served a failed request: rules over facts, from those that cost nothing to the
+//! most expensive. Each is checked against the facts before it is given, and none advises a setting that is set
+//! already. If no rule holds, the advice is how much less must be live.
 
 use super::words::{pool, stream};
 use super::{Facts, Limit, LimitBy};
@@ -8,10 +8,10 @@ use crate::regions;
 use gapless_pool::PoolKey;
 use gapless_trace::Bytes;
 
-/// Sizes of limits are rounded up to this: pages are multiples of it.
+/// Limits are rounded up to this, because pages are multiples of it.
 const PAGE: u64 = 2 << 20;
 
-/// What would have helped, the cheapest first: one thing, or two.
+/// The one or two cheapest changes that would have helped.
 #[must_use]
 pub fn of(facts: &Facts) -> Vec<String> {
     if facts.size > facts.total {
@@ -38,7 +38,7 @@ pub fn of(facts: &Facts) -> Vec<String> {
     found
 }
 
-/// A budget or share of the process's own is what refused it: nothing that other memory could have done.
+/// A budget or share of the process itself refused the request, so other memory could not have helped.
 fn budget(facts: &Facts) -> Option<String> {
     facts.refusal.as_ref()?;
     let free = Bytes(facts.free);
@@ -47,7 +47,7 @@ fn budget(facts: &Facts) -> Option<String> {
     })
 }
 
-/// A limit of the process's own, where the device has what is missing.
+/// The process's own limit, if the device has the missing memory.
 fn limit(facts: &Facts) -> Option<String> {
     let Limit { bytes, by } = facts.limit?;
     let raised = (bytes.max(facts.reserved) + facts.missing).div_ceil(PAGE) * PAGE;
@@ -62,7 +62,7 @@ fn limit(facts: &Facts) -> Option<String> {
             format!("limit={mib}MiB or more (it is {}): {free} are free on the device", Bytes(bytes))
         }
         LimitBy::Fraction(_) => {
-            // Upwards, so that what is printed is enough.
+            // Rounded up, so that the printed fraction is enough.
             let thousandths = (raised as u128 * 1000).div_ceil(u128::from(facts.total.max(1)));
             if thousandths > 1000 {
                 return None;
@@ -73,7 +73,7 @@ fn limit(facts: &Facts) -> Option<String> {
     })
 }
 
-/// What could have been given back or waited for before a capture began.
+/// Memory that could have been given back, or waited for, before a capture began.
 fn before_capture(facts: &Facts) -> Option<String> {
     if !facts.is_quiet {
         return None;
@@ -94,8 +94,8 @@ fn before_capture(facts: &Facts) -> Option<String> {
     })
 }
 
-/// A memory pool of the program's own that keeps what is free to itself. Where it may, it lends what lies in it in
-/// one piece; its pages come back at its end.
+/// A memory pool of the program that keeps its free memory to itself. With use_on_oom it would lend memory that lies in
+/// it in one piece; when it ends, its pages come back.
 fn memory_pool(facts: &Facts) -> Option<String> {
     let of_program = |key: PoolKey| matches!(key, PoolKey(0, 1..)) && key != facts.pool;
     let private = &facts.holes.private;
@@ -121,7 +121,7 @@ fn region(facts: &Facts) -> Option<String> {
     Some(format!("gapless.sleep({name:?}): {} of region {name} could sleep", Bytes(*bytes)))
 }
 
-/// Graphs that keep memory which nothing uses between replays.
+/// Graphs that keep memory which no work uses between replays.
 fn graph_pool(facts: &Facts) -> Option<String> {
     let is_graph = |private: &&gapless_pool::PrivateFree| {
         !matches!(private.pool, PoolKey(0, _)) && !regions::is_region(private.pool)
@@ -138,13 +138,13 @@ fn graph_pool(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Pages that live blocks would pin fewer bytes of.
+/// Smaller pages, of which live blocks would pin fewer bytes.
 fn pages(facts: &Facts) -> Option<String> {
     let mib = facts.pages? >> 20;
     Some(format!("largest_page={mib}MiB: the recorded events, replayed with it, leave room for this request"))
 }
 
-/// Another process whose end would have been enough.
+/// Other processes whose end would have been enough.
 fn other_processes(facts: &Facts) -> Option<String> {
     if facts.limit.is_some_and(|limit| facts.reserved + facts.missing > limit.bytes) {
         return None;
@@ -167,10 +167,10 @@ fn smaller_batch(facts: &Facts) -> Option<String> {
     ))
 }
 
-/// Nothing but less.
+/// The last resort: fewer live bytes.
 fn less_live(facts: &Facts) -> String {
     let missing = Bytes(facts.missing);
-    // Not what was tried.
+    // Handlers that were called already are not advised again.
     let offloading = if facts.handlers > 0 { "offloading" } else { "offloading (gapless.on_pressure)" };
     format!("no setting; {missing} less must be live: a smaller batch, checkpointing, {offloading}")
 }

@@ -1,15 +1,15 @@
-//! How much smaller a batch would have fit: the recorded tail is replayed, as live bytes, with what steps allocate for
-//! themselves made smaller.
+//! Estimates the batch that would have fit: the recorded tail is replayed as live bytes, with the blocks that steps
+//! allocate for themselves made smaller.
 //!
-//! What is born and freed within a step is taken for what grows with the batch; what outlives a step, and what has the
-//! size of such a block (the gradients of weights), is not. An estimate, and only given where steps are marked and
-//! their own blocks are what stands in the way.
+//! Blocks that are born and freed within a step are assumed to grow with the batch. Blocks that outlive a step are not,
+//! nor are blocks of the same size as one of these (the gradients of weights). The estimate is given only if steps are
+//! marked and their own blocks are the cause.
 
 use crate::recorder::{Entry, Mark};
 use gapless_trace::{Action, Stage};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A block of the tail: its size, the step it was born in, and whether it grows with the batch.
+/// A block of the tail: its size, the step of its birth, and if it grows with the batch.
 #[derive(Clone, Copy)]
 struct Block {
     size: u64,
@@ -17,9 +17,9 @@ struct Block {
     is_scaled: bool,
 }
 
-/// The largest share of the batch, in hundredths below 100, with which `most` bytes would have been enough; `None`: no
-/// steps are known, or none would. `active` is what is held in blocks after the last entry, when `size` bytes more were
-/// asked for.
+/// The largest share of the batch, in hundredths below 100, for which `most` bytes would have been enough. `None` if no
+/// steps are known, or if no share is small enough. `active` is the bytes in blocks after the last entry, when `size`
+/// bytes more were requested.
 #[must_use]
 pub fn share(
     device: u8,
@@ -44,7 +44,7 @@ pub fn share(
     if fits(100) || !fits(1) {
         return None;
     }
-    // The peak grows with the share.
+    // The peak grows with the share, so a binary search finds it.
     let (mut low, mut high) = (1u64, 100u64);
     while high - low > 1 {
         let middle = low.midpoint(high);
@@ -57,7 +57,7 @@ pub fn share(
     Some(low)
 }
 
-/// When steps begin: as the program marks them, else where an optimizer's step ends.
+/// The times at which steps begin: the program's marks, or else the ends of an optimizer's steps.
 fn boundaries(device: u8, marks: &[Mark]) -> Vec<u64> {
     let of = |is_it: fn(&Mark) -> bool| -> Vec<u64> {
         marks
@@ -74,7 +74,7 @@ fn boundaries(device: u8, marks: &[Mark]) -> Vec<u64> {
     }
 }
 
-/// Blocks of the tail, and their beginnings and ends in order; the last block is the request that failed.
+/// Blocks of the tail, and their births and ends in order. The last block is the failed request.
 fn blocks(device: u8, entries: &[Entry], steps: &[u64], size: u64) -> (Vec<Block>, Vec<(usize, bool)>) {
     let step_at = |time: u64| steps.partition_point(|&begin| begin <= time);
     let last = steps.len();
@@ -116,7 +116,7 @@ fn blocks(device: u8, entries: &[Entry], steps: &[u64], size: u64) -> (Vec<Block
     (blocks, changes)
 }
 
-/// The most that is live, in hundredths of bytes, when `share` hundredths of what grows with the batch is.
+/// The most live bytes, in hundredths of bytes, with `share` hundredths of the blocks that grow with the batch.
 fn peak(before: u64, blocks: &[Block], changes: &[(usize, bool)], request: Block, share: u64) -> u128 {
     let bytes = |block: Block| u128::from(block.size) * u128::from(if block.is_scaled { share } else { 100 });
     let mut live = u128::from(before) * 100;
@@ -208,7 +208,7 @@ mod tests {
         // A batch of 20 asks for its second activation.
         run.alloc(3, 200);
         let share = run.share(201, 450).expect("steps are marked");
-        // 100 of the model and 401 of the step; the gradients come before any activation goes.
+        // 100 of the model and 401 of the step: the gradients come before any activation is freed.
         assert_eq!(share, 87);
         assert!(100 + 401 * share / 100 <= 450 && 100 + 401 * (share + 1) / 100 > 450);
         assert_eq!(run.share(201, 501), None, "it fits");
@@ -220,7 +220,7 @@ mod tests {
         let mut run = Run::training(11, 3);
         run.alloc(3, 130);
         run.alloc(4, 131);
-        // The gradients of the model: asking for them fails.
+        // The request for the model's gradients fails.
         assert_eq!(run.share(100, 430), Some(88), "100 + 100 + 261 * 0.88 = 429.68");
     }
 

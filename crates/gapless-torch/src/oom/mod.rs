@@ -1,9 +1,9 @@
-//! A request failed: the text of the exception, at most [`text::LINES`] lines that help, and the file that is left for
+//! A failed request: the text of the exception, with at most [`text::LINES`] lines that help, and the file for
 //! `gapless oom`.
 //!
-//! [`Facts`] is everything that the text says; [`text`] renders it and [`advice`] finds the cheapest thing that would
-//! have helped: both are pure. Facts of the card are collected under its lock, the rest without any: Python's lock is
-//! taken for the line that asked, a disk is written to.
+//! [`Facts`] has everything that the text says. [`text`] renders it, and [`advice`] finds the cheapest change that
+//! would have helped; both are pure. Facts of the card are collected under its lock, the others without any lock,
+//! because they take Python's lock for the requesting line and write to a disk.
 
 pub mod advice;
 pub mod batch;
@@ -24,15 +24,15 @@ use gapless_trace::Action;
 use gapless_trace::holders::{line_text, naming_line};
 use tail::Tail;
 
-/// Holders that are listed.
+/// The most holders that are listed.
 const HOLDERS: usize = 4;
 
-/// What caps the process.
+/// The origin of the process's limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LimitBy {
     /// The option `limit`.
     Option,
-    /// `torch.cuda.set_per_process_memory_fraction`, with what was given.
+    /// `torch.cuda.set_per_process_memory_fraction`, with its argument.
     Fraction(f64),
 }
 
@@ -43,18 +43,18 @@ pub struct Limit {
     pub by: LimitBy,
 }
 
-/// What is known of a request that failed, and of the card at that moment.
+/// Facts of a failed request, and of the card at that moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     pub device: i32,
     pub size: u64,
-    /// Where Python stood: `train.py:88 step`.
+    /// The requesting Python line: `train.py:88 step`.
     pub line: Option<String>,
     pub stream: StreamHandle,
     pub pool: PoolKey,
-    /// A capture is open: nothing could be waited for.
+    /// A capture is open, so the pool could not wait for streams.
     pub is_quiet: bool,
-    /// Block bytes that callers have, those that other streams still use besides, and what is held for all of them.
+    /// Bytes in blocks that callers have, those that other streams still use in addition, and bytes of all pages.
     pub allocated: u64,
     pub active: u64,
     pub reserved: u64,
@@ -62,39 +62,39 @@ pub struct Facts {
     /// Of the device.
     pub free: u64,
     pub total: u64,
-    /// Other processes on the device and their bytes, the most first; `None`: not known.
+    /// Other processes on the device and their bytes, largest first; `None` if unknown.
     pub others: Option<Vec<(u32, u64)>>,
     pub holes: Holes,
-    /// Private pools whose free memory may serve others' requests: set already.
+    /// Private pools that already share their free memory.
     pub spare: Vec<PoolKey>,
-    /// What is missing, were all that is free used for the request.
+    /// Bytes that are missing even if the request got all free memory.
     pub missing: u64,
-    /// What the driver said, where that was not that there is no memory.
+    /// The driver's error, if it was not out-of-memory.
     pub driver: Option<i32>,
-    /// The budget or share that did not allow it, as a sentence.
+    /// The budget or share that refused the request, as a sentence.
     pub refusal: Option<String>,
     pub holders: Vec<Holder>,
-    /// Regions that are awake on the device, but for the one that asked, and their bytes: the most first.
+    /// Regions that are awake on the device, except the requesting one, with their bytes, largest first.
     pub regions: Vec<(String, u64)>,
-    /// Handlers that were asked.
+    /// Number of handlers that were asked.
     pub handlers: usize,
-    /// The size of pages that would have served it, where the present ones are larger.
+    /// The page size with which the request would have been served, if the present one is larger.
     pub pages: Option<u64>,
     /// The share of the present batch that would have fit, in hundredths.
     pub batch: Option<u64>,
     pub tail: Tail,
 }
 
-/// A card as it was, for those who explain it without its lock.
+/// The state of a card, for an explanation without the card's lock.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) facts: Facts,
-    /// Where it is wanted: for a file, or to replay what was recorded.
+    /// Taken only if a file or a replay needs it.
     picture: Option<Picture>,
     options: Options,
 }
 
-/// What the card says, under its lock.
+/// Collects the card's facts, under its lock.
 pub(crate) fn look(
     card: &mut Card,
     (size, stream, pool): (u64, StreamHandle, PoolKey),
@@ -123,22 +123,22 @@ pub(crate) fn look(
             DeviceError::OutOfMemory | DeviceError::Refused(_) => None,
         },
         refusal: match error {
-            // Told with what is held.
+            // The text of these is part of the line about held memory.
             DeviceError::Refused(Refusal::Limit) | DeviceError::OutOfMemory | DeviceError::Driver(_) => None,
             DeviceError::Refused(why) => Some(card.refusal(why).trim().to_owned()),
         },
         holders: holders::largest(card, device, HOLDERS),
         ..Facts::default()
     };
-    // A picture has what is in the pool's log, and the recording must have it too.
+    // A picture contains the pool's log, which the recording must have too.
     card.tell_changes(&Caller::NOBODY);
-    // Enough is free, in pages that others pin: perhaps it would not be in smaller ones.
+    // Enough memory is free, but in pages that live blocks pin. A replay can tell if smaller pages would have served.
     let is_pinned = recorder::is_on() && facts.holes.pinned >= facts.missing;
     let picture = (is_pinned || (!recorder::is_on() && tail::is_wanted())).then(|| card.picture(device));
     Seen { facts, picture, options: *card.pool.options() }
 }
 
-/// The rest of the facts, and the text. No lock of ours is held.
+/// Collects the other facts and writes the text. No lock of ours is held.
 pub(crate) fn explain(Seen { mut facts, picture, options }: Seen) -> String {
     let stack = frames::here();
     let asking = naming_line(stack.iter(), |place| place.file.as_str());
@@ -152,7 +152,7 @@ pub(crate) fn explain(Seen { mut facts, picture, options }: Seen) -> String {
     facts.tail = tail::of_recording();
     let device = facts.device as u8;
     recorder.recent(|entries, marks| {
-        // The failure itself, and what came after it, is no part of what led to it.
+        // The replay ends before the failure.
         let end = entries.iter().rposition(|entry| entry.action == Action::Oom && entry.device == device);
         let entries = &entries[..end.unwrap_or(entries.len())];
         let most = facts.active + facts.size.saturating_sub(facts.missing);
@@ -168,11 +168,11 @@ pub(crate) fn explain(Seen { mut facts, picture, options }: Seen) -> String {
     text::text(&facts)
 }
 
-/// Other processes on a card, by the management library.
+/// Other processes on a card, from NVIDIA's management library.
 fn others(device: i32) -> Option<Vec<(u32, u64)>> {
     let processes = Nvml::open().ok()?.device_by_uuid(identity::of(device).uuid?)?.processes()?;
     let own = std::process::id();
-    // In a container the driver may know this process by another number, and it is not to be taken for another one.
+    // In a container the driver may know this process by another number. It must not count as another process.
     if !processes.iter().any(|process| process.pid == own) {
         return None;
     }

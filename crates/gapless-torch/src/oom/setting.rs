@@ -1,8 +1,8 @@
-//! Whether smaller pages would have served a request that failed although enough was free: the recorded tail is
-//! replayed on the allocator itself, over a simulated card of what this process could have.
+//! Finds out if smaller pages would have served a failed request although enough memory was free. It replays the
+//! recorded tail on the allocator itself, over a simulated card with the memory that this process could have.
 //!
-//! The replay begins with what was live before the tail, packed. So it says something only where it fails with the
-//! present settings as the run did, and is served with the others.
+//! The replay begins with the blocks that were live before the tail, packed. So it has a result only if it fails with
+//! the present settings, as the run did, and succeeds with the others.
 
 use crate::recorder::Entry;
 use gapless_pool::{Options, Pool, PoolKey, SimDevice, StreamHandle};
@@ -10,27 +10,27 @@ use gapless_trace::Action;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// The smallest pages that there are.
+/// The smallest page size.
 const SMALLEST: u64 = 2 << 20;
 
-/// Something that was asked for: how much, for which stream, in which pool.
+/// A request: size, stream and pool.
 pub type Asked = (u64, StreamHandle, PoolKey);
 
-/// What is replayed.
+/// The input of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     pub device: u8,
     pub entries: &'a [Entry],
-    /// What was not free when the request failed, by address.
+    /// Blocks in use when the request failed, by address.
     pub held: &'a [(u64, Asked)],
     pub request: Asked,
     pub options: Options,
-    /// The most that could be held.
+    /// The most bytes that the process could hold.
     pub most: u64,
 }
 
 impl Run<'_> {
-    /// The size of pages with which the request would have been served, where that is not the present one.
+    /// The page size with which the request would have been served, if it is not the present one.
     #[must_use]
     pub fn smaller_pages(&self) -> Option<u64> {
         if self.options.largest_page <= SMALLEST || self.is_served(self.options) {
@@ -47,7 +47,7 @@ impl Run<'_> {
         self.entries.iter().filter(is_own)
     }
 
-    /// What was not free before the tail.
+    /// Blocks in use before the tail.
     fn before(&self) -> BTreeMap<u64, Asked> {
         let mut held: BTreeMap<u64, Asked> = self.held.iter().copied().collect();
         for entry in self.entries().rev() {
@@ -97,8 +97,8 @@ mod tests {
     const STREAM: StreamHandle = StreamHandle(0);
     const KEY: PoolKey = PoolKey(0, 0);
 
-    /// The large pages of one large block, then full of blocks of 1.5 MiB, of which one in eight stays: each page of 16
-    /// MiB has one.
+    /// Large pages of one large block, then full of blocks of 1.5 MiB, of which one in eight stays: each page of 16 MiB
+    /// has one.
     fn scattered() -> (Vec<Entry>, Vec<(u64, Asked)>) {
         let entry = |action, addr, size| Entry {
             action,
@@ -133,7 +133,7 @@ mod tests {
         let (entries, held) = scattered();
         let run = run(&entries, &held, 6 << 30);
         assert_eq!(run.smaller_pages(), Some(2 << 20));
-        // Not what is set, not what is served anyway, not what does not help.
+        // Neither a setting that is set, nor one for a request that is served anyway, nor one that does not help.
         let set = Options { largest_page: 2 << 20, ..Options::default() };
         assert_eq!(Run { options: set, ..run }.smaller_pages(), None);
         assert_eq!(Run { request: (MIB, STREAM, KEY), ..run }.smaller_pages(), None);
@@ -146,7 +146,7 @@ mod tests {
         let (entries, held) = scattered();
         let run = run(&entries[5002..], &held, 6 << 30);
         assert_eq!(run.before().len(), 5000);
-        // Packed it does not fail with the present settings, and so it says nothing.
+        // Packed, it does not fail with the present settings, so there is no result.
         assert_eq!(run.smaller_pages(), None);
     }
 }

@@ -1,9 +1,9 @@
-//! What a failed request leaves behind for `gapless oom` and `gapless report`: the recording, complete up to the
-//! failure, where there is one; else a file of its own with everything that is live and mapped, and the request that
-//! failed.
+//! The file that a failed request leaves for `gapless oom` and `gapless report`. If there is a recording, it is that,
+//! complete up to the failure. Otherwise it is a separate file with all live blocks, all mapped memory, and the failed
+//! request.
 //!
-//! A program that catches failures must not fill a disk: a process leaves [`MOST`] files. Where none can be written the
-//! text says so, and that is all.
+//! A program that catches failures must not fill a disk, so a process leaves at most [`MOST`] files. If a file cannot
+//! be written, the text says so.
 
 use super::Facts;
 use crate::recorder::frames::Place;
@@ -16,36 +16,36 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Files that a process leaves.
+/// The most files that a process leaves.
 pub const MOST: u32 = 3;
 
-/// What was left.
+/// The file that a failure left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing: it is switched off.
+    /// None: this is switched off.
     #[default]
     Off,
     Left(PathBuf),
-    /// The recording has it.
+    /// The recording contains the failure.
     Recording(PathBuf),
-    /// Nothing more: this was the last one.
+    /// None: the process has left its last file, this one.
     Enough(PathBuf),
     Failed(String),
 }
 
-/// Where files go; `None`: nowhere.
+/// The folder for files; `None`: no files.
 static FOLDER: SetOnce<Option<PathBuf>> = SetOnce::new();
 
-/// How many there are, or are being written; and the last.
+/// The number of files that exist or are being written, and the path of the last.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 static LAST: Lock<Option<PathBuf>> = Lock::new(|| None);
 
-/// Says where files go, once; `None`: none are left.
+/// Sets the folder for files, once; `None`: no files.
 pub fn set_folder(folder: Option<PathBuf>) {
     let _ = FOLDER.set(folder);
 }
 
-/// Whether a picture of the card is wanted for a file. Asked under the card's lock, so nothing is waited for.
+/// True if a file needs a picture of the card. Called under the card's lock, so it does not wait.
 pub(crate) fn is_wanted() -> bool {
     FOLDER.get().is_none_or(Option::is_some) && LEFT.load(Ordering::Relaxed) < MOST
 }
@@ -86,14 +86,14 @@ fn write(folder: &Path, picture: &Picture, facts: &Facts, stack: &[Place]) -> Re
     match scribe::write_picture(file, picture, failed, stack) {
         Ok(()) => Ok(path),
         Err(error) => {
-            // Nothing half-written.
+            // Leaves no incomplete file.
             let _ = std::fs::remove_file(path);
             Err(error)
         }
     }
 }
 
-/// The next file, never one that is there: another process may have had this one's number.
+/// Creates the next file. It never replaces one: an earlier process may have had this one's number.
 fn create(folder: &Path) -> std::io::Result<(PathBuf, File)> {
     let mut number = 1;
     loop {
@@ -106,7 +106,7 @@ fn create(folder: &Path) -> std::io::Result<(PathBuf, File)> {
     }
 }
 
-/// The recording, once the failure is in it.
+/// The recording, after the failure is in it.
 pub(crate) fn of_recording() -> Tail {
     match recorder::catch_up() {
         Some(Ok(path)) => Tail::Recording(path),
@@ -115,7 +115,7 @@ pub(crate) fn of_recording() -> Tail {
     }
 }
 
-/// The last one, where no more are left.
+/// The last file, if no more are left.
 pub(crate) fn of_earlier() -> Tail {
     last().clone().map_or(Tail::Off, Tail::Enough)
 }

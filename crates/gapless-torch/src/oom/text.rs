@@ -1,8 +1,8 @@
-//! The text of a `torch.OutOfMemoryError`: pure, at most [`LINES`] lines, none wider than [`COLUMNS`] but for the path
-//! of the file that was left.
+//! The text of a `torch.OutOfMemoryError`. Pure; at most [`LINES`] lines, none wider than [`COLUMNS`] except for the
+//! path of the file.
 //!
-//! It begins as torch's own does, since programs look for that. What is said besides is in one order: what was asked
-//! and by which line, what is held by whom, why what is free could not serve, and what would have helped.
+//! It begins like torch's own text, because programs look for that. Then come the request and its line, the holders,
+//! the reason why free memory could not serve, and the changes that would have helped.
 
 use super::tail::Tail;
 use super::words::{pool, stream};
@@ -12,11 +12,11 @@ use gapless_pool::{Hole, PoolKey};
 use gapless_trace::Bytes;
 use std::fmt::Write;
 
-/// Lines of the text, at most.
+/// The most lines of the text.
 pub const LINES: usize = 15;
-/// Columns of a line, at most.
+/// The most columns of a line.
 pub const COLUMNS: usize = 120;
-/// Where what is said begins.
+/// The column after the labels.
 const INDENT: usize = 14;
 
 /// The text.
@@ -52,7 +52,7 @@ pub fn text(facts: &Facts) -> String {
     }
     let last = match &facts.tail {
         Tail::Off => None,
-        // A path that is cut is no path.
+        // Paths are not clipped, because a part of a path is useless.
         Tail::Left(path) => {
             Some(format!("{:<INDENT$}{} (gapless oom reads it)", "last events:", path.display()))
         }
@@ -71,7 +71,7 @@ pub fn text(facts: &Facts) -> String {
     lines.join("\n")
 }
 
-/// As torch prints sizes, and programs read them.
+/// Sizes as torch prints them, because programs read them.
 fn as_torch(bytes: u64) -> String {
     match bytes {
         0..=1024 => format!("{bytes} bytes"),
@@ -151,7 +151,7 @@ fn others(facts: &Facts) -> Option<String> {
     Some(out)
 }
 
-/// The largest hole, and why it could not serve.
+/// The largest hole, and the reason why it could not serve.
 fn hole(facts: &Facts) -> String {
     let Some(hole) = facts.holes.largest else { return "none: nothing that is held is free".to_owned() };
     let Hole { size, is_small, .. } = hole;
@@ -196,7 +196,7 @@ fn hole(facts: &Facts) -> String {
     out
 }
 
-/// What is open while nothing can be waited for.
+/// The open scope in which the pool cannot wait for streams.
 pub(super) fn open(facts: &Facts) -> &'static str {
     if matches!(facts.pool, PoolKey(0, 1..)) { "in use_mem_pool" } else { "during a capture" }
 }
@@ -209,7 +209,7 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", 100.0 * Bytes(part).share_of(Bytes(whole)))
 }
 
-/// One line of it, whatever a file or a function is called.
+/// `text` on one line: names of files and functions may contain control characters.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

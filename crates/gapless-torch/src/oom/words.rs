@@ -1,4 +1,4 @@
-//! What streams and pools are called in a message.
+//! Names of streams and pools in messages.
 
 use gapless_pool::{PoolKey, StreamHandle};
 

@@ -1,8 +1,7 @@
-//! States of private pools, kept and brought back: what cudagraph trees of torch.compile are built on.
+//! Saved states of private pools, which torch.compile's cudagraph trees restore.
 //!
-//! PyTorch holds a state as a shared pointer to a class with nothing but a destructor. The object and its counts are
-//! made here, with tables of their own; C++ only counts, and asks for the object's type, which is one that it does not
-//! know.
+//! PyTorch holds a state as a shared pointer to a class that has only a destructor. The object and its counts are made
+//! here, with tables of their own. C++ only counts, and asks for the object's type, which it does not know.
 
 use super::layout::{CUDA, CheckpointDelta, DataPtr, Device};
 use super::memory::{delete, on_card};
@@ -24,7 +23,7 @@ struct TypeInfo {
     name: *const c_char,
 }
 
-/// The table of a state: where the object begins, its type, its destructors.
+/// The table of a state: the offset of the object, its type, its destructors.
 #[repr(C)]
 struct StateTable {
     offset: isize,
@@ -32,16 +31,16 @@ struct StateTable {
     destructors: [unsafe extern "C" fn(*mut c_void); 2],
 }
 
-// SAFETY: constants and addresses of code: `state_table` makes the only one, for good.
+// SAFETY: it has constants and addresses of code. `state_table` makes the only one, which is never freed.
 unsafe impl Send for StateTable {}
-// SAFETY: as above; nobody writes to it.
+// SAFETY: it has constants and addresses of code, and no thread writes to it.
 unsafe impl Sync for StateTable {}
 
 /// A state with its counts.
 #[repr(C)]
 struct Kept {
     control: Control,
-    /// The object that PyTorch's pointer points at: its table, and what is ours.
+    /// The beginning of the object for PyTorch: its table. Our data follow.
     table: *const c_void,
     pool: PoolKey,
     saved: Vec<Saved>,
@@ -52,20 +51,20 @@ const TYPE_NAME: &CStr = c"N7gapless9PoolStateE";
 /// C++ never destroys the object itself: the counts do.
 unsafe extern "C" fn nothing(_: *mut c_void) {}
 
-/// No use is left: what is kept is not needed any more.
+/// Called when no use is left: frees the saved data.
 unsafe extern "C" fn dispose(control: *mut Control) {
-    // SAFETY: the counts are the first field of a `Kept`.
+    // SAFETY: the counts are the first field of a `Kept`, which `destroy` frees after this.
     unsafe { (*control.cast::<Kept>()).saved = Vec::new() };
 }
 
 unsafe extern "C" fn destroy(control: *mut Control) {
-    // SAFETY: it came from a box in `shared`, and nobody points at it any more.
+    // SAFETY: `shared` made it as a box, and with the last weak use no pointer to it is left.
     drop(unsafe { Box::from_raw(control.cast::<Kept>()) });
 }
 
 static CONTROL: ControlTable = ControlTable::new(dispose, destroy);
 
-/// The table of states; `None`: this C++ library has no classes.
+/// The table of states; `None` if this C++ library has no classes.
 fn state_table() -> Option<*const c_void> {
     static TABLE: SetOnce<Option<&'static StateTable>> = SetOnce::new();
     let table = TABLE.get_or_init(|| {
@@ -81,7 +80,7 @@ fn state_table() -> Option<*const c_void> {
 fn shared(pool: PoolKey, saved: Vec<Saved>) -> Option<SharedPtr> {
     let control = Control { table: &CONTROL, uses: AtomicI32::new(1), weak: AtomicI32::new(1) };
     let kept = Box::into_raw(Box::new(Kept { control, table: state_table()?, pool, saved }));
-    // SAFETY: a live box.
+    // SAFETY: the box was made just now.
     let object = unsafe { (&raw mut (*kept).table).cast() };
     Some(SharedPtr { object, control: kept.cast() })
 }
@@ -93,7 +92,7 @@ pub(super) unsafe extern "C-unwind" fn save(
     device: i8,
     id: MempoolId,
 ) -> *mut SharedPtr {
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked. `out` is its place for the result.
     unsafe {
         let state = answer(SharedPtr::NULL, || {
             let pool = PoolKey::from(id);
@@ -112,14 +111,15 @@ pub(super) unsafe extern "C-unwind" fn save(
     out
 }
 
-/// `setCheckpointPoolState(device, state)`: what was freed, and what is live again.
+/// `setCheckpointPoolState(device, state)`: returns the freed blocks, and the blocks that are live again.
 pub(super) unsafe extern "C-unwind" fn restore(
     out: *mut CheckpointDelta,
     _: This,
     device: i8,
     state: *const SharedPtr,
 ) -> *mut CheckpointDelta {
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result, `state` a live shared pointer.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked. `out` is its place for the result, and
+    // `state` a live shared pointer, whose object is ours if its table is.
     unsafe {
         let (freed, live) = answer((Vec::new(), Vec::new()), || {
             let SharedPtr { object, control } = &*state;

@@ -1,14 +1,14 @@
-//! Which function of this library takes which place in the table.
+//! The functions of this library that replace functions of the table.
 //!
-//! By name, and by arguments as the C++ ABI writes them: where releases gave a function other arguments there is an
-//! entry for each. A function that only some releases have is replaced where it is; one that has no entry here stays
-//! PyTorch's own.
+//! They are chosen by name, and by arguments as the C++ ABI writes them: if releases gave a function other arguments,
+//! there is an entry for each. A function that only some releases have is replaced in those. A function without an
+//! entry stays PyTorch's own.
 
 use super::rows::Row;
 use super::{checkpoint, memory, peers, pools, recording, sharing, snapshot};
 use crate::stats;
 
-/// One of ours, and where it goes.
+/// A function of ours, and its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) name: &'static str,
@@ -16,7 +16,7 @@ pub(super) struct Entry {
     pub(super) function: usize,
 }
 
-/// `std::string`, in arguments.
+/// `std::string`, as a part of the arguments.
 macro_rules! string {
     () => {
         "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -100,7 +100,7 @@ fn known() -> [(&'static str, &'static str, usize); 48] {
 /// The entries of a build, each with its place.
 ///
 /// # Errors
-/// When the build has a function with arguments that ours do not take.
+/// If the build has a function with arguments that ours does not take.
 pub(super) fn all(row: &Row) -> Result<Vec<Entry>, String> {
     let mut list: Vec<Entry> = Vec::new();
     let known = known();

@@ -1,9 +1,9 @@
-//! PyTorch's structures that cross the border, as the known builds lay them out: c10/core/CachingDeviceAllocator.h,
-//! c10/core/Allocator.h and c10/cuda/CUDACachingAllocator.h.
+//! PyTorch's structures that are passed through the table, in the layout of the known builds:
+//! c10/core/CachingDeviceAllocator.h, c10/core/Allocator.h and c10/cuda/CUDACachingAllocator.h.
 //!
-//! Structures here are those of the oldest known build. Newer ones add fields, in the middle or at the end: [`Layouts`]
-//! says which of them the running build has, and the writers put them in. The rows of [`super::rows`] have each build's
-//! sizes and offsets; tests hold them against what is written here.
+//! The structures here are those of the oldest known build. Newer ones add fields, in the middle or at the end:
+//! [`Layouts`] says which of them the running build has, and the writers add them. The rows of [`super::rows`] have
+//! each build's sizes and offsets; tests compare them with these structures.
 
 use super::rows::Row;
 use crate::cxx::{CxxString, CxxVec, PairMap, SharedPtr, StringMap};
@@ -15,12 +15,12 @@ use gapless_cuda::locks::SetOnce;
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-/// What the running build's structures have that the oldest known build's have not.
+/// Fields that the running build has and the oldest known build has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layouts {
-    /// `DeviceStats` counts requests that are refused beforehand (2.12).
+    /// `DeviceStats` counts requests that are refused without an attempt (2.12).
     pub refusals: bool,
-    /// It counts what private pools hold (2.13).
+    /// `DeviceStats` counts the memory of private pools (2.13).
     pub pools: bool,
     /// `AllocatorConfigInfo` has two limits of pinned memory (2.13).
     pub pinned_limits: bool,
@@ -28,25 +28,25 @@ pub struct Layouts {
     pub host: bool,
     /// `TraceEntry` has a text that the program sets (2.10).
     pub user_metadata: bool,
-    /// It has one of the allocator's own (2.15).
+    /// `TraceEntry` has a text of the allocator (2.15).
     pub internal_metadata: bool,
 }
 
 static LAYOUTS: SetOnce<Layouts> = SetOnce::new();
 
-/// Those of the running build. Nothing is written before they were set.
+/// The layouts of the running build, which are set before anything is written.
 #[must_use]
 pub fn layouts() -> Layouts {
     LAYOUTS.get().copied().unwrap_or_default()
 }
 
-/// Sets them, once.
+/// Sets the layouts of the running build, once.
 pub fn set_layouts(layouts: Layouts) {
     let _ = LAYOUTS.set(layouts);
 }
 
 impl Layouts {
-    /// Those of a known build; `None` where one of its structures has a size that is not written here.
+    /// The layouts of a known build. `None` if one of its structures has an unknown size.
     #[must_use]
     pub fn of(row: &Row) -> Option<Layouts> {
         let (refusals, pools) = match row.size_of("DeviceStats")? {
@@ -95,7 +95,7 @@ pub struct Stat {
 /// In all, small, large.
 pub type StatArray = [Stat; 3];
 
-/// `c10::CachingDeviceAllocator::DeviceStats`; [`write_stats`] puts in what newer builds have between its fields.
+/// `c10::CachingDeviceAllocator::DeviceStats`. [`write_stats`] adds fields of newer builds between these.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
@@ -115,7 +115,7 @@ pub struct DeviceStats {
     pub num_sync_all_streams: i64,
     pub num_device_alloc: i64,
     pub num_device_free: i64,
-    /// Only written where the build has it.
+    /// Only written if the build has it.
     pub num_oom_rejections: i64,
     pub max_split_size: i64,
 }
@@ -200,7 +200,7 @@ pub struct ConfigInfo {
     pub roundup_power2_divisions: CxxVec<usize>,
 }
 
-/// `SnapshotInfo`; newer builds add to the settings, and two lists behind them.
+/// `SnapshotInfo`. Newer builds add to the settings, and two lists after them.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SnapshotInfo {
@@ -210,7 +210,7 @@ pub struct SnapshotInfo {
     pub config: ConfigInfo,
 }
 
-/// `c10::DataPtr`: the data, and its owner with what ends it.
+/// `c10::DataPtr`: the data, and its owner with a deleter.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DataPtr {
@@ -220,7 +220,7 @@ pub struct DataPtr {
     pub device: Device,
 }
 
-/// `c10::Device`: what kind, and which.
+/// `c10::Device`: kind and index.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
@@ -265,14 +265,15 @@ const _: () = {
     assert!(size_of::<CheckpointDelta>() == 48 && size_of::<StreamSegmentSize>() == 24);
 };
 
-/// Writes values one behind the other.
+/// Writes values one after the other.
 struct Writer(*mut u8);
 
 impl Writer {
     /// # Safety
     /// There is room for `value`, aligned to 8 bytes.
     unsafe fn put<T>(&mut self, value: T) {
-        // SAFETY: as the caller says.
+        // SAFETY: the place has room for `value` and is aligned to 8 bytes: `write_stats` and `write_newer_parts` write
+        // no more than their structures have.
         unsafe {
             self.0.cast::<T>().write(value);
             self.0 = self.0.add(size_of::<T>());
@@ -280,10 +281,10 @@ impl Writer {
     }
 }
 
-/// Writes statistics as a build with these layouts has them; `pools` is what each private pool holds.
+/// Writes statistics in the layout of a build; `pools` is the memory of each private pool.
 ///
 /// # Safety
-/// `place` is valid for a write of the build's `DeviceStats`; whoever gets it destroys it.
+/// `place` is valid for a write of the build's `DeviceStats`; the receiver destroys it.
 pub unsafe fn write_stats(
     place: *mut DeviceStats,
     stats: &DeviceStats,
@@ -291,7 +292,8 @@ pub unsafe fn write_stats(
     layouts: Layouts,
 ) {
     let mut out = Writer(place.cast());
-    // SAFETY: as the caller says. Every field is a multiple of 8 bytes.
+    // SAFETY: the fields together are the build's `DeviceStats`, for which `place` has room, each a multiple of 8
+    // bytes.
     unsafe {
         out.put([stats.allocation, stats.segment, stats.active, stats.inactive_split]);
         out.put([stats.allocated_bytes, stats.reserved_bytes]);
@@ -311,32 +313,32 @@ pub unsafe fn write_stats(
     }
 }
 
-/// Writes what newer builds have in a snapshot behind the fields that all have.
+/// Writes the fields that newer builds have in a snapshot after the common ones.
 ///
 /// # Safety
 /// `place` is valid for a write of the build's `SnapshotInfo`.
 pub unsafe fn write_newer_parts(place: *mut SnapshotInfo, pinned_limits: [usize; 2], layouts: Layouts) {
     let mut out = Writer(place.wrapping_add(1).cast());
-    // SAFETY: as the caller says.
+    // SAFETY: the fields together end with the build's `SnapshotInfo`, for which `place` has room.
     unsafe {
         if layouts.pinned_limits {
-            // The most that is rounded up, and that is kept.
+            // The largest sizes that are rounded up and that are cached.
             out.put(pinned_limits);
         }
         if layouts.host {
-            // PyTorch fills them itself.
+            // PyTorch fills these itself.
             out.put([CxxVec::<u64>::EMPTY, CxxVec::<u64>::EMPTY]);
         }
     }
 }
 
-/// What an allocation at an address that the program chose is marked with.
+/// The mark of an allocation at an address that the program chose.
 const AT_ADDRESS: &str = "mallocWithAddress";
 
-/// Builds an entry in its place.
+/// Builds an entry at `place`.
 ///
 /// # Safety
-/// `place` is valid for a write of the running build's entry; whoever gets the entry frees it.
+/// `place` has room for the running build's entry; the receiver frees it. C++ exceptions may pass the callers.
 pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Entry) {
     let Layouts { user_metadata, internal_metadata: has_own_text, .. } = layouts();
     let mark = if entry.at_address { AT_ADDRESS } else { "" };
@@ -346,7 +348,7 @@ pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Ent
         (true, true) => mark.to_owned(),
         (true, false) => format!("{said}\n{mark}"),
     };
-    // SAFETY: every field is written, the strings where they stay.
+    // SAFETY: `place` has room for the build's entry. Every field is written, and strings at their final address.
     unsafe {
         (&raw mut (*place).action).write(entry.action as i32);
         (&raw mut (*place).device).write(device as i8);
@@ -367,12 +369,12 @@ pub unsafe fn write_trace_entry(place: *mut TraceEntry, device: i32, entry: &Ent
     }
 }
 
-/// Ends an entry that C++ only looked at.
+/// Frees an entry that C++ only read.
 ///
 /// # Safety
-/// It was made by [`write_trace_entry`], and is not used any more.
+/// [`write_trace_entry`] made it, and it is not used afterwards.
 pub unsafe fn end_trace_entry(place: *mut TraceEntry) {
-    // SAFETY: as the caller says.
+    // SAFETY: `write_trace_entry` wrote these fields, in the same layout, and nothing uses them any more.
     unsafe {
         std::ptr::drop_in_place(&raw mut (*place).context);
         CxxString::end(&raw mut (*place).compile_context);
@@ -385,12 +387,12 @@ pub unsafe fn end_trace_entry(place: *mut TraceEntry) {
     }
 }
 
-/// Builds an annotation in its place.
+/// Builds an annotation at `place`.
 ///
 /// # Safety
 /// As [`write_trace_entry`].
 pub unsafe fn write_annotation(place: *mut AnnotationEntry, annotation: &Annotation) {
-    // SAFETY: every field is written, the map where it stays.
+    // SAFETY: `place` has room for an annotation. Every field is written, and the map at its final address.
     unsafe {
         (&raw mut (*place).device).write(annotation.device);
         (&raw mut (*place).time).write(annotation.time);

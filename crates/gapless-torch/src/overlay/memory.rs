@@ -1,5 +1,5 @@
-//! Requests, frees and limits through the table. PyTorch's own wrapper of plug-ins, a map under one lock, is left out:
-//! the allocator knows its blocks itself.
+//! Requests, frees and limits through the table. PyTorch's own wrapper of plug-ins, a map under one lock, is bypassed,
+//! because the allocator knows its blocks itself.
 
 use super::layout::{CUDA, DataPtr, Device};
 use super::{Refusal, This, answer, must_exist, refuse};
@@ -9,22 +9,22 @@ use crate::{checked, conf, history, serve, state, suppliers};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Finds PyTorch's functions. Whether they are there.
+/// Looks up PyTorch's functions. False if one is missing.
 pub(super) fn prepare() -> bool {
     foreign::torch().is_some()
 }
 
 fn torch() -> &'static Torch {
-    // No entry is installed before `prepare` said yes.
+    // Entries are installed only after `prepare` returned true.
     foreign::torch().unwrap_or_else(|| std::process::abort())
 }
 
 /// The current device of this thread.
 ///
 /// # Safety
-/// Called where C++ may be thrown through.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 pub(super) unsafe fn current_device() -> i8 {
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     unsafe { torch().current_device() }
 }
 
@@ -32,7 +32,7 @@ type Request = unsafe fn(usize, i32, *mut c_void) -> *mut c_void;
 
 #[inline]
 unsafe fn request(ask: Request, size: usize, device: i8, stream: *mut c_void) -> *mut c_void {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: an entry of the table calls this for PyTorch's C++, which handles exceptions; no card is locked.
     unsafe {
         let data = ask(size, i32::from(device), stream);
         if torch().is_profiling() {
@@ -43,7 +43,7 @@ unsafe fn request(ask: Request, size: usize, device: i8, stream: *mut c_void) ->
 }
 
 unsafe fn give_back(pointer: *mut c_void) -> bool {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: an entry of the table calls this for PyTorch's C++, which handles exceptions; no card is locked.
     unsafe {
         if torch().is_profiling() {
             report(pointer, -1, None);
@@ -52,7 +52,7 @@ unsafe fn give_back(pointer: *mut c_void) -> bool {
     }
 }
 
-/// Tells PyTorch's profiler about a block that came (`sign` 1), or that is about to go (-1).
+/// Reports to PyTorch's profiler a block that was allocated (`sign` 1), or that is about to be freed (-1).
 #[cold]
 unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
     if pointer.is_null() || state::is_forked() {
@@ -66,7 +66,7 @@ unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
                 && let Some(size) = card.pool.size_of(pointer as u64)
             {
                 let stats = card.pool.stats();
-                // What sleeps is not counted.
+                // Sleeping memory is not counted as allocated.
                 let gone = if sign < 0 && !card.pool.is_asleep(pointer as u64) { size } else { 0 };
                 found = Some((index, size, stats.allocated.current - gone, stats.reserved.current));
             }
@@ -75,7 +75,7 @@ unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
     });
     if let Some((index, size, allocated, reserved)) = found {
         let device = Device { kind: CUDA, index: index as i8 };
-        // SAFETY: C++ called, and may be thrown through; no card is locked.
+        // SAFETY: PyTorch's C++ handles exceptions; the guard has ended and the card is unlocked.
         unsafe {
             torch().report(pointer, sign * size as i64, allocated as usize, reserved as usize, device);
         }
@@ -85,8 +85,7 @@ unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
 /// `allocate(n)`.
 pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size: usize) -> *mut DataPtr {
     let torch = torch();
-    // SAFETY: C++ called: its functions may throw through this one, which owns nothing. `out` is the place for the
-    // result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; this frame owns nothing. `out` is its place for the result.
     unsafe {
         let index = torch.current_device();
         let data = match size {
@@ -98,7 +97,7 @@ pub(super) unsafe extern "C-unwind" fn allocate(out: *mut DataPtr, _: This, size
     out
 }
 
-/// `allocateWithAddress(n, address)`: memory at just this address, or an error that says why not.
+/// `allocateWithAddress(n, address)`: memory at exactly this address, or an error that says why not.
 pub(super) unsafe extern "C-unwind" fn allocate_at(
     out: *mut DataPtr,
     _: This,
@@ -106,7 +105,7 @@ pub(super) unsafe extern "C-unwind" fn allocate_at(
     address: *mut c_void,
 ) -> *mut DataPtr {
     let torch = torch();
-    // SAFETY: as in `allocate`.
+    // SAFETY: PyTorch's C++ called and handles exceptions; this frame owns nothing. `out` is its place for the result.
     unsafe {
         let index = torch.current_device();
         let data = serve::request_at(size, i32::from(index), torch.current_stream(index), address);
@@ -118,9 +117,9 @@ pub(super) unsafe extern "C-unwind" fn allocate_at(
     out
 }
 
-/// What ends the memory of a tensor. Nothing can be thrown from here: what is not known is ignored.
+/// The deleter of a tensor. Nothing can be thrown from here, so unknown pointers are ignored.
 pub(super) unsafe extern "C-unwind" fn delete(pointer: *mut c_void) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called, and no guard or lock of ours is around this call.
     unsafe { give_back(pointer) };
 }
 
@@ -135,7 +134,7 @@ pub(super) unsafe extern "C-unwind" fn raw_alloc(_: This, size: usize) -> *mut c
         return std::ptr::null_mut();
     }
     let torch = torch();
-    // SAFETY: as in `allocate`.
+    // SAFETY: PyTorch's C++ called and handles exceptions; this frame owns nothing.
     unsafe {
         let device = torch.current_device();
         request(serve::request, size, device, torch.current_stream(device))
@@ -151,16 +150,16 @@ pub(super) unsafe extern "C-unwind" fn raw_alloc_with_stream(
     if size == 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: as in `allocate`.
+    // SAFETY: PyTorch's C++ called and handles exceptions; this frame owns nothing.
     unsafe { request(serve::request, size, torch().current_device(), stream) }
 }
 
 /// `raw_delete(pointer)`.
 pub(super) unsafe extern "C-unwind" fn raw_delete(_: This, pointer: *mut c_void) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe {
         if !give_back(pointer) {
-            // Checked mode knows more.
+            // If checked mode found an error, it is more exact.
             let found = checked::take_found();
             answer((), || refuse(found.unwrap_or_else(|| format!("invalid device pointer: {pointer:?}"))));
         }
@@ -172,7 +171,7 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
     if state::is_forked() {
         return;
     }
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked after `answer`.
     unsafe {
         answer((), || {
             state::for_each(|_, card| {
@@ -189,10 +188,10 @@ pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
     }
 }
 
-/// `getMemoryFraction(device)`. It also tells trackers what they have not heard: our own Python asks for that before
-/// and after regions sleep and wake.
+/// `getMemoryFraction(device)`. It also tells trackers the queued entries: the Python package asks for it before and
+/// after regions sleep and wake.
 pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f64 {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe {
         history::tell_trackers_first();
         answer(1.0, || {
@@ -204,7 +203,7 @@ pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f
 
 /// `setMemoryFraction(fraction, device)`.
 pub(super) unsafe extern "C-unwind" fn set_memory_fraction(_: This, fraction: f64, device: i8) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe {
         answer((), || {
             if !(0.0..=1.0).contains(&fraction) {
@@ -217,10 +216,10 @@ pub(super) unsafe extern "C-unwind" fn set_memory_fraction(_: This, fraction: f6
     }
 }
 
-/// What `enable` was told last.
+/// The last argument of `enable`.
 static ENABLED: AtomicBool = AtomicBool::new(true);
 
-/// `enable(on)`: memory is cached in any case; programs that switch it off ask later what it was.
+/// `enable(on)`: memory is cached in any case, but programs that switch it off ask for the value later.
 pub(super) unsafe extern "C-unwind" fn enable(_: This, on: bool) {
     ENABLED.store(on, Ordering::Relaxed);
 }
@@ -230,9 +229,9 @@ pub(super) unsafe extern "C-unwind" fn is_enabled(_: This) -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
-/// `cacheInfo(device, largest)`: a number that is not 0 is what the caller knows of already.
+/// `cacheInfo(device, largest)`: `largest` keeps a larger size that the caller found before.
 pub(super) unsafe extern "C-unwind" fn cache_info(_: This, device: i8, largest: *mut usize) {
-    // SAFETY: C++ called, and may be thrown through; `largest` is the caller's variable.
+    // SAFETY: PyTorch's C++ called and handles exceptions; `largest` is its variable.
     unsafe {
         let most = answer(0, || on_card(device, |card| card.pool.largest_available() as usize));
         *largest = most.max(*largest);

@@ -1,14 +1,14 @@
-//! PyTorch's own memory tools, answered by this allocator: functions of its table are replaced in builds that are known
-//! exactly.
+//! Makes PyTorch's own memory tools report on this allocator: functions of PyTorch's table are replaced, in builds that
+//! are known exactly.
 //!
 //! PyTorch asks its current allocator through a table of functions. The plug-in interface fills only a few of them and
-//! lets the others throw. [`install`] copies the table of the one allocator object that is ours, puts functions of this
-//! library into the copy, and makes the object use it. [`rows`] says where which function is, [`layout`] what the
-//! structures look like; a build that is not listed, or whose table is not what its row says, is left alone, and so is
-//! everything when one needed symbol is missing. [`probe`] tries a build in a forked child first.
+//! lets the others throw. [`install`] copies the table of our allocator object, puts functions of this library into the
+//! copy, and makes the object use it. [`rows`] has the places of the functions, and [`layout`] the structures. A build
+//! without a row, one whose table differs from its row, and one without a needed symbol is left unchanged. [`probe`]
+//! tries a build in a forked child first.
 //!
-//! Entries take what C++ passes: the object first, or the place for a result that does not fit into registers and then
-//! the object. None of them unwinds, except with PyTorch's own exceptions.
+//! Entries take the arguments of C++: the object first; for a result that does not fit into registers, the place for it
+//! before the object. They unwind only with PyTorch's own exceptions.
 
 mod checkpoint;
 mod entries;
@@ -37,23 +37,23 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The object that a table's functions are called on.
 pub(crate) type This = *mut c_void;
 
-/// What an entry throws.
+/// The exception that an entry throws.
 pub(crate) type Refusal = (Kind, String);
 
 pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
     Err((Kind::Error, message.into()))
 }
 
-/// The answer, or the exception. A panic inside becomes one too.
+/// Returns the result of `work`, or throws its exception. A panic in it becomes one too.
 ///
 /// # Safety
-/// Called from C++ that may be thrown through.
+/// Called from C++ that handles exceptions, without a guard or a card's lock in between.
 pub(crate) unsafe fn answer<T>(nothing: T, work: impl FnOnce() -> Result<T, Refusal>) -> T {
     let inside = (Kind::Error, "gapless: the allocator failed inside; please report it".to_owned());
     match crate::hooks::guarded(Err(inside), work) {
         Ok(value) => value,
         Err((kind, message)) => {
-            // SAFETY: as the caller says.
+            // SAFETY: our caller lets exceptions pass; the guard has ended, and no card is locked.
             unsafe { exception::throw(kind, message) };
             nothing
         }
@@ -69,7 +69,7 @@ pub(crate) fn must_exist(device: i8) -> Result<(), Refusal> {
     refuse(format!("Allocator not initialized for device {device}: did you call init?"))
 }
 
-/// [`must_exist`] in the words of PyTorch's statistics.
+/// [`must_exist`] with the message of PyTorch's statistics.
 pub(crate) fn must_be_valid(device: i8) -> Result<(), Refusal> {
     must_exist(device).or_else(|_| refuse(format!("Invalid device argument {device}: did you call init?")))
 }
@@ -87,31 +87,31 @@ pub fn known(version: &str, commit: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.version == release && row.commit == commit)
 }
 
-/// Where the table of a known build has a function.
+/// The place of a function in the table of a known build.
 #[must_use]
 pub fn word(version: &str, commit: &str, name: &str) -> Option<usize> {
     known(version, commit)?.word_of(name).map(|(word, _)| word)
 }
 
-/// Where the tables of this build's allocators have `raw_alloc` and `raw_delete`; set before the overlay is.
+/// The places of `raw_alloc` and `raw_delete` in the tables of this build's allocators; set before the overlay is.
 static SUPPLIER_PLACES: SetOnce<(usize, usize)> = SetOnce::new();
-/// The allocator object that is ours.
+/// Our allocator object.
 static OURS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Where an allocator of this build has what a supplier of memory is asked for.
+/// The places of a supplier's functions in an allocator's table in this build.
 fn supplier_places() -> (usize, usize) {
     *SUPPLIER_PLACES.get().unwrap_or(&(0, 0))
 }
 
-/// Whether an allocator object is ours.
+/// True if an allocator object is ours.
 fn is_ours(object: *mut c_void) -> bool {
     object == OURS.load(Ordering::Relaxed)
 }
 
-/// The table that was put in place last.
+/// The table that was installed last.
 static PUT: AtomicPtr<usize> = AtomicPtr::new(std::ptr::null_mut());
 
-/// A build that is what its row says.
+/// A build that agrees with its row.
 struct Ready {
     layouts: Layouts,
     /// The allocator object, which begins with its table pointer.
@@ -119,11 +119,11 @@ struct Ready {
     table: *const usize,
     words: usize,
     entries: Vec<entries::Entry>,
-    /// The places by which objects end and CUDA starts, which trials leave as they are.
+    /// The places of destructors and of CUDA's start, which trials do not change.
     kept: Vec<usize>,
 }
 
-/// Compares the running build with its row. Nothing is changed.
+/// Compares the running build with its row. Changes nothing.
 fn ready(version: &str, commit: &str) -> Result<Ready, String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")) {
         return Err("only builds for Linux on x86-64 are known".to_owned());
@@ -146,8 +146,8 @@ fn ready(version: &str, commit: &str) -> Result<Ready, String> {
         return Err(format!("torch {version} has a table of another size than {words} words"));
     }
     let table = table.cast_const().cast::<usize>();
-    // SAFETY: an atomic pointer to the current allocator, whose first word is its table pointer. The table is a
-    // constant of a loaded library, with as many words as were just compared.
+    // SAFETY: `current` is an atomic pointer to the current allocator, whose first word is its table pointer. The table
+    // is a constant of a loaded library, with as many words as were compared above.
     let object = unsafe {
         let object: *mut *const usize = current.cast::<*mut *const usize>().read();
         let is_ours = |used: *const usize| {
@@ -165,7 +165,7 @@ fn ready(version: &str, commit: &str) -> Result<Ready, String> {
     Ok(Ready { layouts, object, table, words, entries, kept })
 }
 
-/// What is said of a build without a row.
+/// The message for a build without a row.
 fn unknown(version: &str, commit: &str) -> String {
     let releases: Vec<&str> = ROWS.iter().map(|row| row.version).collect();
     let release = version.split('+').next().unwrap_or(version);
@@ -200,16 +200,16 @@ fn compare(row: &Row, table: &[usize]) -> Result<(), String> {
 }
 
 impl Ready {
-    /// Makes the object use a table of its own, which `change` has changed.
+    /// Gives the object a table of its own, which `change` has changed.
     ///
     /// # Safety
-    /// What `change` puts in fits the places.
+    /// Each function that `change` puts in takes the arguments of its place.
     unsafe fn put(&self, change: impl FnOnce(&mut [usize])) {
-        // SAFETY: `ready` found the table, and the object that uses it.
+        // SAFETY: `ready` found the table with this many words, and the object that uses it. The copy is never freed.
         unsafe {
             let mut copy: Vec<usize> = std::slice::from_raw_parts(self.table, self.words).to_vec();
             change(&mut copy);
-            // For good: the object outlives everything.
+            // Leaked, because the object lives as long as the process.
             let copy: &'static mut [usize] = Box::leak(copy.into_boxed_slice());
             let used = copy.as_mut_ptr().add(HEADER);
             PUT.store(used, Ordering::Relaxed);
@@ -217,24 +217,24 @@ impl Ready {
         }
     }
 
-    /// Where the table has a function that is replaced.
+    /// The place of a replaced function in the table.
     fn word_of(&self, name: &str) -> Option<usize> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.word)
     }
 }
 
-/// Whether the running build is known, and what its row says.
+/// Compares the running build with its row.
 ///
 /// # Errors
-/// When it is not; the text says what is different.
+/// If the build is unknown or differs. The text says how.
 pub fn check(version: &str, commit: &str) -> Result<(), String> {
     ready(version, commit).map(drop)
 }
 
-/// Makes PyTorch's tools answer for this allocator, which is its current one.
+/// Makes PyTorch's tools report on this allocator, which is PyTorch's current one.
 ///
 /// # Errors
-/// When this build is not known, or something of it is not as known: nothing was changed, and the text says what.
+/// If the build is unknown or differs from its row. Nothing has changed then, and the text says how it differs.
 pub fn install(version: &str, commit: &str) -> Result<(), String> {
     static INSTALLED: Lock<bool> = Lock::new(|| false);
     let mut installed = INSTALLED.lock();
@@ -243,8 +243,8 @@ pub fn install(version: &str, commit: &str) -> Result<(), String> {
     }
     let ready = ready(version, commit)?;
     layout::set_layouts(ready.layouts);
-    // SAFETY: `ready` compared the table with its row, by which the entries were chosen: each has the arguments of the
-    // function whose place it takes.
+    // SAFETY: `ready` compared the table with its row, by which the entries were chosen. So each entry takes the
+    // arguments of the function that it replaces.
     unsafe {
         if let (Some(alloc), Some(free)) = (ready.word_of("raw_alloc"), ready.word_of("raw_delete")) {
             let _ = SUPPLIER_PLACES.set((alloc - HEADER, free - HEADER));

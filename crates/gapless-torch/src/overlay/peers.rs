@@ -1,8 +1,8 @@
-//! Memory of one card used by another, through the table.
+//! Use of one card's memory by another, through the table.
 //!
-//! Memory that is mapped has to be granted to each card that uses it; CUDA's own switch for peers does not reach it. So
-//! a card's memory is granted to another when PyTorch enables that, all that is there and all that comes. Where it
-//! never does, copies take the way that needs no grant.
+//! Mapped memory must be granted to each card that uses it; CUDA's own switch for peers does not cover it. So when
+//! PyTorch enables peers, a card's memory is granted to the other: all that exists, and all that comes. If PyTorch
+//! never enables them, copies work without a grant.
 
 use super::memory::on_card;
 use super::{C10_CUDA, This, answer, refuse};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 type CopyPeer = unsafe extern "C" fn(*mut c_void, i32, *const c_void, i32, usize, *mut c_void) -> i32;
 type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize, i32, *mut c_void) -> i32;
 
-/// What PyTorch's plug-in does when peers are enabled.
+/// The function of PyTorch's plug-in that enables peers.
 static ENABLE: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn prepare(enable: usize) {
@@ -24,7 +24,7 @@ pub(super) fn prepare(enable: usize) {
 
 /// `enablePeerAccess(user, owner)`: the card `user` uses memory of the card `owner` from now on.
 pub(super) unsafe extern "C-unwind" fn enable(this: This, user: i8, owner: i8) {
-    // SAFETY: C++ called, and may be thrown through; the function is the one that stood in this place of the table.
+    // SAFETY: PyTorch's C++ called and handles exceptions. The function is the one that was in this place of the table.
     unsafe {
         answer((), || {
             let granted = on_card(owner, |card| card.add_peer(i32::from(user)))?;
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C-unwind" fn enable(this: This, user: i8, owner: i8) {
     }
 }
 
-/// The runtime's copies, through the library that links to it, whichever version of it that is.
+/// The runtime's copy functions, from the library that links to it, in whichever version.
 fn copies() -> (Option<CopyPeer>, Option<Copy>) {
     static FOUND: SetOnce<(Option<CopyPeer>, Option<Copy>)> = SetOnce::new();
     *FOUND.get_or_init(|| {
@@ -58,7 +58,7 @@ fn copies() -> (Option<CopyPeer>, Option<Copy>) {
 const DEVICE_TO_DEVICE: i32 = 3;
 const NOT_SUPPORTED: i32 = 801;
 
-/// `memcpyAsync(to, card, from, card, bytes, stream, whether peers are enabled)`.
+/// `memcpyAsync(to, card, from, card, bytes, stream, peers enabled)`.
 pub(super) unsafe extern "C-unwind" fn memcpy(
     _: This,
     to: *mut c_void,
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C-unwind" fn memcpy(
     stream: *mut c_void,
     peers: bool,
 ) -> i32 {
-    // SAFETY: the caller's own arguments, to the functions that PyTorch's allocators call with them.
+    // SAFETY: PyTorch's own arguments, for the functions to which its allocators pass them.
     unsafe {
         match copies() {
             (Some(copy), _) if to_device != from_device && !peers => {

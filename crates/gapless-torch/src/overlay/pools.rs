@@ -1,8 +1,8 @@
-//! `torch.cuda.MemPool` through the table: pools of the program's own, beside those of graphs.
+//! `torch.cuda.MemPool` through the table: pools of the program, beside those of graphs.
 //!
-//! A pool with an allocator of its own is served from what that one supplies (`suppliers.rs`), and there `no_split`
-//! means that segments are handed out whole. For other pools it changes nothing: blocks lie in pages that are mapped
-//! and given back by themselves, which is what it is for.
+//! A pool with an allocator of its own gets its memory from that one (`suppliers.rs`). There `no_split` means that
+//! segments are handed out whole. For other pools it changes nothing: their blocks lie in pages that are mapped and
+//! given back separately, which is the purpose of `no_split`.
 
 use super::memory::on_card;
 use super::{This, answer, refuse};
@@ -13,21 +13,21 @@ use crate::{state, suppliers};
 use gapless_pool::PoolKey;
 use std::ffi::c_void;
 
-/// `markCaptureBegin(device)`: the thread's current stream is captured now.
+/// `markCaptureBegin(device)`: a capture of the thread's current stream begins.
 pub(super) unsafe extern "C-unwind" fn capture_begins(_: This, device: i8) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe { routing::mark_capture(device, true) };
 }
 
 /// `markCaptureEnd(device)`.
 pub(super) unsafe extern "C-unwind" fn capture_ends(_: This, device: i8) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe { routing::mark_capture(device, false) };
 }
 
 /// `getPoolUseCount(device, pool)`.
 pub(super) unsafe extern "C-unwind" fn use_count(_: This, device: i8, id: MempoolId) -> i32 {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe {
         answer(0, || {
             let uses = state::existing(i32::from(device)).and_then(|card| card.uses_of(id.into()));
@@ -36,15 +36,15 @@ pub(super) unsafe extern "C-unwind" fn use_count(_: This, device: i8, id: Mempoo
     }
 }
 
-/// `createOrIncrefPool(device, pool, allocator)`: a pool is there, or has one user more. Graphs name a pool again that
-/// was used while they were captured, without an allocator.
+/// `createOrIncrefPool(device, pool, allocator)`: makes a pool, or adds a user. Graphs name a pool again that was used
+/// during their capture, without an allocator.
 pub(super) unsafe extern "C-unwind" fn create(
     _: This,
     device: i8,
     id: MempoolId,
     allocator: *const SharedPtr,
 ) {
-    // SAFETY: C++ called, and may be thrown through; the last argument is a live shared pointer.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the last argument is null or a live shared pointer.
     unsafe {
         let shared = allocator.as_ref().map_or(SharedPtr::NULL, SharedPtr::clone);
         let object = shared.object;
@@ -59,18 +59,18 @@ pub(super) unsafe extern "C-unwind" fn create_plain(
     id: MempoolId,
     allocator: *mut c_void,
 ) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; it keeps the allocator alive while the pool is used.
     unsafe { make(device, id, SharedPtr::NULL, allocator) };
 }
 
 /// # Safety
-/// Called from C++ that may be thrown through; `object` is null or a live allocator, which `shared` keeps alive where
-/// it is not null.
+/// Called from C++ that handles exceptions. `object` is null or a live allocator. If `shared` is not null, it keeps the
+/// object alive.
 unsafe fn make(device: i8, id: MempoolId, shared: SharedPtr, object: *mut c_void) {
     let pool = PoolKey::from(id);
-    // SAFETY: as the caller says.
+    // SAFETY: PyTorch passed a live allocator of this build, and handles exceptions; no card is locked.
     unsafe {
-        // A pool over the allocator that serves everything is a pool like any other.
+        // A pool over the allocator that serves everything is an ordinary pool.
         let is_supplied = !object.is_null() && !super::is_ours(object);
         let supplier = is_supplied.then(|| Supplier::new(shared, object, super::supplier_places()));
         answer((), || {
@@ -87,13 +87,13 @@ unsafe fn make(device: i8, id: MempoolId, shared: SharedPtr, object: *mut c_void
     }
 }
 
-/// `setUseOnOOM(device, pool, on)`. PyTorch's destructor of a pool calls it, which nothing may be thrown through: a
-/// forked child ends its parent's pools too.
+/// `setUseOnOOM(device, pool, on)`. PyTorch's destructor of a pool calls it, which must not throw. A forked child ends
+/// its parent's pools too.
 pub(super) unsafe extern "C-unwind" fn set_use_on_oom(_: This, device: i8, id: MempoolId, on: bool) {
     if state::is_forked() {
         return;
     }
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called; no card is locked.
     unsafe {
         answer((), || on_card(device, |card| card.set_spare(id.into(), on)));
     }
@@ -101,14 +101,14 @@ pub(super) unsafe extern "C-unwind" fn set_use_on_oom(_: This, device: i8, id: M
 
 /// `setUseOnOOM(device, pool)` up to 2.10.
 pub(super) unsafe extern "C-unwind" fn use_on_oom(this: This, device: i8, id: MempoolId) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called; no card is locked.
     unsafe { set_use_on_oom(this, device, id, true) };
 }
 
 /// `setNoSplit(device, pool)`.
 pub(super) unsafe extern "C-unwind" fn set_no_split(_: This, device: i8, id: MempoolId) {
     let pool = PoolKey::from(id);
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe {
         answer((), || {
             on_card(device, |card| {
@@ -120,14 +120,14 @@ pub(super) unsafe extern "C-unwind" fn set_no_split(_: This, device: i8, id: Mem
     }
 }
 
-/// `checkPoolLiveAllocations(device, pool, expected)`: whether these are just what callers hold in the pool.
+/// `checkPoolLiveAllocations(device, pool, expected)`: true if the pool's live allocations are exactly these.
 pub(super) unsafe extern "C-unwind" fn has_live_allocations(
     _: This,
     device: i8,
     id: MempoolId,
     expected: *const PointerSet,
 ) -> bool {
-    // SAFETY: C++ called, and may be thrown through; the last argument is a live set.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the last argument is a live set.
     unsafe {
         answer(false, || {
             let mut expected = (*expected).to_vec();

@@ -1,9 +1,8 @@
-//! A build is tried before its table is changed for good: in a forked child, before CUDA starts (`_selftest.py`).
+//! Tries a build before its table is changed for good: in a forked child, before CUDA starts (`_selftest.py`).
 //!
-//! Two tables for trials. In the first every function throws its own place, so that a call from Python shows which
-//! place PyTorch's callers were compiled for. The second answers for statistics and a snapshot with a different number
-//! in every field, written as the real ones are, so that Python's dictionaries show whether each arrives where it
-//! belongs.
+//! There are two tables for trials. In the first, every function throws its own place, so a call from Python shows the
+//! place for which PyTorch's callers were compiled. The second answers statistics and snapshots with a different number
+//! in every field, written like the real ones. Python's dictionaries then show if each number arrives in its field.
 
 use super::layout::{
     AnnotationEntry, BlockInfo, DeviceStats, SegmentInfo, SnapshotInfo, Stat, StatArray, layouts,
@@ -21,7 +20,7 @@ use std::sync::Arc;
 
 /// Throws its own place in the table. An exception suits every signature.
 unsafe extern "C-unwind" fn stub<const AT: usize>() {
-    // SAFETY: C++ called, through a table, and may be thrown through.
+    // SAFETY: C++ called through the table and handles exceptions; no card is locked.
     unsafe { exception::throw(Kind::Error, format!("gapless probe {AT}.")) };
 }
 
@@ -31,7 +30,7 @@ macro_rules! stubs {
     };
 }
 
-/// As many as a table may have words.
+/// The most words that a table can have in a trial.
 fn stubs() -> [usize; 80] {
     stubs! {
         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39
@@ -40,10 +39,10 @@ fn stubs() -> [usize; 80] {
     }
 }
 
-/// Puts a table for trials in place. Only in a process that ends before the allocator is used.
+/// Installs a table for trials. Only for a process that ends before the allocator is used.
 ///
 /// # Errors
-/// When this build is not known, or not as known.
+/// If the build is unknown or differs from its row.
 pub fn install(version: &str, commit: &str, answers: bool) -> Result<(), String> {
     let ready = ready(version, commit)?;
     let stubs = stubs();
@@ -54,8 +53,8 @@ pub fn install(version: &str, commit: &str, answers: bool) -> Result<(), String>
         return Err(format!("a table of {} words cannot be tried", ready.words));
     }
     set_layouts(ready.layouts);
-    // SAFETY: a stub fits every place; the answers have the arguments of the functions in their places. The snapshot of
-    // older builds has an argument less, which ours does not look at.
+    // SAFETY: a stub throws, which suits every place. The answers take the arguments of their places; the snapshot of
+    // older builds has one argument less, which ours does not read.
     unsafe {
         ready.put(|table| {
             if answers {
@@ -73,7 +72,7 @@ pub fn install(version: &str, commit: &str, answers: bool) -> Result<(), String>
     Ok(())
 }
 
-/// Every number is another: they count up from `first`.
+/// Counts up from `first`, so that every number differs.
 fn counting(first: i64) -> impl FnMut() -> i64 {
     let mut next = first - 1;
     move || {
@@ -114,7 +113,7 @@ unsafe extern "C-unwind" fn known_stats(out: *mut DeviceStats, _: This, _: i8) -
         max_split_size: next(),
     };
     let pools = [([7, 8], array(&mut counting(2000))), ([9, 10], array(&mut counting(3000)))];
-    // SAFETY: C++ called; `out` is the place for the result.
+    // SAFETY: C++ passes `out` as the place for the result, with room for this build's structure.
     unsafe { write_stats(out, &stats, &pools, layouts()) };
     out
 }
@@ -147,8 +146,8 @@ unsafe extern "C-unwind" fn known_snapshot(
     };
     let pairs = vec![("name".to_owned(), "step".to_owned()), ("stage".to_owned(), "START".to_owned())];
     let annotation = Annotation { device: 0, time: 4005, pairs };
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result. Everything in it is made as the
-    // real snapshot makes it.
+    // SAFETY: C++ called and handles exceptions; `out` is its place for the result. Everything in it is built like the
+    // real snapshot.
     unsafe {
         let segment = SegmentInfo {
             device: 0,

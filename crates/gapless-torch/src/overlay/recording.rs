@@ -1,4 +1,4 @@
-//! `_record_memory_history` and those who listen, through the table. What is recorded and how is in [`crate::history`].
+//! `_record_memory_history` and its listeners, through the table. [`crate::history`] records.
 
 use super::{Refusal, This, answer, memory, refuse};
 use crate::cxx::{CxxString, CxxVec, Function, SharedPtr};
@@ -23,7 +23,7 @@ pub(super) unsafe extern "C-unwind" fn record_history(
     clear: bool,
     skipped: *const CxxVec<CxxString>,
 ) {
-    // SAFETY: C++ called, and may be thrown through; the last argument is a live vector of strings.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the last argument is a live vector of strings.
     unsafe {
         answer((), || {
             let mut bits = 0;
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C-unwind" fn record_all(
     when: i32,
     clear: bool,
 ) {
-    // SAFETY: C++ called, and may be thrown through.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe { answer((), || set(enabled, recorder, most, when, clear, 0)) };
 }
 
@@ -59,7 +59,7 @@ fn set(on: bool, recorder: usize, most: usize, when: i32, clear: bool, skipped: 
     let level = when.clamp(0, 3) as u8;
     history::set_wanted(Wanted { on, recorder, most, level, skipped }, clear);
     state::for_each(|_, card| {
-        // Live blocks keep their stacks, as PyTorch's own do, also while nothing is recorded.
+        // As in PyTorch, live blocks keep their stacks, even while nothing is recorded.
         card.keep_stacks();
         if !on || clear {
             card.history.clear();
@@ -77,14 +77,14 @@ pub(super) unsafe extern "C-unwind" fn annotate(_: This, pairs: *const CxxVec<[C
     if !history::is_recording() && !recorder::is_on() {
         return;
     }
-    // SAFETY: C++ called, and may be thrown through; the argument is a live vector of pairs of strings.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the argument is a live vector of pairs of strings.
     unsafe {
         let device = memory::current_device();
         answer((), || {
             let pairs = (*pairs).as_slice().iter().map(|[key, value]| (key.to_text(), value.to_text()));
             let mut list: Vec<(String, String)> = Vec::new();
             for (key, value) in pairs {
-                // The last one of a name counts.
+                // The last pair of a name counts.
                 list.retain(|(before, _)| *before != key);
                 list.push((key, value));
             }
@@ -102,7 +102,7 @@ pub(super) unsafe extern "C-unwind" fn annotate(_: This, pairs: *const CxxVec<[C
 
 /// `pushCompileContext(name)`.
 pub(super) unsafe extern "C-unwind" fn enter_compiled(_: This, name: *const CxxString) {
-    // SAFETY: C++ called, and may be thrown through; the argument is a live string.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the argument is a live string.
     unsafe {
         answer((), || {
             history::enter_compiled(&(*name).to_text());
@@ -121,14 +121,14 @@ pub(super) unsafe extern "C-unwind" fn has_metadata(_: This) -> bool {
     true
 }
 
-/// `annotateMemory(pointer, note)`: a note in the history about a live block.
+/// `annotateMemory(pointer, note)`: adds a note about a live block to the history.
 pub(super) unsafe extern "C-unwind" fn annotate_memory(
     _: This,
     pointer: *const c_void,
     note: *const CxxString,
 ) {
-    // SAFETY: C++ called, and may be thrown through; the last argument is a live string. No card is locked when the
-    // stack is gathered, and when trackers hear of it.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the last argument is a live string. No card is locked when
+    // the stack is gathered, nor when trackers are told.
     unsafe {
         let (note, stack) = ((*note).to_text(), history::stack(level::ALLOC));
         answer((), || {
@@ -147,7 +147,7 @@ pub(super) unsafe extern "C-unwind" fn annotate_memory(
 
 /// `setUserMetadata(text)`.
 pub(super) unsafe extern "C-unwind" fn set_metadata(_: This, text: *const CxxString) {
-    // SAFETY: C++ called, and may be thrown through; the argument is a live string.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the argument is a live string.
     unsafe {
         answer((), || {
             history::set_metadata(&(*text).to_text());
@@ -158,27 +158,27 @@ pub(super) unsafe extern "C-unwind" fn set_metadata(_: This, text: *const CxxStr
 
 /// `getUserMetadata()`.
 pub(super) unsafe extern "C-unwind" fn metadata(out: *mut CxxString, _: This) -> *mut CxxString {
-    // SAFETY: `out` is the place for the result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; `out` is its place for the result.
     unsafe { CxxString::write(out, history::metadata().as_deref().unwrap_or("")) };
     out
 }
 
 /// `attachOutOfMemoryObserver(observer)`.
 pub(super) unsafe extern "C-unwind" fn observe_failures(_: This, observer: *const Function) {
-    // SAFETY: C++ called; the argument is a live function object.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the argument is a live function object.
     history::add_observer(Observer(unsafe { Function::copy_of(observer) }));
 }
 
-/// `attachOomRejectionObserver(observer)`: no request is refused before it was tried, so nobody is ever told.
+/// `attachOomRejectionObserver(observer)`: every request is tried before it fails, so there is nothing to report.
 pub(super) unsafe extern "C-unwind" fn observe_refusals(_: This, _: *const Function) {}
 
-/// `getContextForPointer(pointer)`: where a block was allocated.
+/// `getContextForPointer(pointer)`: the stack with which a block was allocated.
 pub(super) unsafe extern "C-unwind" fn stack_of(
     out: *mut SharedPtr,
     _: This,
     pointer: *const c_void,
 ) -> *mut SharedPtr {
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; `out` is its place for the result.
     unsafe {
         let stack = answer(None, || {
             let mut found = None;
@@ -195,7 +195,7 @@ pub(super) unsafe extern "C-unwind" fn stack_of(
 
 /// `attachAllocatorTraceTracker(tracker)`.
 pub(super) unsafe extern "C-unwind" fn track(_: This, tracker: *const Function) {
-    // SAFETY: C++ called; the argument is a live function object.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the argument is a live function object.
     history::add_tracker(Tracker(unsafe { Function::copy_of(tracker) }));
     state::for_each(|_, card| card.listen());
 }

@@ -1,8 +1,8 @@
-//! Settings of PyTorch's allocators as PyTorch itself has them: from the environment when it read that, or from what
-//! the program set since.
+//! Settings of PyTorch's allocators as PyTorch itself has them: from the environment when it read that, or from the
+//! program since then.
 //!
-//! PyTorch keeps them where no exported function tells. But its own allocator object is still there, without a card,
-//! and its snapshot has them.
+//! No function that PyTorch exports returns them. But its own allocator object still exists, without a card, and its
+//! snapshot contains them.
 
 use super::layout::{CUDA, ConfigInfo, SnapshotInfo, layouts};
 use crate::cxx::{CxxString, find};
@@ -11,7 +11,7 @@ use gapless_cuda::locks::SetOnce;
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
 
-/// PyTorch's own allocator, and where its table has `snapshot`.
+/// PyTorch's own allocator, and the place of `snapshot` in its table.
 static NATIVE: SetOnce<Native> = SetOnce::new();
 
 struct Native {
@@ -19,35 +19,35 @@ struct Native {
     place: usize,
 }
 
-// SAFETY: the object lives as long as the process, and may be asked from any thread; it is not looked into here.
+// SAFETY: the object lives as long as the process, any thread may ask it, and we never look into it.
 unsafe impl Send for Native {}
-// SAFETY: as above.
+// SAFETY: the object lives as long as the process, any thread may ask it, and we never look into it.
 unsafe impl Sync for Native {}
 
-/// Room for the longest snapshot that there is.
+/// Room for the longest snapshot of all known builds.
 type Room = [u64; 32];
 
 const _: () = assert!(size_of::<Room>() >= size_of::<SnapshotInfo>() + 8 * 8);
 
-/// What is said of them, as far as it is true of Gapless too: pinned memory is PyTorch's own business.
+/// The settings that apply to Gapless too: PyTorch itself manages pinned memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) text: String,
     pub(super) register_threads: usize,
     pub(super) use_host_register: bool,
-    /// The most of pinned memory that is rounded up, and that is kept.
+    /// The largest pinned sizes that are rounded up and that are cached.
     pub(super) pinned_limits: [usize; 2],
 }
 
-/// Finds PyTorch's own allocator; `place` says where the tables of this build's allocators have a function. That of
-/// CUDA's own pools (`backend:cudaMallocAsync`), which has no snapshots, is left alone.
+/// Finds PyTorch's own allocator; `place` returns a function's place in the tables of this build's allocators. The
+/// allocator of CUDA's own pools (`backend:cudaMallocAsync`) has no snapshots and is left alone.
 ///
 /// # Safety
-/// The build is known, and another allocator was not registered yet.
+/// The build is known, and no other allocator was registered yet.
 pub(super) unsafe fn prepare(place: impl Fn(&str) -> Option<usize>) {
     let get = find(&[c"libc10.so"], c"_ZN3c1012GetAllocatorERKNS_10DeviceTypeE");
     let (Some(get), Some(name), Some(place)) = (get, place("name"), place("snapshot")) else { return };
-    // SAFETY: the function of this name, and the place of a known build's table.
+    // SAFETY: c10 exports this function with this type, and `name` is its place in the table of a known build.
     let (object, name) = unsafe {
         let object = foreign::registered_allocator(get, &CUDA);
         (object, foreign::name_of(object, name))
@@ -57,16 +57,16 @@ pub(super) unsafe fn prepare(place: impl Fn(&str) -> Option<usize>) {
     }
 }
 
-/// The present settings; `None`: nobody can tell.
+/// The present settings; `None` if they cannot be read.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 pub(crate) unsafe fn now() -> Option<Settings> {
     let Native { object, place } = NATIVE.get()?;
     let mut room = MaybeUninit::<Room>::zeroed();
     let snapshot: *mut SnapshotInfo = room.as_mut_ptr().cast();
-    // SAFETY: as the caller says; the object's table is that of this build, whose snapshots fit. What the snapshot owns
-    // is freed here: without a card it has no segments and no history.
+    // SAFETY: our caller lets exceptions pass. The object's table is that of this build, whose snapshots fit into
+    // `room`. The strings and vectors in the snapshot are freed here: without a card it has no segments and no history.
     unsafe {
         foreign::snapshot_of(*object, *place, snapshot.cast());
         let config: *mut ConfigInfo = &raw mut (*snapshot).config;

@@ -8,7 +8,7 @@ use crate::exception::Kind;
 use crate::sharing;
 use std::ffi::c_void;
 
-/// `ShareableHandle`: where in the shared memory the block begins, and the bytes that another process is sent.
+/// `ShareableHandle`: the offset of the block in the shared memory, and the bytes for another process.
 #[repr(C)]
 pub(super) struct ShareableHandle {
     offset: i64,
@@ -25,7 +25,7 @@ pub(super) unsafe extern "C-unwind" fn share(
 ) -> *mut ShareableHandle {
     // PyTorch 2.13 writes and reads another header.
     let newer = layouts().pinned_limits;
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result, which C++ frees.
+    // SAFETY: PyTorch's C++ called and handles exceptions; `out` is its place for the result, which it frees.
     unsafe {
         let (offset, bytes) = answer((0, Vec::new()), || {
             sharing::share(pointer as u64, newer).map_err(|error| (Kind::Error, error))
@@ -42,7 +42,7 @@ pub(super) unsafe extern "C-unwind" fn open(
     _: This,
     handle: *const CxxString,
 ) -> *mut SharedPtr {
-    // SAFETY: C++ called, and may be thrown through; the string is the caller's, and `out` the place for the result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; the string is its own, and `out` its place for the result.
     unsafe {
         let device = current_device();
         let bytes = (*handle).to_bytes();

@@ -1,9 +1,9 @@
 //! `torch.cuda.memory._snapshot` through the table: segments with their blocks, the history, and the settings.
 //!
-//! The picture is that of [`gapless_pool::SegmentView`]: every physical byte once, where its present user has it. A
-//! stretch of a heap is an expandable segment, since it grows at its end; an allocation in a window is a segment of its
-//! own, and what it stands for at home is left out there. So `total_size` adds up to what is reserved, and the blocks
-//! to what is allocated.
+//! It shows [`gapless_pool::SegmentView`]: every physical byte once, at its present user. A part of a heap is an
+//! expandable segment, because it grows at its end. An allocation in a window is a segment of its own, and the home
+//! address of its pages is left out. So `total_size` adds up to the reserved bytes, and the blocks to the allocated
+//! ones.
 
 use super::layout::{
     BlockInfo, ConfigInfo, SegmentInfo, SnapshotInfo, StreamSegmentSize, layouts, write_annotation,
@@ -22,14 +22,14 @@ use gapless_pool::{BlockState, BlockView, PoolKey, SegmentView, StreamHandle};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-/// What a card shows.
+/// The contents of a snapshot of one card.
 struct Picture {
     device: i32,
     segments: Vec<Shown>,
     entries: Vec<Entry>,
 }
 
-/// A segment, with its number by age, the stack that had it mapped and those of its blocks.
+/// A segment, with its number by age, the stack that mapped it and those of its blocks.
 struct Shown {
     segment: SegmentView,
     number: i32,
@@ -43,7 +43,7 @@ pub(super) unsafe extern "C-unwind" fn whole_snapshot(
     this: This,
     id: MempoolId,
 ) -> *mut SnapshotInfo {
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; `out` is its place for the result.
     unsafe { snapshot(out, this, id, true) }
 }
 
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
     id: MempoolId,
     with_history: bool,
 ) -> *mut SnapshotInfo {
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked after `answer`. `out` is its place.
     unsafe {
         let pictures = answer(Vec::new(), || Ok::<_, Refusal>(take_pictures(id, with_history)));
         history::tell_trackers();
@@ -116,7 +116,7 @@ fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
     pictures
 }
 
-/// The next snapshot shows when this one was taken, of which pool, and what was in use there.
+/// Records this snapshot in the history, with its pool and the bytes in use there, for the next one.
 fn note_snapshot(card: &mut Card, picture: &Picture, pool: PoolKey) {
     if history::is_watched() {
         let blocks = picture.segments.iter().flat_map(|shown| &shown.segment.blocks);
@@ -126,17 +126,17 @@ fn note_snapshot(card: &mut Card, picture: &Picture, pool: PoolKey) {
     }
 }
 
-/// Whether PyTorch's own allocator would have it in use, for a caller or for a stream that was announced for it.
+/// True if PyTorch's own allocator would count it as active: for a caller, or for a stream that was recorded for it.
 fn is_active(block: &BlockView) -> bool {
     matches!(block.state, BlockState::Allocated | BlockState::Pending)
 }
 
 /// # Safety
-/// Whoever gets it frees it.
+/// The receiver frees the segment. C++ exceptions may pass the callers.
 unsafe fn segment_info(device: i32, Shown { segment, number, stack, stacks }: &Shown) -> SegmentInfo {
     let sum = |of: fn(&BlockView) -> u64| segment.blocks.iter().map(of).sum::<u64>() as usize;
     let blocks: Vec<_> = segment.blocks.iter().zip(stacks).collect();
-    // SAFETY: each block is written whole; the caller passes the vector on.
+    // SAFETY: each block is written completely, and our caller passes the vector to C++.
     let blocks = unsafe {
         CxxVec::build(blocks.into_iter(), |place: *mut BlockInfo, (block, stack)| {
             place.write(BlockInfo {
@@ -166,16 +166,16 @@ unsafe fn segment_info(device: i32, Shown { segment, number, stack, stacks }: &S
     }
 }
 
-/// Sizes up to 32 GiB, in powers of two, that PyTorch can round up to: none is rounded here.
+/// Number of powers of two, up to 32 GiB, for which PyTorch can round sizes. Gapless does not round by them.
 const DIVISIONS: usize = 16;
 
 /// # Safety
-/// `place` is valid for a write; whoever gets it frees it.
+/// `place` is valid for a write; the receiver frees it. C++ exceptions may pass the callers.
 pub(super) unsafe fn write_config(place: *mut ConfigInfo, settings: Option<&Settings>) {
     let text = settings.map_or_else(conf::text, |settings| settings.text.clone());
     let threads = settings.map_or(1, |settings| settings.register_threads);
     let use_host_register = settings.is_some_and(|settings| settings.use_host_register);
-    // SAFETY: every field is written, the string where it stays.
+    // SAFETY: `place` has room for the settings. Every field is written, and the string at its final address.
     unsafe {
         (&raw mut (*place).garbage_collection_threshold).write(0.0);
         (&raw mut (*place).max_split_size).write(usize::MAX);
@@ -189,13 +189,13 @@ pub(super) unsafe fn write_config(place: *mut ConfigInfo, settings: Option<&Sett
     }
 }
 
-/// `getExpandableSegmentSizes(device)`: what each stream's heaps hold.
+/// `getExpandableSegmentSizes(device)`: the bytes of each stream's heaps.
 pub(super) unsafe extern "C-unwind" fn expandable_sizes(
     out: *mut CxxVec<StreamSegmentSize>,
     _: This,
     device: i8,
 ) -> *mut CxxVec<StreamSegmentSize> {
-    // SAFETY: C++ called, and may be thrown through; `out` is the place for the result.
+    // SAFETY: PyTorch's C++ called and handles exceptions; `out` is its place for the result.
     unsafe {
         let sizes = answer(BTreeMap::new(), || {
             let mut sizes: BTreeMap<(u64, bool), u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the rows say, against what this library does with it.
+//! Compares the rows with the functions and structures of this library.
 
 use super::layout::{
     AnnotationEntry, BlockInfo, CheckpointDelta, ConfigInfo, DataPtr, DeviceStats, Layouts, SegmentInfo,
@@ -40,7 +40,7 @@ fn rows_are_in_order_and_each_release_only_adds_functions() {
         assert!(numbers(&pair[0]) < numbers(&pair[1]), "{} before {}", pair[0].version, pair[1].version);
         let (old, new) = (names(&pair[0]), names(&pair[1]));
         assert!(old.iter().all(|name| new.contains(name)), "{} lost a function", pair[1].version);
-        // 2.9 moved some of them to a class before.
+        // 2.9 moved some of them to a base class.
         if pair[1].version == "2.9.0" {
             continue;
         }
@@ -61,7 +61,7 @@ fn rows_are_in_order_and_each_release_only_adds_functions() {
     }
 }
 
-/// What every known build has, so that the overlay is worth having.
+/// Functions that every known build has, so that the overlay is complete.
 const ALWAYS: [&str; 34] = [
     "allocate",
     "raw_deleter",
@@ -93,7 +93,7 @@ const ALWAYS: [&str; 34] = [
     "attachAllocatorTraceTracker",
     "getCheckpointState",
     "setCheckpointPoolState",
-    // And which are always left as they are.
+    // Functions that are never replaced.
     "init",
     "initialized",
     "releasePool",
@@ -119,7 +119,7 @@ fn every_build_has_its_entries_at_their_own_places() {
         words.dedup();
         assert_eq!(words.len(), entries.len(), "{}", row.version);
     }
-    // What the specification of the newest one says.
+    // From the specification of the newest release.
     let newest = ROWS.iter().find(|row| row.version == "2.15.0").expect("a row");
     let at = |name| word(newest.version, newest.commit, name);
     assert_eq!((newest.words(), at("markCaptureBegin"), at("annotateMemory")), (59, Some(30), Some(49)));
@@ -134,7 +134,7 @@ fn other_arguments_are_not_taken() {
     assert!(entries::all(&row).is_err());
 }
 
-/// Fields of a structure as they lie one behind the other, each with its size.
+/// Fields of a structure that follow each other, each with its size.
 fn in_a_row(fields: &[(&'static str, usize)]) -> (usize, Vec<(&'static str, usize)>) {
     let mut at = 0;
     let mut places = Vec::new();
@@ -173,7 +173,7 @@ fn stats_of(layouts: Layouts) -> (usize, Vec<(&'static str, usize)>) {
     )
 }
 
-/// What this library takes a structure of a row to be.
+/// The size and fields that this library assumes for a structure of a row.
 fn expected(name: &str, layouts: Layouts) -> Option<(usize, Vec<(&'static str, usize)>)> {
     macro_rules! fields {
         ($kind:ty: $($name:literal = $field:ident),* $(,)?) => {
@@ -262,7 +262,7 @@ fn expected(name: &str, layouts: Layouts) -> Option<(usize, Vec<(&'static str, u
     }
 }
 
-/// Fields that lie where an older build has nothing: what is written there does no harm.
+/// Fields in a gap of older builds: writing them does no harm.
 const IN_A_GAP: [&str; 2] = ["registration_counter", "graph_capture_record_stream_reuse"];
 
 #[test]
@@ -293,12 +293,12 @@ fn statistics_are_written_where_each_build_has_them() {
     for row in ROWS {
         let layouts = Layouts::of(row).expect("a known layout");
         if layouts.pools {
-            // Its map comes from PyTorch's own C++ library, which is not here.
+            // Its map comes from PyTorch's own C++ library, which is not loaded here.
             continue;
         }
         let (size, fields) = stats_of(layouts);
         let mut room = vec![0x55_i64; size / 8 + 1];
-        // SAFETY: room for the structure and more.
+        // SAFETY: room for the structure and one word more.
         unsafe { write_stats(room.as_mut_ptr().cast(), &stats, &[], layouts) };
         let at = |name| fields.iter().find(|(field, _)| *field == name).map(|(_, at)| room[at / 8]);
         assert_eq!((at("num_ooms"), at("max_split_size")), (Some(7), Some(-1)), "{}", row.version);

@@ -1,5 +1,5 @@
-//! How a card gets its quota: the process's tenant takes its place in the card's ledger before the context is made,
-//! with what a context is taken for; what it really took is measured after.
+//! Gives a card its quota. The process's tenant takes its place in the card's ledger before the context is made, with
+//! an assumed size of the context. The real size is measured afterwards.
 
 use super::outside::{self, CONTEXT, Meter};
 use super::{Quota, QuotaDevice, host, ticker};
@@ -12,7 +12,7 @@ use gapless_pool::Device;
 use gapless_stats::folder::{self, Folder};
 use std::sync::Arc;
 
-/// A card's quota, and what it is called.
+/// A card's quota, and the card's identity.
 #[derive(Debug)]
 pub struct Admitted {
     pub quota: Arc<Quota>,
@@ -24,7 +24,7 @@ pub struct Admitted {
 static SHARE: Lock<Option<Share>> = Lock::new(|| None);
 static CARDS_ADMITTED: [SetOnce<Admitted>; CARDS] = [const { SetOnce::new() }; CARDS];
 
-/// The quota of a card that was used already.
+/// The quota of a card that was used before.
 #[must_use]
 pub fn of(device: i32) -> Option<&'static Admitted> {
     CARDS_ADMITTED.get(usize::try_from(device).ok()?)?.get()
@@ -43,13 +43,13 @@ fn seat(device: i32, uuid: Option<Uuid>, capacity: u64, share: &Share) -> Result
     Ledger::join(&path, capacity, share, Box::new(System)).map_err(|error| error.to_string())
 }
 
-/// Opens a card for this process, whose budget there is `budget` where that is not 0.
+/// Opens a card for this process. Its budget there is `budget` if that is not 0.
 ///
 /// # Errors
-/// When there is no such card, or the process's tenant cannot have its share of it.
+/// If there is no such card, or if the process's tenant cannot have its share of it.
 pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardError> {
     let failed = |error: gapless_cuda::DriverError| CardError::Driver(error.to_string());
-    // What AMD's cards can do is tried out, once: no card of theirs was ever used.
+    // AMD's cards were never used by us, so their abilities are tried out, once.
     if gapless_hip::choose().map_err(CardError::Driver)? {
         gapless_hip::try_out(device).map_err(failed)?;
     }
@@ -80,7 +80,7 @@ pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardErr
     Ok(QuotaDevice::new(cuda, quota))
 }
 
-/// Does `attempt` again while it is refused because others have borrowed of this tenant's share: see
+/// Repeats `attempt` while it is refused because others have borrowed from this tenant's share: see
 /// [`Quota::when_lent`]. No card is locked.
 ///
 /// # Errors
@@ -101,8 +101,8 @@ pub fn when_lent<T, E>(
     }
 }
 
-/// What is outside of the pool, from now on; `before` was in use on the card before the context was made, `in_use` is
-/// now.
+/// Measures the memory outside of the pool, and keeps measuring. `before` was in use on the card before the context was
+/// made, and `in_use` is now.
 fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
     if let Some(uuid) = uuid {
         quota.set_meter(Meter::new(move || outside::used_by_this_process(uuid)));
@@ -115,10 +115,10 @@ fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use:
     quota.set_outside(outside::assumed(grown, in_use));
 }
 
-/// Makes this process one of a tenant's: on the cards that it uses now, and on those that it will.
+/// Adds this process to a tenant: on the cards that it uses now, and on those that it will use.
 ///
 /// # Errors
-/// When it is another's already, or the share cannot be: in words. Nothing changed then.
+/// If it belongs to another tenant, or if the share has no room. The text says why; nothing has changed then.
 pub fn set_share(wanted: Share) -> Result<(), String> {
     {
         let mut share = SHARE.lock();
@@ -143,7 +143,7 @@ pub fn set_share(wanted: Share) -> Result<(), String> {
             *SHARE.lock() = None;
             return Err(why);
         }
-        // Where the tenant had no room for it, it is there all the same.
+        // The context exists even if the tenant had no room for it, so it is counted.
         admitted.quota.set_outside(context);
         ticker::start();
     }

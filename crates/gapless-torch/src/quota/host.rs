@@ -1,15 +1,14 @@
-//! One budget for the host's memory and the card's: pages are charged to the budget of `libgapless_malloc.so`, which
-//! lies below this process.
+//! One budget for the memory of host and card: pages are charged to the budget of `libgapless_malloc.so`, if this
+//! process runs under that library.
 //!
-//! Its functions are found by name: neither library needs the other. A request of the host that meets the limit waits a
-//! while for what pools keep free. The [`ticker`](super::ticker) gives that back, so that no call goes from `malloc`
-//! to a pool.
+//! Its functions are found by name, so neither library needs the other. A host request that meets the limit waits a
+//! while for free memory of pools. The [`ticker`](super::ticker) gives that back, so that `malloc` never calls a pool.
 
 use crate::cxx;
 use gapless_cuda::locks::SetOnce;
 use std::ffi::{CStr, c_int, c_void};
 
-/// `1`: the budget of the host counts the pools of cards too.
+/// `1`: the host's budget counts the pools of cards too.
 const VARIABLE: &str = "GAPLESS_HOST_LIMIT_GPU";
 
 /// The functions of `crates/gapless-malloc/src/account.rs`.
@@ -21,7 +20,8 @@ pub struct HostBudget {
     budget: unsafe extern "C" fn(*mut u64, *mut u64),
 }
 
-/// The budget that pools are charged to; `None`: nobody asked for it, or there is none below this process.
+/// The budget that pools are charged to. `None` if the program did not ask for it, or if the process has no such
+/// budget.
 pub fn budget() -> Option<&'static HostBudget> {
     static FOUND: SetOnce<Option<HostBudget>> = SetOnce::new();
     let find_once = || {
@@ -57,7 +57,7 @@ impl HostBudget {
         }
     }
 
-    /// Charges a page. False: the budget does not allow it.
+    /// Charges a page. False if the budget does not allow it.
     pub fn charge(&self, bytes: u64) -> bool {
         (self.charge)(bytes) != 0
     }
@@ -66,15 +66,15 @@ impl HostBudget {
         (self.discharge)(bytes);
     }
 
-    /// Tells what pools keep free. True: a request somewhere needs it.
+    /// Reports the free bytes of pools. True if a request of some process needs them.
     pub fn is_wanted(&self, kept: u64) -> bool {
         (self.wanted)(kept) != 0
     }
 
-    /// The limit, and what is held of it.
+    /// The limit, and the bytes that are held of it.
     pub fn figures(&self) -> (u64, u64) {
         let (mut limit, mut total) = (0, 0);
-        // SAFETY: two places of our own.
+        // SAFETY: both places are variables of this function.
         unsafe { (self.budget)(&raw mut limit, &raw mut total) };
         (limit, total)
     }

@@ -1,12 +1,11 @@
-//! What this process may take of a card: its own budget, and its tenant's share in the card's ledger, asked before the
-//! driver is; the host's budget too where that counts cards ([`host`]).
+//! Limits of this process's memory on a card: its own budget, and its tenant's share in the card's ledger. Both are
+//! asked before the driver is. If the host's budget counts cards, it is asked too ([`host`]).
 //!
-//! [`QuotaDevice`] is a device that asks a [`Quota`] for every page, and tells it of every page that goes. A quota
-//! counts what the pool holds and what is outside of it ([`outside`]): context, modules, what libraries take for
-//! themselves. [`admission`] is how a card gets one, [`ticker`] looks around four times a second.
+//! [`QuotaDevice`] is a device that asks a [`Quota`] for every page, and reports every page that goes. A quota counts
+//! the pool's memory and the memory outside of it ([`outside`]): context, modules, memory that libraries allocate
+//! themselves. [`admission`] gives a card its quota, and [`ticker`] updates it four times a second.
 //!
-//! Order of locks: the card's, then the quota's seat, then the ledger file's. Nothing is waited for with the seat
-//! locked.
+//! Order of locks: the card's, then the quota's seat, then the ledger file's. No thread waits with the seat locked.
 
 pub mod admission;
 pub mod host;
@@ -23,33 +22,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a process waits for what is its own and lent to others, and how often it looks: their ticks are four a
-/// second.
+/// The longest wait for a share that is lent to others, and the pause between two looks. Their ticks are four a second.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One card's quota.
 #[derive(Debug)]
 pub struct Quota {
-    /// Whether anything is limited: all that a process without budgets looks at.
+    /// True if there is any limit. A process without budgets reads only this.
     is_on: AtomicBool,
     /// The most that this process may hold of the card; `u64::MAX`: no such limit.
     budget: AtomicU64,
-    /// What the pool holds, from before the driver is asked until after it has it back.
+    /// Bytes of the pool, counted from before the driver is asked until after it has them back.
     reserved: AtomicU64,
-    /// What is counted for everything else.
+    /// Bytes that are counted for everything else.
     outside: AtomicU64,
-    /// Odd while pages are being taken or given back: what the driver says then is of no use.
+    /// Odd while pages are taken or given back: measurements are invalid then.
     changes: AtomicU64,
-    /// Growth that was refused.
+    /// Number of refused requests.
     refused: AtomicU64,
     seat: Lock<Option<Ledger>>,
-    /// What this process holds in all, where that can be asked.
+    /// Asks for the bytes that this process holds in all, if they can be asked for.
     meter: SetOnce<Meter>,
     patience: Duration,
-    /// The last growth that others have to give back for.
+    /// Size of the last request that others must give memory back for.
     lent: AtomicU64,
-    /// Granted by the ledger and taken by no page yet.
+    /// Bytes that the ledger has granted and that no page uses yet.
     credit: AtomicU64,
 }
 
@@ -71,7 +69,7 @@ impl Default for Quota {
     }
 }
 
-/// A quota in figures.
+/// The figures of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub budget: Option<u64>,
@@ -82,7 +80,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// As statistics, each with a comma behind it; nothing where nothing is limited.
+    /// As JSON members, each followed by a comma; nothing if there is no limit.
     pub fn write_json(&self, out: &mut String) {
         let mut put = |name: &str, value: u64| {
             let _ = write!(out, "\"gapless.{name}\":{value},");
@@ -110,9 +108,9 @@ pub struct Tenant {
     pub name: String,
     pub limit: u64,
     pub borrow: bool,
-    /// By all of its processes.
+    /// Bytes of all its processes.
     pub held: u64,
-    /// By all tenants of the card.
+    /// Bytes of all tenants of the card.
     pub total: u64,
     pub capacity: u64,
 }
@@ -131,22 +129,22 @@ impl Quota {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// What the pool holds.
+    /// Bytes of the pool.
     #[must_use]
     pub fn reserved(&self) -> u64 {
         Self::get(&self.reserved)
     }
 
-    /// The most that this process may hold of the card.
+    /// Sets the most that this process may hold of the card.
     pub fn set_budget(&self, bytes: u64) {
         self.budget.store(bytes, Ordering::Relaxed);
         self.is_on.store(true, Ordering::Relaxed);
     }
 
-    /// Takes a place in the card's ledger, before anything is held or with what is.
+    /// Takes a place in the card's ledger, with the bytes that the pool holds already.
     ///
     /// # Errors
-    /// When the tenant has no room for what this process holds already.
+    /// If the tenant has no room for the bytes that this process holds already.
     pub fn join(&self, mut ledger: Ledger, context: u64) -> Result<(), String> {
         let held = self.reserved();
         let answer = self.wait(|| ledger.ask(held)).map_err(|error| error.to_string())?;
@@ -158,7 +156,7 @@ impl Quota {
                 held as f64 / f64::from(1 << 20)
             ));
         }
-        // What will be outside is refused by nobody: the measured figure follows.
+        // Memory outside of the pool cannot be refused: the measured figure is entered later.
         if self.wait(|| ledger.ask_outside(context)).is_ok_and(|answer| answer == Answer::Granted) {
             self.outside.store(context, Ordering::Relaxed);
         } else {
@@ -169,13 +167,13 @@ impl Quota {
         Ok(())
     }
 
-    /// Whether this process has a place in the card's ledger.
+    /// True if this process has a place in the card's ledger.
     #[must_use]
     pub fn has_seat(&self) -> bool {
         self.seat().is_some()
     }
 
-    /// Asks until the answer is no longer to wait, for as long as that is worth it.
+    /// Asks until the answer is no longer to wait, at most for this quota's patience.
     fn wait(&self, mut ask: impl FnMut() -> Result<Answer, LedgerError>) -> Result<Answer, LedgerError> {
         let began = Instant::now();
         loop {
@@ -186,9 +184,9 @@ impl Quota {
         }
     }
 
-    /// Does what was refused because others have borrowed of this tenant's share again, once the ledger has granted
-    /// what was missing, for as long as that is worth it. `size` is what the whole of it may need. No card is locked:
-    /// other threads go on meanwhile.
+    /// Repeats `again` while it is refused because others have borrowed from this tenant's share, each time after the
+    /// ledger has granted the missing bytes. Ends when the patience is over. `size` is the most that it may need in
+    /// all. No card is locked, so other threads go on meanwhile.
     pub fn when_lent<T, E>(
         &self,
         size: u64,
@@ -214,7 +212,7 @@ impl Quota {
         done
     }
 
-    /// Whether the ledger has granted `bytes` before it was too late.
+    /// True if the ledger grants `bytes` before the patience is over.
     fn wait_for_credit(&self, bytes: u64, began: Instant) -> bool {
         loop {
             match self.seat().as_mut().map(|ledger| ledger.ask(bytes)) {
@@ -229,7 +227,7 @@ impl Quota {
         }
     }
 
-    /// Enters `bytes` that the driver is about to be asked for. Waits for what others have borrowed where `waits`.
+    /// Counts `bytes` that the driver is about to be asked for. If `waits`, waits for memory that others have borrowed.
     fn ask(&self, bytes: u64, waits: bool) -> Result<(), Refusal> {
         let result = self.may_take(bytes, waits).and_then(|()| self.charge_host(bytes));
         match result {
@@ -269,7 +267,7 @@ impl Quota {
         }
     }
 
-    /// The last to be asked: who refuses here has the others' consent taken back.
+    /// Asked last: if the host refuses, the share gets its bytes back.
     fn charge_host(&self, bytes: u64) -> Result<(), Refusal> {
         if host::budget().is_none_or(|budget| budget.charge(bytes)) {
             return Ok(());
@@ -278,7 +276,7 @@ impl Quota {
         Err(Refusal::Host)
     }
 
-    /// The driver has `bytes` again, or never gave them.
+    /// Returns `bytes` that the driver has again, or did not give.
     fn give(&self, bytes: u64) {
         self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(budget) = host::budget() {
@@ -287,7 +285,7 @@ impl Quota {
         self.leave_share(bytes);
     }
 
-    /// The tenant's share has `bytes` again.
+    /// Returns `bytes` to the tenant's share.
     fn leave_share(&self, bytes: u64) {
         if self.is_on()
             && let Some(ledger) = self.seat().as_mut()
@@ -296,7 +294,7 @@ impl Quota {
         }
     }
 
-    /// Sets what is counted for what is outside of the pool.
+    /// Sets the bytes that are counted outside of the pool.
     pub fn set_outside(&self, bytes: u64) {
         if self.outside.swap(bytes, Ordering::Relaxed) != bytes
             && let Some(ledger) = self.seat().as_mut()
@@ -305,8 +303,8 @@ impl Quota {
         }
     }
 
-    /// What is outside of the pool, where the process holds `used` bytes of the card in all; `None`: pages came or went
-    /// meanwhile, or it cannot be this process that was looked at.
+    /// Bytes outside of the pool if the process holds `used` bytes of the card in all. `None` if pages came or went
+    /// meanwhile, or if `used` is less than the pool, so that it must be another process's figure.
     fn beside(&self, used: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let before = self.changes.load(Ordering::Acquire);
         let reserved = self.reserved();
@@ -315,8 +313,8 @@ impl Quota {
         if is_quiet { used.checked_sub(reserved) } else { None }
     }
 
-    /// Looks around: forgets the dead in the ledger, and says how many bytes this process should give back, if it has
-    /// them free.
+    /// Removes dead processes from the ledger. Returns the bytes that this process should give back if it has them
+    /// free.
     pub fn tick(&self) -> u64 {
         let excess = (self.reserved() + Self::get(&self.outside)).saturating_sub(Self::get(&self.budget));
         let mut seat = self.seat();
@@ -347,18 +345,18 @@ impl Quota {
         }
     }
 
-    /// The most that the pool may hold by the process's budget and its tenant's share; `None`: nothing says.
+    /// The most that the pool may hold by the process's budget and its tenant's share; `None` without either.
     #[must_use]
     pub fn most(&self) -> Option<u64> {
         let Figures { budget, reserved, outside, tenant, .. } = self.figures();
         let by_budget = budget.map(|budget| budget.saturating_sub(outside));
-        // What the tenant's other processes hold, and this one outside of its pool, is not the pool's.
+        // The tenant's other processes, and this one outside of its pool, use a part of the share.
         let share = |tenant: Tenant| tenant.limit.saturating_sub(tenant.held.saturating_sub(reserved));
         let by_share = tenant.map(share);
         by_budget.into_iter().chain(by_share).min()
     }
 
-    /// Why memory was refused, as a sentence for the exception; nothing where it was not the quota.
+    /// The reason for a refusal, as a sentence for the exception; `None` if the quota did not refuse.
     #[must_use]
     pub fn sentence(&self, why: Refusal) -> Option<String> {
         let mib = |bytes: u64| format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20));
@@ -403,7 +401,7 @@ impl Quota {
 pub struct QuotaDevice<D> {
     device: D,
     quota: Arc<Quota>,
-    /// Whether it waits for what others have borrowed: not where a card is locked meanwhile.
+    /// True if it waits for memory that others have borrowed. False if a card is locked meanwhile.
     waits: bool,
 }
 
@@ -412,7 +410,7 @@ impl<D> QuotaDevice<D> {
         QuotaDevice { device, quota, waits: false }
     }
 
-    /// One that is used with no card locked.
+    /// A device that waits, for use with no card locked.
     #[must_use]
     pub fn patient(self) -> QuotaDevice<D> {
         QuotaDevice { waits: true, ..self }
@@ -503,7 +501,7 @@ impl<D: Device> Device for QuotaDevice<D> {
         self.device.is_covered(stream)
     }
 
-    /// Whether it may be mapped elsewhere, by a process that lives and has not dropped it.
+    /// True if a living process may have mapped the page and has not dropped it.
     fn is_shared(&self, page: PageHandle) -> bool {
         self.device.is_shared(page)
     }

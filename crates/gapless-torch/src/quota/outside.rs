@@ -1,10 +1,9 @@
-//! What a process holds of a card beside its pool: its context, loaded modules, what libraries take from the driver
-//! themselves.
+//! A process's memory on a card outside of its pool: its context, loaded modules, memory that libraries allocate.
 //!
-//! NVIDIA's management library knows what a process holds in all. Where it does not know this one (in containers, on
-//! vGPUs, as a client of the Multi-Process Service, whose memory may be told as the server's), what the context took is
-//! what the card had less of after it was made; where even that shows nothing, a context is assumed, or less where the
-//! card has less in use.
+//! NVIDIA's management library knows the memory of each process. It may not know this one: in containers, on vGPUs, and
+//! for clients of the Multi-Process Service, whose memory may be reported as the server's. Then the context's size is
+//! the growth of the card's used memory when the context was made. If that shows no growth, a context is assumed, or
+//! the card's used memory if that is smaller.
 
 use super::Quota;
 use gapless_cuda::{Nvml, Uuid};
@@ -12,40 +11,40 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a context is taken for before it can be measured: more than any that was seen.
+/// The assumed size of a context before it can be measured: more than any that was seen.
 pub const CONTEXT: u64 = 768 << 20;
-/// Counted beyond what was measured, since modules are loaded without asking: what comes before the next look.
+/// Added to each measurement, because modules are loaded without asking: it covers those before the next look.
 pub const MARGIN: u64 = 64 << 20;
-/// This near to a limit a measurement is too old after so long: asking takes a millisecond, and filling this takes a
-/// few.
+/// Within NEAR bytes of a limit, a measurement older than STALE is repeated. Asking takes a millisecond, and filling
+/// NEAR takes a few.
 const NEAR: u64 = 1 << 30;
 const STALE: Duration = Duration::from_millis(20);
-/// A difference below this is no context.
+/// A smaller growth is not a context.
 const LEAST: u64 = 32 << 20;
 
-/// What this process holds of a card, as the management library counts it.
+/// Bytes that this process holds of a card, by the management library.
 #[must_use]
 pub fn used_by_this_process(uuid: Uuid) -> Option<u64> {
     let processes = Nvml::open().ok()?.device_by_uuid(uuid)?.processes()?;
     processes.iter().find(|process| process.pid == std::process::id())?.used
 }
 
-/// What all processes hold of a card; of one without memory of its own, what is in use of the host's.
+/// Bytes that all processes hold of a card. For a card without memory of its own, the host's memory in use.
 #[must_use]
 pub fn used_by_all(uuid: Uuid) -> Option<u64> {
     let (memory, _) = Nvml::open().ok()?.device_by_uuid(uuid)?.memory_or_host()?;
     Some(memory.used)
 }
 
-/// What is counted, once `measured` bytes are seen outside and `counted` were so far: it stays while the margin lasts.
+/// The bytes to count if `measured` are seen outside and `counted` were counted. They stay while the margin lasts.
 #[must_use]
 pub fn with_margin(measured: u64, counted: u64) -> u64 {
     let is_near = measured + MARGIN / 2 <= counted && counted <= measured + 2 * MARGIN;
     if is_near { counted } else { measured + MARGIN }
 }
 
-/// What a context that cannot be measured is taken for: `grown` is what the card had more in use after it was made,
-/// `in_use` what it has now.
+/// The assumed size of a context that cannot be measured: `grown` is the growth of the card's used memory when it was
+/// made, `in_use` the card's used memory now.
 #[must_use]
 pub fn assumed(grown: Option<u64>, in_use: u64) -> u64 {
     match grown {
@@ -54,11 +53,11 @@ pub fn assumed(grown: Option<u64>, in_use: u64) -> u64 {
     }
 }
 
-/// Asks what this process holds in all; `None`: nobody knows.
+/// Asks for the bytes that this process holds in all; `None` if they are unknown.
 pub struct Meter {
     ask: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     began: Instant,
-    /// When it was last asked, in milliseconds since it began.
+    /// The time of the last question, in milliseconds since `began`.
     asked: AtomicU64,
 }
 
@@ -85,12 +84,12 @@ impl fmt::Debug for Meter {
 }
 
 impl Quota {
-    /// Sets how what this process holds in all can be asked, once.
+    /// Sets the way to ask for this process's bytes, once.
     pub fn set_meter(&self, meter: Meter) {
         let _ = self.meter.set(meter);
     }
 
-    /// Measures what is outside; whether that can be done.
+    /// Measures the memory outside of the pool. False if that is not possible.
     pub fn measure(&self) -> bool {
         let Some(measured) = self.meter.get().and_then(|meter| self.beside(|| meter.ask())) else {
             return false;
@@ -99,7 +98,7 @@ impl Quota {
         true
     }
 
-    /// Before `bytes` more are taken: near a limit what is outside is measured more often, for then it matters.
+    /// Called before `bytes` more are taken. Near a limit the memory outside matters, so it is measured more often.
     pub(super) fn look_closer(&self, bytes: u64) {
         if !self.is_on() {
             return;

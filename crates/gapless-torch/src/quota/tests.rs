@@ -1,4 +1,4 @@
-//! Quotas over the simulated card.
+//! Tests of quotas over the simulated card.
 
 use super::outside::MARGIN;
 use super::*;
@@ -79,7 +79,7 @@ fn a_budget_counts_what_is_outside_and_what_is_free_is_used_before_it_refuses() 
     let text = quota.sentence(Refusal::Process).expect("a sentence");
     assert!(text.contains("256.00 MiB") && text.contains("100.00 MiB is counted"), "{text}");
     pool.free(held).expect("it is there");
-    // In pieces, which are put side by side.
+    // In pieces, which the pool maps side by side.
     let pieces: Vec<u64> = (0..4).map(|_| pool.alloc(32 * MIB, STREAM, DEFAULT).expect("room")).collect();
     for addr in pieces.iter().step_by(2) {
         pool.free(*addr).expect("it is there");
@@ -89,7 +89,7 @@ fn a_budget_counts_what_is_outside_and_what_is_free_is_used_before_it_refuses() 
     pool.check().expect("every invariant");
 }
 
-/// A meter that says what it was set to; 0: it knows nothing.
+/// A meter that returns the number that the test sets; 0 means unknown.
 fn metered(quota: &Quota) -> Arc<AtomicU64> {
     let said = Arc::new(AtomicU64::new(0));
     let number = said.clone();
@@ -113,7 +113,7 @@ fn what_is_outside_is_measured_and_what_is_not_this_process_is_not_believed() {
     said.store(reserved - 1, Ordering::Relaxed);
     assert!(!quota.measure(), "less than the pool: it is another process");
     assert_eq!(quota.figures().outside, 300 * MIB + MARGIN);
-    // What came from elsewhere than the pool leaves less for it.
+    // More memory outside of the pool leaves less for it.
     said.store(reserved + 950 * MIB, Ordering::Relaxed);
     assert!(quota.measure());
     assert_eq!(
@@ -143,7 +143,7 @@ fn near_a_limit_what_is_outside_is_measured_before_more_is_taken() {
     quota.set_budget(600 * MIB);
     let mut pool = pool_of(&quota);
     pool.alloc(64 * MIB, STREAM, DEFAULT).expect("room");
-    // A module was loaded since: seen as soon as the last look is old enough.
+    // A module was loaded since. The quota sees it as soon as the last measurement is old enough.
     let said = metered(&quota);
     said.store(quota.reserved() + 400 * MIB, Ordering::Relaxed);
     while quota.figures().outside == 0 {
@@ -194,7 +194,7 @@ fn a_share_refuses_its_own_and_never_the_neighbour() {
     let (quota, other) = (Arc::new(impatient()), Arc::new(impatient()));
     quota.join(seat(&path, 1, "a", 600 * MIB, false), 0).expect("room");
     other.join(seat(&path, 2, "b", 424 * MIB, false), 0).expect("room");
-    // Two pools over cards of their own, as large as the one that they share: the ledger alone keeps them apart.
+    // Two pools over separate cards, each as large as the shared one: only the ledger keeps them apart.
     let (mut mine, mut theirs) = (pool_of(&quota), pool_of(&other));
     let mut over = 0;
     for _ in 0..100 {
@@ -233,7 +233,7 @@ fn what_was_lent_comes_back_while_its_owner_waits() {
                 let AllocError::OutOfMemory { device, .. } = error;
                 *device == DeviceError::Refused(Refusal::Lent)
             };
-            // The pool itself never waits: who has it locked is not kept.
+            // The pool itself never waits, because other threads need its card's lock.
             let first = mine.alloc(500 * MIB, STREAM, DEFAULT).expect_err("it is lent");
             assert!(is_lent(&first));
             let again = || mine.alloc(500 * MIB, STREAM, DEFAULT);
@@ -246,7 +246,7 @@ fn what_was_lent_comes_back_while_its_owner_waits() {
             );
             mine.stats().reserved.current
         });
-        // The borrower's ticks, as its own thread would have them.
+        // The borrower's ticks, which its own thread would make.
         while borrower.tick() == 0 {
             assert!(!waiting.is_finished(), "it had to wait");
             std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Four looks around a second, by a thread of its own, once a budget or a share is set: what is outside of pools is
-//! measured, the dead are forgotten in ledgers, and what others wait for is given back where it is free.
+//! A thread of its own, once a budget or a share is set. Four times a second it measures the memory outside of pools,
+//! removes dead processes from ledgers, and gives free memory back that others wait for.
 
 use super::admission::{self, Admitted};
 use super::host;
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Looks that go on giving back after the host wanted memory: what work uses goes back when it is done.
+/// Looks that go on giving back after the host wanted memory: memory that work uses goes back when the work is done.
 const LOOKS: u32 = 6;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
-/// Looks that still give back.
+/// Number of looks that still give back.
 static LEFT: AtomicU32 = AtomicU32::new(0);
-/// What lay free on a card while work could use it. The card's lock comes before this one.
+/// Memory of a card that was free while work could still use it. The card's lock comes before this one.
 static UNSETTLED: Lock<BTreeMap<i32, (Freed, Queued)>> = Lock::new(BTreeMap::new);
 /// Held during a look.
 static LOOKING: Lock<()> = Lock::new(|| ());
@@ -33,7 +33,7 @@ pub fn start() {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // Without the thread the dead are forgotten by who asks next.
+    // Without the thread, the next process that asks removes the dead ones.
     let _ = background::spawn("gapless-ledger", || {
         while !IS_OVER.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
@@ -42,7 +42,7 @@ pub fn start() {
     });
 }
 
-/// The process ends: no look is begun any more, and the one that was is over. CUDA may go.
+/// Called when the process ends. No look begins any more and none is under way, so CUDA may end.
 pub fn stop() {
     IS_OVER.store(true, Ordering::Relaxed);
     drop(LOOKING.lock());
@@ -70,8 +70,8 @@ fn look() {
     }
 }
 
-/// Gives back what no work uses. Streams that ask for nothing have no turns, so this thread waits for the card's work,
-/// for a part of its period, and looks again at the next one.
+/// Gives back memory that no work uses. Streams that make no requests have no turns, so this thread waits for the
+/// card's work, for a part of its period, and looks again at the next one.
 fn give_back(device: i32) {
     let Some(mut card) = state::existing(device) else { return };
     card.trim_behind_work();
@@ -95,7 +95,7 @@ fn give_back(device: i32) {
     elastic::give_back(device);
 }
 
-/// Whether the budget that host and cards have together needs what pools keep free.
+/// True if the common budget of host and cards needs the free memory of pools.
 fn is_wanted_by_host() -> bool {
     let Some(budget) = host::budget() else { return false };
     let free = |card: state::Locked| {

@@ -1,21 +1,21 @@
-//! The time of an entry, cheaply: the processor's own counter, where it runs at one speed whatever the processor does.
-//! How much of it is a microsecond is found by comparing it with the system's clock now and then; until that is known,
-//! and elsewhere, the system is asked each time.
+//! A cheap clock for entries. If the processor's counter runs at a constant rate, the clock reads it. Now and then it
+//! is compared with the system's clock, which yields its rate. Until the rate is known, and on other processors, each
+//! reading asks the system.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Fractions of a microsecond, in bits.
+/// Bits of the fraction of a microsecond.
 const BITS: u32 = 44;
-/// Microseconds between two readings that can be compared: a thousandth of it is what reading takes.
+/// The shortest time between two compared readings, in microseconds: a reading takes a thousandth of it.
 const APART: u64 = 20_000;
 
 #[derive(Debug)]
 pub struct Clock {
-    /// Counter and system at the beginning.
+    /// Counter and system time at the start.
     ticks: u64,
     micros: u64,
-    /// Microseconds a tick; 0: not known.
+    /// Microseconds a tick; 0 if unknown.
     rate: AtomicU64,
     is_steady: bool,
 }
@@ -66,16 +66,16 @@ fn system() -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn ticks() -> u64 {
-    // SAFETY: every processor of this kind has the counter.
+    // SAFETY: every x86-64 processor has the counter.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Whether the counter runs at one speed, on all cores alike: the processor says so.
+/// True if the processor says that the counter runs at one rate on all cores.
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe, reason = "safe in newer versions of the standard library")]
 fn is_steady() -> bool {
     use std::arch::x86_64::__cpuid;
-    // SAFETY: every processor of this kind can be asked.
+    // SAFETY: every x86-64 processor has `cpuid`.
     unsafe { __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0 }
 }
 
@@ -105,7 +105,7 @@ mod tests {
         // A day later it is off by less than a thousandth of a second.
         let day = 86_400_000_000;
         assert!(clock.at(ticks(day), rate).abs_diff(1_000_000 + day) < 1_000);
-        // A system clock that went back is no measure.
+        // A system clock that went back does not change the rate.
         clock.compare_readings(ticks(day), 5);
         assert_eq!(clock.rate.load(Ordering::Relaxed), rate);
     }

@@ -1,10 +1,10 @@
-//! The Python lines that led to a request, through Python's public C API, found in the running process.
+//! The Python lines that led to a request, from Python's public C API, which is looked up in the running process.
 //!
-//! PyTorch lets go of Python's lock before it asks for memory, so it is taken here, as PyTorch's own recorder does;
-//! only by threads that Python knows, and rarely by those that run no Python, such as those of a backward pass. A stack
-//! is known by its code objects and instructions; names and line numbers are asked for when it is first seen. A code
-//! object that was seen is kept for the life of the process, so that its address names it. No lock is held while Python
-//! runs: reading a name may run a finalizer, and that may allocate.
+//! PyTorch releases Python's lock before it asks for memory, so it is taken here, as PyTorch's own recorder does. Only
+//! threads that Python knows take it, and rarely those that run no Python, such as a backward pass's. A stack is
+//! identified by its code objects and instructions; names and line numbers are read when it is first seen. A code
+//! object that was seen is kept for the life of the process, so that its address stays unique. No lock of ours is held
+//! while Python runs: reading a name may run a finalizer, which may allocate.
 
 use crate::cxx::find_global;
 use crate::interpreter::DOOR;
@@ -13,9 +13,9 @@ use rustc_hash::FxHashMap;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// Frames of a stack that are kept, innermost first.
+/// The most frames of a stack that are kept, innermost first.
 const DEPTH: usize = 32;
-/// Stacks and code objects that are remembered. A program that makes code without end must not fill memory.
+/// The most stacks and code objects that are remembered. A program that creates code without end must not fill memory.
 const MOST: usize = 1 << 18;
 
 type Object = *mut c_void;
@@ -28,7 +28,7 @@ type Text = unsafe extern "C" fn(Object) -> *const c_char;
 type TakeLock = unsafe extern "C" fn() -> c_int;
 type LeaveLock = unsafe extern "C" fn(c_int);
 
-/// What of Python is called.
+/// The functions of Python that we call.
 struct Python {
     this_thread: Get,
     current_thread: Get,
@@ -40,7 +40,7 @@ struct Python {
     code: Of,
     back: Of,
     line: Number,
-    /// Cheaper than the line; Python 3.11 and later.
+    /// Cheaper to read than the line; Python 3.11 and later.
     instruction: Option<Number>,
     attribute: Named,
     text: Text,
@@ -65,7 +65,7 @@ fn look_up() -> Option<Python> {
         find(c"PyThreadState_GetUnchecked").or_else(|| find(c"_PyThreadState_UncheckedGet"))?;
     Some(Python {
         this_thread: function!(c"PyGILState_GetThisThreadState", Get),
-        // SAFETY: as above.
+        // SAFETY: both names have this type in Python's headers, in the versions that have them.
         current_thread: unsafe { std::mem::transmute::<*mut c_void, Get>(current_thread) },
         take_lock: function!(c"PyGILState_Ensure", TakeLock),
         leave_lock: function!(c"PyGILState_Release", LeaveLock),
@@ -76,7 +76,7 @@ fn look_up() -> Option<Python> {
         back: function!(c"PyFrame_GetBack", Of),
         line: function!(c"PyFrame_GetLineNumber", Number),
         instruction: find(c"PyFrame_GetLasti").map(|found| {
-            // SAFETY: as above.
+            // SAFETY: this name has this type in Python's headers, since 3.11.
             unsafe { std::mem::transmute::<*mut c_void, Number>(found) }
         }),
         attribute: function!(c"PyObject_GetAttrString", Named),
@@ -86,15 +86,15 @@ fn look_up() -> Option<Python> {
     })
 }
 
-/// A line of a stack, as it is told to the writer.
+/// A line of a stack, in the form for the writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Index of the code among those that were told.
+    /// Index of the code among those that the writer got.
     pub code: u32,
     pub line: u32,
 }
 
-/// What the writer has to know before the events that use it.
+/// Data that the writer needs before the events that use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// The next code: its function and file.
@@ -106,35 +106,35 @@ pub enum News {
 /// Stacks that were seen.
 #[derive(Debug, Default)]
 struct Seen {
-    /// By code objects and instructions, one word each in turn.
+    /// By code object and instruction, one word each in turn.
     stacks: FxHashMap<Box<[u64]>, u32>,
     codes: FxHashMap<u64, u32>,
 }
 
-/// Taken by threads that have Python's lock, so nobody waits for it.
+/// Threads take it with Python's lock, so it has no contention.
 static SEEN: Lock<Option<Seen>> = Lock::new(|| None);
-/// For the writer, in order. Taken after `SEEN`.
+/// News for the writer, in order. Taken after `SEEN`.
 static NEWS: Lock<Vec<News>> = Lock::new(Vec::new);
 
-/// Requests of a thread that ran no Python, before it is looked at again.
+/// Requests that a thread skips after one in which it ran no Python.
 const RARELY: u32 = 15;
 
 thread_local! {
     static IDLE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether this process has a Python that can be asked.
+/// True if this process has a Python that can be asked.
 #[must_use]
 pub fn can_look() -> bool {
     python().is_some()
 }
 
-/// The number of the stack that this thread stands in; 0: none, or not known.
+/// The number of this thread's present stack; 0 if it has none, or if it is unknown.
 #[must_use]
 pub fn current() -> u32 {
     let Some(python) = python() else { return 0 };
-    // SAFETY: the first two calls need nothing; they agree where this thread has the lock. A thread that Python knows
-    // may take it: no lock of ours is held. An error that is being handled is left alone.
+    // SAFETY: any thread may make the first two calls, which return the same if it has the lock. A thread that Python
+    // knows may take the lock, because it holds no lock of ours. `stack` leaves a pending Python error alone.
     unsafe {
         let thread = (python.this_thread)();
         if thread.is_null() {
@@ -166,12 +166,12 @@ pub struct Place {
     pub line: u32,
 }
 
-/// The lines that this thread stands in, innermost first, whether stacks are kept or not: for a request that failed. No
-/// lock of ours may be held.
+/// This thread's present lines, innermost first, for a failed request, kept stacks or not. No lock of ours may be held.
 #[must_use]
 pub fn here() -> Vec<Place> {
     let Some(python) = python() else { return Vec::new() };
-    // SAFETY: as in `current`.
+    // SAFETY: any thread may make the first two calls, which return the same if it has the lock. A thread that Python
+    // knows may take the lock, because it holds no lock of ours.
     unsafe {
         let thread = (python.this_thread)();
         if thread.is_null() {
@@ -188,7 +188,7 @@ pub fn here() -> Vec<Place> {
     }
 }
 
-/// What is new since the last call.
+/// The news since the last call.
 pub fn take_news() -> Vec<News> {
     std::mem::take(&mut *NEWS.lock())
 }
@@ -200,8 +200,8 @@ impl Python {
         let mut key = [0u64; 2 * DEPTH];
         let mut lines = [0u32; DEPTH];
         let mut depth = 0;
-        // SAFETY: frames are live while they are held: the first by its thread, the others by us. Every new reference
-        // is given back, except those to code objects that are kept.
+        // SAFETY: this thread has Python's lock. The thread itself keeps the first frame alive, and we keep the others.
+        // Every new reference is released, except those to code objects that are kept.
         unsafe {
             let innermost = (self.frame)();
             if innermost.is_null() || !(self.error)().is_null() {
@@ -218,7 +218,7 @@ impl Python {
                 key[2 * depth] = code as u64;
                 key[2 * depth + 1] = place as u64;
                 depth += 1;
-                // The frame holds it.
+                // The frame keeps it alive.
                 (self.release)(code);
                 let back = (self.back)(frame);
                 (self.release)(frame);
@@ -241,7 +241,7 @@ impl Python {
     #[cold]
     unsafe fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
-        // SAFETY: as in `stack`; a code object is held while its names are read.
+        // SAFETY: this thread has Python's lock; frames are live as in `stack`. A code object is held for its names.
         unsafe {
             let mut frame = (self.frame)();
             if frame.is_null() || !(self.error)().is_null() {
@@ -267,7 +267,7 @@ impl Python {
     /// # Safety
     /// As [`Python::stack`].
     unsafe fn line_numbers(&self, lines: &mut [u32]) {
-        // SAFETY: as in `stack`.
+        // SAFETY: this thread has Python's lock; frames are live as in `stack`, which saw at least as many.
         unsafe {
             let mut frame = (self.frame)();
             (self.keep)(frame);
@@ -287,16 +287,16 @@ impl Python {
     /// As [`Python::stack`]; the code objects of `key` are live.
     #[cold]
     unsafe fn add(&self, key: &[u64], lines: &[u32]) -> Option<u32> {
-        // Names first, without the table: reading them may run a finalizer.
+        // Names first, without the table's lock: reading them may run a finalizer.
         let mut names = Vec::with_capacity(lines.len());
         for code in key.iter().step_by(2) {
             let known = SEEN.lock().as_ref().is_some_and(|seen| seen.codes.contains_key(code));
-            // SAFETY: as the caller says.
+            // SAFETY: this thread has Python's lock, and frames of its stack keep these code objects alive.
             names.push(if known { None } else { Some(unsafe { self.names(*code as Object) }) });
         }
         let mut seen = SEEN.lock();
         let seen = seen.get_or_insert_with(Seen::default);
-        // A finalizer may have stood on the same lines.
+        // A finalizer may have recorded the same stack meanwhile.
         if let Some(&number) = seen.stacks.get(key) {
             return Some(number);
         }
@@ -311,7 +311,7 @@ impl Python {
             if number == next {
                 let (name, file) = names?;
                 news.push(News::Code { name, file });
-                // SAFETY: live, as the caller says; from here on for good.
+                // SAFETY: a frame of this stack keeps the code object alive; from here on our reference does.
                 unsafe { (self.keep)(*code as Object) };
             }
             told.push(Line { code: number, line });
@@ -327,7 +327,7 @@ impl Python {
     /// # Safety
     /// As [`Python::stack`]; a live code object.
     unsafe fn names(&self, code: Object) -> (String, String) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has Python's lock, and our caller holds the code object.
         unsafe {
             let name =
                 self.attribute_text(code, c"co_qualname").or_else(|| self.attribute_text(code, c"co_name"));
@@ -339,7 +339,8 @@ impl Python {
     /// # Safety
     /// As [`Python::names`].
     unsafe fn attribute_text(&self, object: Object, name: &CStr) -> Option<String> {
-        // SAFETY: as the caller says; the text lives as long as its string object, which is held.
+        // SAFETY: this thread has Python's lock, and our caller holds the object. The text lives as long as its string
+        // object, which is held until it is copied.
         unsafe {
             let value = (self.attribute)(object, name.as_ptr());
             if value.is_null() {

@@ -1,5 +1,5 @@
-//! What of a card is live and mapped, as the file tells it: what a new file begins with, and what is compared with the
-//! card after a gap.
+//! Live blocks and mapped memory of a card, as the file describes them. A new file begins with them, and after a gap
+//! they are compared with the card.
 
 use gapless_pool::{PoolKey, StreamHandle};
 use gapless_trace::{StackId, StringId};
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 /// A block that is not free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// What was asked for.
+    /// Size that the program asked for.
     pub size: u64,
     pub stream: StreamHandle,
     pub pool: PoolKey,
     pub stack: StackId,
     /// The note on its module.
     pub module: StringId,
-    /// Given back, and still used by another stream.
+    /// Freed by the program, but still used by another stream.
     pub is_pending: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Piece {
     pub pool: PoolKey,
 }
 
-/// A card as it is.
+/// The present state of a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture {
     pub device: u32,
@@ -37,15 +37,15 @@ pub struct Picture {
     pub blocks: Vec<(u64, Block)>,
 }
 
-/// A card as the file tells it.
+/// The state of a card as the file describes it.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     pub live: FxHashMap<u64, Block>,
-    /// By address, apart from each other: end, stream, pool.
+    /// By address, without overlaps: end, stream, pool.
     mapped: BTreeMap<u64, (u64, StreamHandle, PoolKey)>,
 }
 
-/// What has to happen to make a card as told the card as it is: in this order.
+/// The events that lead from the file's state to the card's, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     pub gone: Vec<(u64, Block)>,
@@ -116,7 +116,7 @@ impl Held {
     }
 }
 
-/// The parts of `pieces` that `others` do not cover with memory of the same stream and pool. Each list is apart from
+/// The parts of `pieces` that `others` do not cover with memory of the same stream and pool. Neither list overlaps
 /// itself.
 fn without(pieces: &[Piece], others: &[Piece]) -> Vec<Piece> {
     let mut others = others.to_vec();

@@ -1,8 +1,7 @@
-//! Which Python line asked for each block that is live: what the scribe knows, for those who ask while the program
-//! runs.
+//! The Python line that asked for each live block. The scribe keeps this, for questions while the program runs.
 //!
-//! It follows the entries that the scribe pops, so it is some milliseconds behind: a block that is not found here was
-//! asked for just now, or by a thread that runs no Python.
+//! It follows the entries that the scribe pops, so it is some milliseconds late. A block that is not here was requested
+//! just now, or by a thread that runs no Python.
 
 use super::Entry;
 use gapless_trace::Action;
@@ -13,14 +12,14 @@ use std::sync::Arc;
 pub struct Lines {
     /// By card and address: the number of the stack.
     live: FxHashMap<(u8, u64), u32>,
-    /// What each stack is called, by its number less one.
+    /// The name of each stack, by its number minus one.
     names: Vec<Arc<str>>,
-    /// Names that several stacks share.
+    /// Names that are in use, so that stacks can share them.
     known: FxHashSet<Arc<str>>,
 }
 
 impl Lines {
-    /// The next stack is called so.
+    /// Sets the name of the next stack.
     pub fn name(&mut self, text: &str) {
         let name = match self.known.get(text) {
             Some(name) => Arc::clone(name),
@@ -94,7 +93,7 @@ mod tests {
         ]);
         assert_eq!(of(&lines, 128), None, "now asked for by somebody unknown");
         assert_eq!(of(&lines, 64).as_deref(), Some("model.py:9 forward"));
-        // A number that was never told.
+        // A number that has no name.
         lines.follow(&[entry(Action::Alloc, 512, 99)]);
         assert_eq!(of(&lines, 512), None);
     }

@@ -1,10 +1,10 @@
 //! The flight recorder: every request and free of this process, and what was mapped and unmapped for them, as a
 //! `.gtrace` file.
 //!
-//! Threads push entries into a [`ring`] while they hold the lock under which it happened, so that entries are in the
-//! order of what they tell. A thread of its own, the [`scribe`], pops them and appends blocks to the file. It is
-//! started with the first card; where nothing used the GPU there is no file. Where the ring is full entries are left
-//! out, counted, and the scribe sets its picture right from the cards themselves. A forked child records nothing.
+//! Threads push entries into a [`ring`] under the lock that orders the events, so entries are in the order of the
+//! events. A thread of its own, the [`scribe`], pops them and appends blocks to the file. It starts with the first
+//! card, so a program without GPU work leaves no file. If the ring is full, entries are dropped and counted, and the
+//! scribe corrects its state from the cards themselves. A forked child records nothing.
 
 pub mod clock;
 pub mod frames;
@@ -30,23 +30,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Entries that wait for the scribe: 8 MiB. A training process makes them fast in 10 ms bursts, and a disk may pause
+/// Entries that can wait for the scribe: 8 MiB. A training process makes them in bursts of 10 ms, and a disk may pause
 /// for half a second.
 const SLOTS: usize = 1 << 17;
-/// Marks that wait for the scribe.
+/// Marks that can wait for the scribe.
 const MARKS: usize = 1 << 16;
-/// How long the end of the process waits for the file.
+/// The longest wait of the process's end for the file.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a failed request waits for the file.
+/// The longest wait of a failed request for the file.
 const HURRY: Duration = Duration::from_secs(3);
 
-/// What to record, and where.
+/// The settings of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub path: PathBuf,
-    /// Whether the Python lines that asked are kept.
+    /// True if the callers' Python lines are kept.
     pub stacks: bool,
-    /// Bytes that the files may take together; 0: no limit.
+    /// The most bytes of all files together; 0: no limit.
     pub limit: u64,
 }
 
@@ -55,9 +55,9 @@ pub struct Config {
 pub struct Entry {
     pub action: Action,
     pub device: u8,
-    /// As [`frames`] numbers them; 0: none.
+    /// Number of the stack in [`frames`]; 0: none.
     pub stack: u32,
-    /// As [`modules`] names them; 0: none.
+    /// Number of the module in [`modules`]; 0: none.
     pub module: u16,
     pub addr: u64,
     pub size: u64,
@@ -101,28 +101,28 @@ pub struct Mark {
     pub time: u64,
 }
 
-/// What the threads of a process and its scribe share.
+/// The data that the threads of a process share with its scribe.
 #[derive(Debug)]
 pub struct Recorder {
     pub config: Config,
-    /// The process whose name the path is.
+    /// The process that the path belongs to.
     owner: u32,
-    /// What the file says of this process.
+    /// The file's description of this process.
     process: Process,
     pub clock: Clock,
     ring: Ring,
     marks: Lock<Vec<Mark>>,
-    /// What Python says of modules.
+    /// Names and blocks of modules, from Python.
     pub modules: modules::Modules,
-    /// Who asked for what is live, where stacks are kept. Taken by the scribe for a moment, and by others under a
-    /// card's lock.
+    /// The requesting lines of live blocks, if stacks are kept. The scribe takes the lock for a moment; others take it
+    /// under a card's lock.
     lines: Lock<Lines>,
-    /// The last ones that the scribe popped.
+    /// The last entries that the scribe popped.
     recent: Lock<Recent>,
-    /// How often somebody asked for the file to be complete, and which of these times it is.
+    /// Number of requests for a complete file, and the last one that was fulfilled.
     asked: AtomicU64,
     answered: AtomicU64,
-    /// Entries and marks that found no room.
+    /// Entries and marks for which there was no room.
     lost: AtomicU64,
     /// Events that are in the file.
     written: AtomicU64,
@@ -159,7 +159,7 @@ impl Recorder {
 
     #[cold]
     fn lose(&self, entries: u64) {
-        // What comes after the end is not asked for.
+        // Events after the end are not part of the recording.
         if !self.ending.load(Ordering::Relaxed) {
             self.lost.fetch_add(entries, Ordering::Relaxed);
         }
@@ -174,20 +174,20 @@ impl Recorder {
         }
     }
 
-    /// The file: a child that was forked before it used a card has one of its own.
+    /// The path of the file. A child that was forked before it used a card has its own.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let (path, process) = (&self.config.path, std::process::id());
         if process == self.owner { path.clone() } else { scribe::beside(path, &process.to_string()) }
     }
 
-    /// Entries and marks that are missing in the file.
+    /// Number of entries and marks that the file lacks.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Events that a kill of this process leaves in the file.
+    /// Number of events that stay in the file if this process is killed.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
@@ -199,14 +199,14 @@ impl Recorder {
         self.ring.len()
     }
 
-    /// Looks at the last entries and marks.
+    /// Passes the last entries and marks to `look`.
     pub fn recent<T>(&self, look: impl FnOnce(&[Entry], &[Mark]) -> T) -> T {
         let mut recent = self.recent.lock();
         let (entries, marks) = recent.both();
         look(entries, marks)
     }
 
-    /// Asks for all that was pushed so far to be in the file; what [`Recorder::is_complete`] is then asked with.
+    /// Asks the scribe to write everything pushed so far. Returns the number for [`Recorder::is_complete`].
     pub fn ask(&self) -> u64 {
         self.asked.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -216,43 +216,43 @@ impl Recorder {
         self.answered.load(Ordering::Acquire) >= asked
     }
 
-    /// Asks the scribe to come to an end.
+    /// Asks the scribe to finish.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
     }
 }
 
-// ---- the one of this process ----
+// ---- the recorder of this process ----
 
 static ON: AtomicBool = AtomicBool::new(false);
 static RECORDER: SetOnce<Recorder> = SetOnce::new();
 static SCRIBE: Lock<Option<JoinHandle<()>>> = Lock::new(|| None);
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether requests are recorded.
+/// True if requests are recorded.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Whether pools log what they do for a recording, be it over or not.
+/// True if pools log their changes for a recording, even if it is over.
 #[must_use]
 pub fn is_set() -> bool {
     RECORDER.get().is_some()
 }
 
-/// The recorder, where requests are recorded.
+/// The recorder, if requests are recorded.
 #[inline]
 #[must_use]
 pub fn on() -> Option<&'static Recorder> {
     if is_on() { RECORDER.get() } else { None }
 }
 
-/// Records from now on. Before the first card is used.
+/// Begins to record. Called before the first card is used.
 ///
 /// # Errors
-/// When something else is recorded already.
+/// If another recording is set already.
 pub fn set(config: Config) -> Result<(), String> {
     let recorder = RECORDER.get_or_init(|| Recorder::new(config.clone(), SLOTS));
     if recorder.config != config {
@@ -262,12 +262,12 @@ pub fn set(config: Config) -> Result<(), String> {
     Ok(())
 }
 
-/// In a forked child: what it does is not this recording's.
+/// Called in a forked child, whose events do not belong to this recording.
 pub fn forked() {
     ON.store(false, Ordering::Relaxed);
 }
 
-/// A card is about to be used: somebody has to write.
+/// Starts the scribe, because a card is about to be used.
 pub fn start() {
     let Some(recorder) = on() else { return };
     if STARTED.swap(true, Ordering::AcqRel) {
@@ -280,7 +280,7 @@ pub fn start() {
             eprintln!("gapless: nothing is recorded: no thread can be started ({error})");
         }
     }
-    // A program that ends without Python's own end.
+    // For a program that ends without Python's own end.
     background::at_exit(|| {
         finish();
     });
@@ -293,7 +293,7 @@ fn write(recorder: &Recorder) {
     }
 }
 
-/// Ends the recording and waits until the file is whole; how many entries were lost.
+/// Ends the recording and waits until the file is complete. Returns the number of lost entries.
 pub fn finish() -> u64 {
     let Some(recorder) = on() else { return RECORDER.get().map_or(0, Recorder::lost) };
     ON.store(false, Ordering::Release);
@@ -312,8 +312,8 @@ pub fn finish() -> u64 {
     recorder.lost()
 }
 
-/// Waits until all that happened so far is in the file, and says which that is; why not, where it takes too long;
-/// `None`: nothing is recorded. No card may be locked: the scribe may have to look at it.
+/// Waits until the file has everything so far, and returns its path, or an error after too long. `None` if nothing is
+/// recorded. No card may be locked, because the scribe may have to look at it.
 pub fn catch_up() -> Option<Result<PathBuf, String>> {
     let recorder = on()?;
     let asked = recorder.ask();
@@ -330,7 +330,7 @@ pub fn catch_up() -> Option<Result<PathBuf, String>> {
     Some(Ok(recorder.path()))
 }
 
-/// The stack of this thread, where stacks are kept. No lock of ours may be held: Python is asked.
+/// The number of this thread's stack, if stacks are kept. No lock of ours may be held, because this asks Python.
 #[inline]
 #[must_use]
 pub fn stack() -> u32 {
@@ -340,13 +340,13 @@ pub fn stack() -> u32 {
     }
 }
 
-/// Looks at which lines asked for what is live; `None`: no lines are kept.
+/// Passes the requesting lines of live blocks to `look`; `None` if no lines are kept.
 pub fn with_lines<T>(look: impl FnOnce(&Lines) -> T) -> Option<T> {
     let recorder = RECORDER.get().filter(|recorder| recorder.config.stacks)?;
     Some(look(&recorder.lines.lock()))
 }
 
-/// What happened to a block or a request, recorded where it happened: under the lock that orders it.
+/// Records an event of a block or a request, under the lock that orders it.
 #[inline]
 fn note(action: Action, device: i32, stack: u32, Event { addr, size, stream, pool }: Event) {
     if let Some(recorder) = on() {
@@ -365,18 +365,18 @@ fn note(action: Action, device: i32, stack: u32, Event { addr, size, stream, poo
     }
 }
 
-/// The recorder as a card's watcher. It has nothing of its own: all cards and lanes write to the one recording.
+/// The recorder as a card's watcher. It has no data, because all cards and lanes write to one recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flight;
 
 impl Flight {
-    /// [`Watcher::allocated`] of a lane that served the request alone, under its lock.
+    /// [`Watcher::allocated`] of a lane that served the request without the card, under the lane's lock.
     #[inline]
     pub fn allocated_at_front(device: i32, what: Event, line: u32) {
         note(Action::Alloc, device, line, what);
     }
 
-    /// A lane takes a block back that can be used again at once, under its lock.
+    /// A lane takes back a block that can be reused at once, under the lane's lock.
     #[inline]
     pub fn freed_at_front(device: i32, what: Event) {
         note(Action::FreeCompleted, device, 0, what);
@@ -393,7 +393,7 @@ impl Watcher for Flight {
     }
 
     fn given_back(&mut self, device: i32, what: Event, _by: &Caller<'_>, is_free: bool) {
-        // One event is enough where the memory can be used again at once.
+        // If the memory can be reused at once, the completion is the only event.
         if !is_free {
             note(Action::FreeRequested, device, 0, what);
         }
@@ -423,7 +423,7 @@ impl Watcher for Flight {
     }
 }
 
-/// The beginning or end of a scope; a stage is PyTorch's word for it.
+/// Records the beginning or end of a scope; "stage" is PyTorch's word.
 pub fn mark(name: &str, stage: Stage, device: u32) {
     if let Some(recorder) = on() {
         recorder.mark(Mark { name: name.to_owned(), stage, device, time: recorder.clock.now() });

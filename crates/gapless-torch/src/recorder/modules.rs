@@ -1,8 +1,8 @@
-//! Which module of a model a thread runs, for the recording: `gapless.name_modules()` in Python says so.
+//! The module of a model that a thread runs, for the recording; `gapless.name_modules()` in Python reports it.
 //!
-//! A thread has a cell, whose address Python asks for once; while a module runs its number stands there. It costs a
-//! request one read of the thread's own memory, and Python no call. Names of numbers are told before they are used.
-//! What a module owns whoever allocated it, such as its parameters, is told by address.
+//! A thread has a cell, whose address Python asks for once. While a module runs, its number stands there. A request
+//! reads it from its thread's own memory, and Python makes no call. Names of numbers are set before the numbers are
+//! used. Blocks that a module owns regardless of who allocated them, such as its parameters, are reported by address.
 
 use super::on;
 use crate::hooks::guarded;
@@ -15,11 +15,11 @@ thread_local! {
     static RUNS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The number of the module that this thread runs; 0: none.
+/// Number of the module that this thread runs; 0: none.
 #[inline]
 #[must_use]
 pub fn current() -> u16 {
-    // A thread that ends frees tensors too.
+    // A thread that ends may make requests after its thread-local variables are gone.
     RUNS.try_with(Cell::get).ok().and_then(|number| u16::try_from(number).ok()).unwrap_or(0)
 }
 
@@ -28,19 +28,19 @@ pub fn current() -> u16 {
 pub struct Owned {
     pub device: u32,
     pub addr: u64,
-    /// What was asked for: another block at that address is another one's.
+    /// Requested size: a block of another size at that address is not the module's.
     pub size: u64,
     pub module: u16,
 }
 
-/// What was told since the scribe last looked.
+/// Names and blocks since the scribe last looked.
 #[derive(Debug, Default)]
 pub struct Told {
     pub names: Vec<(u16, String)>,
     pub owned: Vec<Owned>,
 }
 
-/// What waits for the scribe.
+/// Names and blocks that wait for the scribe.
 #[derive(Debug)]
 pub struct Modules(Lock<Told>);
 
@@ -80,20 +80,20 @@ impl<T: Copy + Default> Notes<T> {
     }
 }
 
-/// Where this thread's number is: four bytes, for as long as the thread lives.
+/// The address of this thread's number: four bytes, valid as long as the thread lives.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_module_cell() -> *mut u32 {
     RUNS.try_with(Cell::as_ptr).unwrap_or(std::ptr::null_mut())
 }
 
-/// Requests with this number are noted so from now on.
+/// Sets the note for requests with this number.
 ///
 /// # Safety
 /// `note` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_module_name(number: u32, note: *const c_char) {
     guarded((), || {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes `note` as bytes; ctypes ends them with NUL.
         let note = unsafe { CStr::from_ptr(note) }.to_string_lossy();
         if let (Some(recorder), Ok(number)) = (on(), u16::try_from(number)) {
             recorder.modules.name(number, &note);
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn gapless_module_name(number: u32, note: *const c_char) {
     });
 }
 
-/// The block at `addr`, for which `size` bytes were asked, is the module's with this number.
+/// Notes that the module with this number owns the block at `addr`, for which `size` bytes were requested.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_module_block(device: i32, addr: u64, size: u64, number: u32) {
     guarded((), || {

@@ -1,27 +1,27 @@
-//! What a recording says of the process that it is of: its program, host and rank, and the release of torch.
+//! A recording's description of its process: program, host and rank, and the release of torch.
 //!
-//! Everything comes from the process itself. Arguments are left out: they may hold secrets.
+//! Everything comes from the process itself. Arguments are left out, because they may contain secrets.
 
 use gapless_cuda::locks::SetOnce;
 use gapless_trace::{Process, Source};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The release of torch, once Python has said it.
+/// The release of torch, after Python has reported it.
 static TORCH: SetOnce<String> = SetOnce::new();
 
-/// Remembers the release of torch; the first call counts.
+/// Notes the release of torch; only the first call counts.
 pub(crate) fn set_torch(version: &str) {
     let _ = TORCH.set(version.to_owned());
 }
 
-/// This process, but for torch. Called on a thread of the program: one of ours must not read variables that the program
-/// may set meanwhile.
+/// This process, without torch's release. Called on a thread of the program: the program may set variables meanwhile,
+/// so a thread of ours must not read them.
 pub(super) fn describe() -> Process {
     described(|name| std::env::var(name).ok())
 }
 
-/// `said` gives variables of the environment: `RANK` and `WORLD_SIZE` are what `torchrun` and most other launchers set.
+/// `said` reads a variable of the environment. `torchrun` and most other launchers set `RANK` and `WORLD_SIZE`.
 fn described(said: impl Fn(&str) -> Option<String>) -> Process {
     let number = |name: &str| said(name)?.trim().parse().ok();
     Process {
@@ -35,7 +35,7 @@ fn described(said: impl Fn(&str) -> Option<String>) -> Process {
     }
 }
 
-/// The same with the release of torch, as far as it is known by now.
+/// The same with the release of torch, if it is known by now.
 pub(super) fn with_torch(process: &Process) -> Process {
     Process { torch: TORCH.get().cloned().unwrap_or_default(), ..process.clone() }
 }
@@ -50,13 +50,13 @@ fn program(args: impl Iterator<Item = OsString>) -> String {
     let executable = name(&executable);
     while let Some(arg) = args.next() {
         match arg.to_str() {
-            // What follows is a program's text, not its name.
+            // The next argument is a program's text, not its name.
             Some("-c" | "-") => break,
             Some("-m") => {
                 let module = args.next().map_or_else(String::new, |m| m.to_string_lossy().into_owned());
                 return format!("{executable} -m {module}");
             }
-            // These two take a value.
+            // These two flags take a value.
             Some("-W" | "-X") => {
                 args.next();
             }

@@ -1,12 +1,11 @@
-//! The last entries and marks of a recording, kept by the scribe beside the file: what a failed request is explained
-//! from.
+//! The last entries and marks of a recording, which the scribe keeps beside the file to explain failed requests.
 
 use super::{Entry, Mark};
 use std::collections::VecDeque;
 
-/// Entries that are kept: a few steps of most programs, 4 MiB.
+/// The most entries that are kept: a few steps of most programs, 4 MiB.
 const ENTRIES: usize = 1 << 16;
-/// Marks that are kept.
+/// The most marks that are kept.
 const MARKS: usize = 1 << 10;
 
 #[derive(Debug, Default)]
@@ -30,12 +29,12 @@ impl Recent {
         self.marks.push_back(mark);
     }
 
-    /// Entries are missing: what came before does not lead to what comes.
+    /// Forgets the entries before a gap, because those after it do not follow from them.
     pub fn forget(&mut self) {
         self.entries.clear();
     }
 
-    /// In order.
+    /// Both in order.
     pub fn both(&mut self) -> (&[Entry], &[Mark]) {
         (self.entries.make_contiguous(), self.marks.make_contiguous())
     }

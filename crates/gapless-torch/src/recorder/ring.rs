@@ -1,8 +1,8 @@
-//! A bounded ring of entries: many threads push, one pops. Nobody waits: a push into a full ring closes it, and every
-//! later push fails until the one who pops opens it again. So what was pushed is always a prefix of what happened,
-//! never a sequence with holes.
+//! A bounded ring of entries: many threads push, one pops, and none waits. A push into a full ring closes it, and every
+//! later push fails until the popping thread opens it again. So the pushed entries are always a prefix of the events,
+//! without holes.
 //!
-//! Each slot has a turn: the ticket that may write it next, or that ticket plus one once it is written. Tickets are
+//! Each slot has a turn: the ticket that may write it next, or that ticket plus one after it is written. Tickets are
 //! handed out in one order, so an entry whose push ended before another's began comes out first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// One entry, as words: an entry and its turn fill a cache line.
 pub type Words = [u64; 7];
 
-/// In `next`: nothing more is taken.
+/// A bit of `next`: the ring takes no more entries.
 const CLOSED: u64 = 1 << 63;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Ring {
     slots: Box<[Slot]>,
     /// The next ticket, and whether the ring is closed.
     next: OwnLine,
-    /// The next ticket to be popped; written by the one who pops.
+    /// The next ticket to pop; only the popping thread writes it.
     done: OwnLine,
 }
 
@@ -52,7 +52,7 @@ impl Ring {
         &self.slots[ticket as usize & (self.slots.len() - 1)]
     }
 
-    /// Puts an entry in. False: the ring is full, or was closed.
+    /// Adds an entry. False if the ring is full or closed.
     #[inline]
     pub fn push(&self, words: Words) -> bool {
         let mut ticket = self.next.0.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Ring {
             }
             let slot = self.slot(ticket);
             let turn = slot.turn.load(Ordering::Acquire);
-            // Less: the entry of the round before is still there. More: another thread has taken this ticket.
+            // Less: the entry of the last round is still there. More: another thread has taken this ticket.
             let wanted = match turn.cmp(&ticket) {
                 std::cmp::Ordering::Equal => ticket + 1,
                 std::cmp::Ordering::Less => ticket | CLOSED,
@@ -86,8 +86,8 @@ impl Ring {
         }
     }
 
-    /// The oldest entry. Only one thread at a time may pop; two at once would take the same entry twice, and break
-    /// nothing else.
+    /// The oldest entry. Only one thread may pop at a time. Two at once could take the same entry twice, but would
+    /// break nothing else.
     pub fn pop(&self) -> Option<Words> {
         let ticket = self.done.0.load(Ordering::Relaxed);
         let slot = self.slot(ticket);
@@ -100,13 +100,13 @@ impl Ring {
         Some(words)
     }
 
-    /// Whether everything that was pushed has been popped. A push that is under way counts as pushed.
+    /// True if every pushed entry was popped. A push under way counts as pushed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.next.0.load(Ordering::Acquire) & !CLOSED == self.done.0.load(Ordering::Relaxed)
     }
 
-    /// Entries that wait to be popped.
+    /// Number of entries that wait to be popped.
     #[must_use]
     pub fn len(&self) -> usize {
         let next = self.next.0.load(Ordering::Acquire) & !CLOSED;
@@ -118,7 +118,7 @@ impl Ring {
         self.next.0.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// Takes nothing more.
+    /// Takes no more entries.
     pub fn close(&self) {
         self.next.0.fetch_or(CLOSED, Ordering::AcqRel);
     }
@@ -154,8 +154,8 @@ mod tests {
         }
     }
 
-    /// Threads push as fast as they can into a small ring that is opened again whenever it closed: each thread's
-    /// entries come out whole, in order, and each exactly as often as its push said.
+    /// Threads push as fast as they can into a small ring, which is opened again whenever it closed. Each thread's
+    /// entries come out undamaged, in order, and exactly if their push returned true.
     #[test]
     fn threads_lose_nothing_that_was_taken_and_no_entry_is_torn() {
         const THREADS: u64 = 4;

@@ -1,9 +1,9 @@
-//! The thread that writes: pops entries, keeps what is live and mapped in mind, and appends blocks to the file.
+//! The thread that writes: it pops entries, tracks live blocks and mapped memory, and appends blocks to the file.
 //!
-//! A block goes out when it is full or a quarter of a second old, so a killed process loses no more than that. Every
-//! file begins with nothing or with the state of its beginning as events of their own, and contradicts itself nowhere:
-//! a free of what is not known is left out. So each file can be read alone, to whatever block it reaches. With a limit,
-//! the file that is full becomes the older one, in place of the one before.
+//! A block is written when it is full or a quarter of a second old, so a killed process loses no more than that. Every
+//! file begins empty, or with the state at its beginning as events, and is consistent: a free of an unknown block is
+//! left out. So each file can be read alone, up to any of its blocks. With a limit, a full file becomes the older one
+//! and replaces the one before.
 
 use super::clock::Clock;
 use super::frames::{self, News, Place};
@@ -26,25 +26,25 @@ use std::time::{Duration, Instant};
 
 /// Events in a block.
 const BLOCK: usize = 1 << 15;
-/// How old a block gets before it is written.
+/// The age at which a block is written.
 const AGE: Duration = Duration::from_millis(250);
-/// How long the scribe rests when there is little to do.
+/// The pause of the scribe when it has little to do.
 const REST: Duration = Duration::from_millis(4);
-/// Entries that are popped at once.
+/// The most entries that are popped at once.
 const GULP: usize = 1 << 14;
 
-/// One card, as far as the file knows it.
+/// The state of one card, as far as the file describes it.
 #[derive(Debug)]
 struct Card {
-    /// Its streams and pools; events are elsewhere.
+    /// Its streams and pools; the events are elsewhere.
     trace: DeviceTrace,
     held: Held,
     pending: Vec<Event>,
-    /// On blocks that were live when their module was told.
+    /// Notes on blocks that were live when their module was reported.
     notes: Vec<BlockNote>,
-    /// Events of this file, written or pending.
+    /// Number of events of this file, written or pending.
     events: u32,
-    /// Of the last event: times never go back, whatever the clock does.
+    /// Time of the last event: times never go back, even if the clock does.
     time: u64,
 }
 
@@ -54,29 +54,29 @@ struct Scribe<'a> {
     strings: Strings,
     frames: Frames,
     stacks: Stacks,
-    /// Codes that were told, as name and file.
+    /// Codes that were reported, as name and file.
     codes: Vec<Frame>,
-    /// Stacks that were told, as the file numbers them.
+    /// Stacks that were reported, by their numbers in the file.
     stack_ids: Vec<StackId>,
     cards: Vec<Card>,
     marks: Vec<Annotation>,
     modules: Notes<StringId>,
-    /// Blocks of modules, until all that was pushed before is applied.
+    /// Blocks of modules, until all entries that were pushed before are applied.
     owned: Vec<Owned>,
-    /// Since when something waits to be written.
+    /// The time since which something waits to be written.
     waiting: Option<Instant>,
     gulp: Vec<Entry>,
-    /// What the file began with, in bytes.
+    /// Bytes of the state with which the file began.
     beginning: u64,
     turned: bool,
     told_lost: u64,
 }
 
-/// Writes until the recording ends. `look` takes pictures of all cards and calls what it is given while nothing can
+/// Writes until the recording ends. `look` takes pictures of all cards, and calls its argument while no card can
 /// change.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn run(recorder: &Recorder, look: impl Fn(&dyn Fn()) -> Vec<Picture>) -> Result<(), GtraceError> {
     let mut scribe = Scribe {
         recorder,
@@ -143,11 +143,11 @@ pub fn beside(path: &Path, word: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes a file of its own: a card as it is, and the request that failed on it (what the device had free, and what was
-/// asked for, on which stream and in which pool), by the line innermost in `stack`.
+/// Writes a separate file: the state of a card, and the request that failed on it (the device's free bytes, and the
+/// request's size, stream and pool), with the innermost line of `stack`.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write_picture(
     file: File,
     picture: &Picture,
@@ -198,11 +198,11 @@ impl Scribe<'_> {
                 None => break,
             }
         }
-        // After the entries: what they refer to was told before they were pushed.
+        // After the entries: news that an entry refers to came before the entry.
         if self.recorder.config.stacks {
             self.take_news();
         }
-        // Blocks that were told before this turn: what was pushed before them is applied after this turn.
+        // Blocks that were reported before this turn. Entries that were pushed before them are applied after this turn.
         let owned = std::mem::take(&mut self.owned);
         self.take_modules();
         for entry in &gulp {
@@ -257,7 +257,7 @@ impl Scribe<'_> {
         self.owned.extend(told.owned);
     }
 
-    /// A block that is live is a module's.
+    /// Notes a live block as a module's.
     fn note(&mut self, Owned { device, addr, size, module }: &Owned) {
         let text = self.modules.of(*module);
         let at = self.card(*device);
@@ -293,7 +293,7 @@ impl Scribe<'_> {
         }
     }
 
-    /// Takes an entry into account, and into the block that is being filled.
+    /// Applies an entry to the state, and adds its event to the pending block.
     fn apply(&mut self, entry: &Entry) {
         let stack = match entry.stack {
             0 => StackId::NONE,
@@ -307,7 +307,7 @@ impl Scribe<'_> {
         let block = Block { size, stream, pool, stack, module, is_pending: false };
         match action {
             Action::Alloc => {
-                // Its free was missed.
+                // The free of the block before was missed.
                 if let Some(before) = card.held.live.insert(addr, block) {
                     card.push(Action::FreeCompleted, addr, &before, time);
                 }
@@ -352,7 +352,7 @@ impl Scribe<'_> {
         self.recorder.clock.compare();
         let limit = self.recorder.config.limit;
         let written = self.writer.as_ref().map_or(0, Writer::bytes_written);
-        // A beginning that is large by itself must not make the next file begin at once.
+        // A state that is large by itself must not make the next file begin at once.
         if limit > 0 && written >= (limit / 2).max(2 * self.beginning) {
             self.turn()?;
         }
@@ -397,11 +397,11 @@ impl Scribe<'_> {
         Ok(())
     }
 
-    /// A new file, with where it comes from.
+    /// Begins a new file, with its source.
     fn begin(&mut self) -> Result<Writer<File>, GtraceError> {
         let path = &self.recorder.path();
         if !self.turned {
-            // That of another run has nothing to do with this one.
+            // The older file of another run does not belong to this recording.
             let _ = std::fs::remove_file(older(path));
         }
         let mut writer = Writer::new(File::create(path)?)?;
@@ -433,7 +433,7 @@ impl Scribe<'_> {
         }
     }
 
-    /// The file is full: it becomes the older one, and a new one begins with what is held.
+    /// Makes the full file the older one, and begins a new file with the present state.
     fn turn(&mut self) -> Result<(), GtraceError> {
         if let Some(writer) = self.writer.take() {
             writer.finish()?;
@@ -451,7 +451,7 @@ impl Scribe<'_> {
         Ok(())
     }
 
-    /// After a gap: what the cards really hold.
+    /// Corrects the state after a gap from the cards' own.
     fn set_right(&mut self, pictures: Vec<Picture>) {
         let time = self.recorder.clock.now();
         self.recorder.recent.lock().forget();
@@ -515,7 +515,7 @@ impl Card {
             action,
             addr: DeviceAddr(addr),
             size: Bytes(block.size.min(Bytes::LIMIT.0)),
-            // More streams or pools than a file can name are told as the first one.
+            // If a file has more streams or pools than it can name, the rest count as the first.
             stream: self.trace.stream_index(StreamId(block.stream.0)).unwrap_or(0),
             pool: self.trace.pool_index(PoolId(block.pool.0, block.pool.1)).unwrap_or(0),
             time: Micros(self.time),
@@ -525,7 +525,7 @@ impl Card {
         });
     }
 
-    /// Everything that is held, as events.
+    /// Adds the whole state as events.
     fn restate(&mut self, time: u64) {
         for Piece { addr, size, stream, pool } in self.held.pieces() {
             let block = Block { size, stream, pool, ..Block::default() };

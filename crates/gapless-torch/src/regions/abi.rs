@@ -11,7 +11,7 @@ use crate::state;
 use std::ffi::{CStr, c_char};
 use std::fmt::Write;
 
-/// Codes of [`Keep`], in the order of Python's names.
+/// The [`Keep`] of a code. Codes are in the order of Python's names.
 fn keep_of(code: i32) -> Option<Keep> {
     [Keep::Host, Keep::Discard, Keep::Disk, Keep::Compressed].get(usize::try_from(code).ok()?).copied()
 }
@@ -19,12 +19,12 @@ fn keep_of(code: i32) -> Option<Keep> {
 /// # Safety
 /// `text` is null, or a NUL-terminated string.
 unsafe fn text_of(text: *const c_char) -> Option<String> {
-    // SAFETY: as the caller says.
+    // SAFETY: not null, so `text` ends with NUL: the Python package passes bytes by ctypes.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// What is allocated from now on lies in a region; in none where `name` is null. A number to close it by, or -1 with a
-/// message in `gapless_last_error`.
+/// Opens a region, to which requests go from now on; a null `name` opens a scope outside of all regions. Returns a
+/// number to close it by, or -1 with a message in `gapless_last_error`.
 ///
 /// # Safety
 /// `name` is null, or a NUL-terminated string.
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn gapless_region_open(name: *const c_char, keep: i32) -> 
         return 0;
     }
     guarded(-1, || {
-        // SAFETY: as the caller says.
+        // SAFETY: `name` is null or ends with NUL: the Python package passes None or bytes by ctypes.
         let name = unsafe { text_of(name) };
         let opened = keep_of(keep).ok_or_else(|| format!("invalid keep {keep}: write 0, 1, 2 or 3"));
         opened.and_then(|keep| open(name.as_deref(), keep)).unwrap_or_else(|error| {
@@ -44,19 +44,19 @@ pub unsafe extern "C" fn gapless_region_open(name: *const c_char, keep: i32) -> 
     })
 }
 
-/// What regions with [`Keep::Compressed`] are compressed with. The first functions stay.
+/// Sets the codec of regions with [`Keep::Compressed`]. Only the first call counts.
 ///
 /// # Safety
-/// Both do what their types say, for as long as the process lives, and do not unwind.
+/// Both functions keep to their types' descriptions as long as the process lives, and do not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_codec(encode: Option<Encode>, decode: Option<Decode>) {
     if let (Some(encode), Some(decode)) = (encode, decode) {
-        // SAFETY: as the caller says.
+        // SAFETY: both are functions of the library of weights, which stays loaded, and do not unwind.
         unsafe { set_codec(encode, decode) };
     }
 }
 
-/// Nothing more is put into the region by this scope.
+/// Closes a scope: its region gets no more requests by it.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_region_close(token: i64) {
     if !state::is_forked() {
@@ -64,8 +64,8 @@ pub extern "C" fn gapless_region_close(token: i64) {
     }
 }
 
-/// Leaves the code and the text of what was done behind: 0, 1 for out of memory, 2 where PyTorch has to tell trackers
-/// something before it can be done, -1 for everything else.
+/// Keeps the message of a failure and returns its code: 0 for none, 1 for out of memory, 2 if PyTorch must first tell
+/// trackers something, -1 for everything else.
 fn code_of(done: Result<(), Failure>) -> i32 {
     match done {
         Ok(()) => 0,
@@ -84,45 +84,45 @@ fn code_of(done: Result<(), Failure>) -> i32 {
 /// # Safety
 /// `out` is valid for two writes from `at` on.
 unsafe fn tell(out: *mut u64, at: usize, moved: Moved) {
-    // SAFETY: as the caller says.
+    // SAFETY: `out` has two numbers from `at` on: the Python package passes an array of two, or of four for a switch.
     unsafe {
         out.add(at).write(moved.copied);
         out.add(at + 1).write(moved.pages);
     }
 }
 
-/// A region falls asleep. 0, 2, or -1 with a message in `gapless_last_error`; `out` gets the bytes that were kept and
-/// those that the card got back. 2: trackers (NCCL) have to hear first that memory goes, which PyTorch tells them with
-/// its next question about a memory fraction; then this is called again.
+/// Puts a region to sleep. 0, 2, or -1 with a message in `gapless_last_error`. `out` gets the bytes that were kept, and
+/// the bytes that the card got back. 2: trackers (NCCL) must hear first that memory goes. PyTorch tells them with its
+/// next question about a memory fraction; then the package calls this again.
 ///
 /// # Safety
 /// `name` is a NUL-terminated string, `out` is valid for two writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_sleep(name: *const c_char, verify: i32, out: *mut u64) -> i32 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes `name` as bytes; ctypes ends them with NUL.
     let name = unsafe { text_of(name) }.unwrap_or_default();
     code_of(in_this_process(|| sleep(&name, verify != 0)).map(|moved| {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes an array of two numbers.
         unsafe { tell(out, 0, moved) };
     }))
 }
 
-/// A region wakes up. 0, 1 where the card has no memory for it, or -1; `out` gets the bytes that were copied back and
-/// those that it holds.
+/// Wakes a region. 0, 1 if the card has no memory for it, or -1. `out` gets the bytes that were copied back, and the
+/// bytes that the region holds.
 ///
 /// # Safety
 /// As [`gapless_region_sleep`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_wake(name: *const c_char, out: *mut u64) -> i32 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes `name` as bytes; ctypes ends them with NUL.
     let name = unsafe { text_of(name) }.unwrap_or_default();
     code_of(in_this_process(|| wake(&name)).map(|moved| {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes an array of two numbers.
         unsafe { tell(out, 0, moved) };
     }))
 }
 
-/// One region falls asleep and another wakes up. Codes as of both; `out` gets both.
+/// Puts one region to sleep and wakes another. Codes as of both; `out` gets the numbers of both.
 ///
 /// # Safety
 /// Both names are NUL-terminated strings, `out` is valid for four writes.
@@ -133,10 +133,10 @@ pub unsafe extern "C" fn gapless_region_switch(
     verify: i32,
     out: *mut u64,
 ) -> i32 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes both names as bytes; ctypes ends them with NUL.
     let names = unsafe { (text_of(falling).unwrap_or_default(), text_of(waking).unwrap_or_default()) };
     code_of(in_this_process(|| switch(&names.0, &names.1, verify != 0)).map(|(slept, woke)| {
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes an array of four numbers.
         unsafe {
             tell(out, 0, slept);
             tell(out, 2, woke);
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn gapless_region_switch(
     }))
 }
 
-/// Whether trackers have not heard yet of memory that came or went: PyTorch tells them with its next question about a
+/// 1 if trackers have not heard of all memory that came or went. PyTorch tells them with its next question about a
 /// memory fraction.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_has_untold() -> i32 {
@@ -165,7 +165,7 @@ pub extern "C" fn gapless_region_prepare(device: i32, bytes: u64) -> i32 {
     code_of(in_this_process(|| prepare(device, bytes).map_err(Failure::Other)))
 }
 
-/// Whether what was allocated at `pointer` sleeps.
+/// 1 if the allocation at `pointer` sleeps.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_is_asleep(pointer: u64) -> i32 {
     if state::is_forked() {
@@ -181,7 +181,7 @@ pub extern "C" fn gapless_is_asleep(pointer: u64) -> i32 {
     })
 }
 
-/// Copies the bytes that are kept for sleeping memory at `pointer`. 0, 1 where none are kept, or -1 with a message.
+/// Copies the kept bytes of sleeping memory at `pointer`. 0, 1 if none are kept, or -1 with a message.
 ///
 /// # Safety
 /// `out` is valid for `size` writes.
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mu
     if state::is_forked() || size == 0 {
         return 1;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes a buffer of `size` bytes, and `size` is not 0.
     let into = unsafe { std::slice::from_raw_parts_mut(out, size) };
     match guarded(Ok(false), || read_kept(pointer, into)) {
         Ok(true) => 0,
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mu
     }
 }
 
-/// Where the host keeps `size` bytes of sleeping memory at `pointer`, side by side; null where it does not.
+/// The place where the host keeps `size` bytes of sleeping memory at `pointer` in one piece; null if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_region_kept_at(pointer: u64, size: u64) -> *const u8 {
     if state::is_forked() {
@@ -211,14 +211,14 @@ pub extern "C" fn gapless_region_kept_at(pointer: u64, size: u64) -> *const u8 {
     guarded(None, || kept_at(pointer, size)).map_or(std::ptr::null(), |at| at as *const u8)
 }
 
-/// Whether the host keeps a region's bytes when it wakes (1), at the same place for the next sleep, or not (0); -1
-/// drops those that it kept. 0, or -1 with a message in `gapless_last_error`.
+/// Sets if the host keeps a region's bytes when it wakes (1), at the same place for the next sleep, or not (0). -1
+/// drops bytes that it kept. 0, or -1 with a message in `gapless_last_error`.
 ///
 /// # Safety
 /// `name` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_retain(name: *const c_char, how: i32) -> i32 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes `name` as bytes; ctypes ends them with NUL.
     let name = unsafe { text_of(name) }.unwrap_or_default();
     code_of(in_this_process(|| {
         let done = if how < 0 { forget_kept(&name) } else { retain(&name, how != 0) };
@@ -226,36 +226,35 @@ pub unsafe extern "C" fn gapless_region_retain(name: *const c_char, how: i32) ->
     }))
 }
 
-/// Files of regions that are kept on disk have names in this folder from now on; null: they have none.
+/// Gives files of regions that are kept on disk names in this folder from now on; null: no names.
 ///
 /// # Safety
 /// `folder` is null, or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_files(folder: *const c_char) {
-    // SAFETY: as the caller says.
+    // SAFETY: `folder` is null or ends with NUL: the Python package passes None or bytes by ctypes.
     let folder = unsafe { text_of(folder) };
     guarded((), || show_files_in(folder.map(Into::into)));
 }
 
-/// Every region as JSON, in `text`, which has `room` bytes. The length, without the end mark; nothing is written where
-/// the room is too small.
+/// Writes every region as NUL-terminated JSON to `text`, if it is less than `room`, and returns its length.
 ///
 /// # Safety
 /// `text` is valid for `room` writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_regions_json(text: *mut c_char, room: usize) -> usize {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes a buffer of `room` bytes.
     unsafe { write_json(json, text, room) }
 }
 
-/// The addresses that sleep as JSON: each region's name, and its ranges as address and size. As
+/// Writes the sleeping addresses as JSON: each region's name, and its ranges as address and size. As
 /// [`gapless_regions_json`].
 ///
 /// # Safety
 /// `text` is valid for `room` writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_asleep_json(text: *mut c_char, room: usize) -> usize {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes a buffer of `room` bytes.
     unsafe { write_json(asleep_json, text, room) }
 }
 
@@ -264,7 +263,7 @@ pub unsafe extern "C" fn gapless_asleep_json(text: *mut c_char, room: usize) -> 
 unsafe fn write_json(make: fn() -> String, text: *mut c_char, room: usize) -> usize {
     let json = if state::is_forked() { "[]".to_owned() } else { guarded("[]".to_owned(), make) };
     if json.len() < room {
-        // SAFETY: as the caller says.
+        // SAFETY: `text` has `room` bytes (the package's buffer), and the JSON and its NUL are no longer than that.
         unsafe {
             text.cast::<u8>().copy_from_nonoverlapping(json.as_ptr(), json.len());
             text.add(json.len()).write(0);
@@ -278,7 +277,7 @@ fn json() -> String {
     for region in shown() {
         let keep = region.keep.name();
         let separator = if text.len() > 1 { "," } else { "" };
-        // Names are checked when a region is opened: nothing in them needs escaping.
+        // The name was checked when the region was opened, so it needs no escaping.
         let _ = write!(
             text,
             "{separator}{{\"name\":\"{}\",\"keep\":\"{keep}\",\"live\":{},\"held\":{},\"asleep\":{},\"host\":{}}}",

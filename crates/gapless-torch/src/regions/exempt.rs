@@ -1,13 +1,13 @@
-//! What PyTorch keeps for itself: memory that it asks for once, and uses to the end of the process.
+//! Memory that PyTorch keeps for itself: it asks once, and uses the memory to the end of the process.
 //!
-//! cuBLAS's workspaces, the seeds of graphs and cuDNN's state of dropout are made when they are first needed. If that
-//! is while a region is open, they must not fall asleep with it: a product outside of the region, or a graph of another
-//! one, would then write to memory that is not there. Nothing in a request says what it is for. So, while a region is
-//! open, a request of such a size is told by the functions of PyTorch that it came through, and goes to a pool of its
+//! cuBLAS's workspaces, the seeds of graphs and cuDNN's dropout state are allocated when they are first needed. If a
+//! region is open then, they must not sleep with it: a product outside of the region, or a graph of another one, would
+//! write to memory that is not mapped. A request does not say its purpose. So, while a region is open, Gapless looks
+//! for PyTorch's functions on the stack of a request of such a size. If it finds one, the request goes to a pool of its
 //! own that never sleeps.
 //!
 //! A graph remembers the address of a workspace that it was captured with. So a request of a capture, or of a memory
-//! pool of PyTorch's, goes to a pool beside that one ([`beside`]), which nobody else is served from, and which lives as
+//! pool of PyTorch's, goes to a pool beside that one ([`beside`]). That pool serves no other requests, and lives as
 //! long.
 
 use crate::cxx;
@@ -19,23 +19,23 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The first half of these pools: PyTorch counts its own from 0, and regions have another one.
+/// The first half of these pools' keys: PyTorch counts its own from 0, and regions have another mark.
 const MARK: u64 = 0x0074_6f72_6368_6b70;
-/// The pool of what PyTorch keeps that no pool of its own asked for.
+/// The pool for requests outside of PyTorch's own pools.
 const POOL: PoolKey = PoolKey(MARK, 0);
 
-/// Whether a pool is for what PyTorch keeps.
+/// True if a pool is for memory that PyTorch keeps.
 #[inline]
 pub(crate) fn is_exempt(pool: PoolKey) -> bool {
     pool.0 == MARK
 }
 
-/// The pool for what PyTorch keeps, if the request would go to `pool`.
+/// The pool for memory that PyTorch keeps, if the request would otherwise go to `pool`.
 pub(crate) fn pool_for(pool: PoolKey) -> PoolKey {
     if pool.is_private() && !super::is_region(pool) { beside(pool).unwrap_or(pool) } else { POOL }
 }
 
-/// The pool beside a private one of PyTorch's, whose numbers have one half that is 0.
+/// The pool beside a private one of PyTorch's, whose key has one half that is 0.
 pub(crate) fn beside(pool: PoolKey) -> Option<PoolKey> {
     match pool {
         PoolKey(0, number) if number < 1 << 62 => Some(PoolKey(MARK, 2 * number + 1)),
@@ -44,13 +44,13 @@ pub(crate) fn beside(pool: PoolKey) -> Option<PoolKey> {
     }
 }
 
-/// A seed, or an offset, of a graph: one integer of 64 bits.
+/// Size of a seed or an offset of a graph: one integer of 64 bits.
 const SEED: usize = 8;
-/// Frames that are looked through: a seed's tensor is made some twenty calls below.
+/// Frames to look through: a seed's tensor is made about twenty calls below.
 const MOST_FRAMES: usize = 48;
 
 const LIBRARIES: [&CStr; 1] = [c"libtorch_cuda.so"];
-/// Functions of any release that keep what they allocate: a workspace.
+/// Functions of all known releases that allocate a workspace and keep it.
 const WORKSPACES: [&CStr; 5] = [
     c"_ZN2at4cuda24getCurrentCUDABlasHandleEv",
     c"_ZN2at4cuda24getCurrentCUDABlasHandleEb",
@@ -58,7 +58,7 @@ const WORKSPACES: [&CStr; 5] = [
     c"_ZN2at4cuda22getCUDABlasLtWorkspaceEv",
     c"_ZN2at4cuda22getCUDABlasLtWorkspaceEm",
 ];
-/// The same: seeds, which are made for the first graph and serve all others.
+/// Functions that allocate seeds and keep them: seeds are made for the first graph and serve all others.
 const SEEDS: [&CStr; 4] = [
     c"_ZN2at17CUDAGeneratorImpl14register_graphEPNS_4cuda9CUDAGraphE",
     c"_ZN2at4cuda9CUDAGraph24register_generator_stateERKNS_9GeneratorE",
@@ -66,14 +66,14 @@ const SEEDS: [&CStr; 4] = [
     c"_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode",
 ];
 
-/// The same: what cuDNN's recurrent networks drop by, once a card. Its size is cuDNN's to say.
+/// The function that allocates the dropout state of cuDNN's recurrent networks, once a card. cuDNN determines its size.
 const DROPOUT: [&CStr; 1] = [
     c"_ZN2at6native25_cudnn_init_dropout_stateEdblSt8optionalIN3c1010ScalarTypeEES1_INS2_6LayoutEES1_INS2_6DeviceEES1_IbE",
 ];
-/// The least that such a state has: cuDNN keeps one for each thread of a card.
+/// The least size of such a state: cuDNN keeps one for each thread of a card.
 const LEAST_STATE: usize = 64 << 10;
 
-/// Sizes that were no state when they were asked for last: a look at the stack takes longer than a request.
+/// Sizes whose last request was not for a state: they are not checked again, because that takes longer than a request.
 static OTHER_SIZES: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 
 fn is_dropout_state(size: usize) -> bool {
@@ -90,10 +90,10 @@ fn is_dropout_state(size: usize) -> bool {
     is_state
 }
 
-/// Whether this request, made while a region is open, is for something that PyTorch keeps.
+/// True if this request, made while a region is open, is for memory that PyTorch keeps.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[cold]
 pub(super) unsafe fn is_for_torch(size: usize) -> bool {
     static WORKSPACE: SetOnce<Vec<Range<usize>>> = SetOnce::new();
@@ -101,17 +101,17 @@ pub(super) unsafe fn is_for_torch(size: usize) -> bool {
     if size == SEED {
         return comes_through(SEEDED.get_or_init(|| addresses(&SEEDS)));
     }
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     let may_be = unsafe { foreign::is_workspace_size(size) };
     (may_be && comes_through(WORKSPACE.get_or_init(|| addresses(&WORKSPACES)))) || is_dropout_state(size)
 }
 
-/// The addresses of these functions' code, as far as this build of PyTorch exports them.
+/// Address ranges of these functions, as far as this build of PyTorch exports them.
 fn addresses(names: &[&CStr]) -> Vec<Range<usize>> {
     names.iter().filter_map(|name| code(cxx::find(&LIBRARIES, name)?)).collect()
 }
 
-/// What the unwinder calls for each frame: 0 to go on.
+/// The callback of the unwinder for each frame; it returns 0 to go on.
 type Visit = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
 unsafe extern "C" {
@@ -130,11 +130,11 @@ struct Search<'a> {
     is_found: bool,
 }
 
-/// Whether this thread is in one of these functions.
+/// True if this thread is inside of one of these functions.
 fn comes_through(among: &[Range<usize>]) -> bool {
     let mut search = Search { among, left: MOST_FRAMES, is_found: false };
     if !among.is_empty() {
-        // SAFETY: the unwinder hands `visit` the search back, which outlives the walk.
+        // SAFETY: the unwinder passes our search to `visit` and returns before the search ends.
         unsafe { _Unwind_Backtrace(visit, (&raw mut search).cast()) };
     }
     search.is_found
@@ -143,7 +143,7 @@ fn comes_through(among: &[Range<usize>]) -> bool {
 unsafe extern "C" fn visit(frame: *mut c_void, search: *mut c_void) -> c_int {
     // SAFETY: `comes_through` passed its own search, which nothing else uses meanwhile; the frame is the unwinder's.
     let (search, at) = unsafe { (&mut *search.cast::<Search<'_>>(), _Unwind_GetIP(frame)) };
-    // A return address lies behind its call, which may be a function's last instruction.
+    // A return address lies behind its call, which may be the last instruction of a function.
     let call = at.wrapping_sub(1);
     search.is_found = search.among.iter().any(|code| code.contains(&call));
     search.left -= 1;
@@ -154,10 +154,10 @@ unsafe extern "C" fn visit(frame: *mut c_void, search: *mut c_void) -> c_int {
 mod tests {
     use super::*;
 
-    /// A function whose code is known by its address alone.
+    /// A function whose code range a test knows only by its address.
     #[inline(never)]
     extern "C" fn below(among: *const Vec<Range<usize>>) -> bool {
-        // SAFETY: the caller's vector lives through the call.
+        // SAFETY: the test's vector lives until this call returns.
         let found = comes_through(unsafe { &*among });
         std::hint::black_box(found)
     }

@@ -1,7 +1,7 @@
-//! Files that the bytes of a sleeping region are written to.
+//! Files for the bytes of a sleeping region.
 //!
-//! As a rule it is one file without a name: no other process finds it, and it is gone when this one ends. Programs that
-//! count backups by their files can ask for files with names ([`show_in`]): these are removed when the region wakes.
+//! Normally this is one file without a name: no other process finds it, and it is gone when this one ends. Programs
+//! that count backups by their files can ask for named files ([`show_in`]). These are removed when the region wakes.
 
 use gapless_cuda::locks::Lock;
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Files with names at most: ranges beyond share the last one.
+/// The most named files of a store: ranges beyond share the last one.
 const MOST_NAMED: usize = 64;
 
 static SHOWN_IN: Lock<Option<PathBuf>> = Lock::new(|| None);
 
-/// Files have names in this folder from now on; `None`: they have none.
+/// Gives files names in this folder from now on; `None`: no names.
 pub(super) fn show_in(folder: Option<PathBuf>) {
     *SHOWN_IN.lock() = folder;
 }
@@ -41,10 +41,10 @@ impl Drop for Part {
 }
 
 impl Files {
-    /// Empty files for ranges that begin at these places of a store, which are in order.
+    /// Empty files for ranges that begin at these places of a store, in order.
     ///
     /// # Errors
-    /// When no file can be made.
+    /// If a file cannot be made.
     pub(super) fn new(ranges: impl Iterator<Item = u64>) -> Result<Files, String> {
         let named = SHOWN_IN.lock().clone();
         let folder = named.clone().or_else(|| std::env::var_os("GAPLESS_SLEEP_DIR").map(PathBuf::from));
@@ -61,7 +61,7 @@ impl Files {
         Ok(Files { parts })
     }
 
-    /// Calls `work` with each file that has a part of `[at, at + size)`: the file, the place in it, and which bytes.
+    /// Calls `work` with each file that has a part of `[at, at + size)`, the place in it, and the range of the bytes.
     fn each(
         &self,
         at: u64,
@@ -83,7 +83,7 @@ impl Files {
     /// Writes bytes from `at` on.
     ///
     /// # Errors
-    /// When the disk has no room.
+    /// If the disk has no room.
     pub(super) fn write(&self, bytes: &[u8], at: u64) -> Result<(), String> {
         self.each(at, bytes.len(), |file, place, part| file.write_all_at(&bytes[part], place)).map_err(|error| {
             format!(
@@ -95,7 +95,7 @@ impl Files {
     /// Reads bytes from `at` on.
     ///
     /// # Errors
-    /// When they are not there any more.
+    /// If the file cannot be read.
     pub(super) fn read(&self, into: &mut [u8], at: u64) -> Result<(), String> {
         self.each(at, into.len(), |file, place, part| file.read_exact_at(&mut into[part], place))
             .map_err(|error| format!("the file that a sleeping region is kept in cannot be read ({error})"))

@@ -1,12 +1,11 @@
 //! Regions: named parts of a program's memory that sleep and wake together.
 //!
-//! A region is a private pool of its own, and the pools of PyTorch's that took requests while it was open, and at no
-//! other time ([`took`]). What any thread allocates while a region is open lies in it; the newest open one counts. A
-//! process that never opened one pays one load a request.
+//! A region is a private pool of its own, and the pools of PyTorch's that took requests only while it was open
+//! ([`took`]). Requests of all threads go to the newest open region. A process without regions pays one load a request.
 //!
 //! A sleep has three steps, and so has a waking: the pool is told under the card's lock, bytes are copied without it,
-//! and the pool is told again ([`gapless_pool::Pool::begin_sleep`]). Whatever fails, the region is awake and whole or
-//! asleep and whole. One region is moved at a time, or two against each other ([`switch`]).
+//! and the pool is told again ([`gapless_pool::Pool::begin_sleep`]). After a failure the region is complete, and either
+//! awake or asleep. One region is moved at a time, or two against each other ([`switch`]).
 
 mod abi;
 pub(crate) mod exempt;
@@ -29,25 +28,25 @@ pub(crate) use moving::{Failure, Moved, sleep, wake};
 pub(crate) use store::prepare;
 pub(crate) use switching::switch;
 
-/// The first half of every region's pool: PyTorch counts its own from 0.
+/// The first half of every region's pool key: PyTorch counts its own from 0.
 const MARK: u64 = 0x0067_6170_6c65_7373;
 const MOST_REGIONS: usize = 1 << 16;
 
-/// What becomes of a region's bytes while it sleeps.
+/// Treatment of a region's bytes while it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Copied to pinned host memory.
+    /// They are copied to pinned host memory.
     Host,
-    /// Not kept: what is there after waking is undefined.
+    /// They are not kept: the contents after waking are undefined.
     Discard,
-    /// Written to a file.
+    /// They are written to a file.
     Disk,
-    /// Copied to host memory, compressed.
+    /// They are compressed and copied to host memory.
     Compressed,
 }
 
 impl Keep {
-    /// As Python calls it.
+    /// The name in Python.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Keep::Host => "host",
@@ -62,7 +61,7 @@ impl Keep {
 static OPEN: AtomicU32 = AtomicU32::new(0);
 static REGIONS: Lock<Regions> =
     Lock::new(|| Regions { all: Vec::new(), open: Vec::new(), count: 0, mixed: BTreeSet::new() });
-/// Whoever moves regions has it, for as long as it takes: two would wait for each other's memory.
+/// Held by the thread that moves regions, until it is done: two moves would wait for each other's memory.
 static MOVING: Lock<()> = Lock::new(|| ());
 
 #[derive(Debug)]
@@ -71,11 +70,11 @@ struct Region {
     keep: Keep,
     /// Pools of PyTorch's that took requests in it, by card.
     graphs: Vec<(i32, PoolKey)>,
-    /// Whether it was told to sleep, and not yet to wake: also where it held nothing.
+    /// True from a sleep to the next waking, even if the region held no memory.
     is_told_to_sleep: bool,
-    /// What sleeps of it, by card.
+    /// Its sleeping memory, by card.
     asleep: Vec<(i32, Store)>,
-    /// Whether the host's bytes outlive a waking, and those that did, by card: the next sleep writes over them.
+    /// `is_retained`: the host's bytes outlive a waking. `retained`: those, by card; the next sleep writes over them.
     is_retained: bool,
     retained: Vec<(i32, Store)>,
 }
@@ -99,19 +98,19 @@ fn key_of(number: u32) -> PoolKey {
     PoolKey(MARK, u64::from(number))
 }
 
-/// Whether a pool is a region's own.
+/// True if a pool is a region's own.
 #[inline]
 pub(crate) fn is_region(pool: PoolKey) -> bool {
     pool.0 == MARK
 }
 
-/// The pool that PyTorch is told of: a region's own is the default one to it, whose free memory may go at any time.
-/// What registers memory by a snapshot (NCCL) leaves that out.
+/// The pool that PyTorch is told of. To PyTorch a region's own pool is the default one, whose free memory may go at any
+/// time. Libraries that register memory by a snapshot (NCCL) leave the default pool out.
 pub(crate) fn as_torch_sees(pool: PoolKey) -> PoolKey {
     if is_region(pool) { PoolKey(0, 0) } else { pool }
 }
 
-/// The pool of what is allocated now outside of PyTorch's own pools.
+/// The pool of a request that comes now, outside of PyTorch's own pools.
 #[inline]
 pub(crate) fn current() -> PoolKey {
     match OPEN.load(Ordering::Relaxed) {
@@ -120,19 +119,19 @@ pub(crate) fn current() -> PoolKey {
     }
 }
 
-/// Whether a request is for PyTorch itself, while a region is open.
+/// True if a request is for PyTorch itself, while a region is open.
 ///
 /// # Safety
-/// Where C++ may be thrown through.
+/// C++ exceptions may pass the callers: no guard, and no card locked.
 #[inline]
 pub(crate) unsafe fn is_for_torch(size: usize) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: our caller lets exceptions pass, and no card is locked here.
     OPEN.load(Ordering::Relaxed) != 0 && unsafe { exempt::is_for_torch(size) }
 }
 
-/// A capture, or a memory pool of PyTorch's, begins to take requests. Its memory is part of the open region, as long as
-/// it takes requests in no other and outside of none: tensors that are not of a region do not sleep with it. Whether it
-/// may sleep one day.
+/// A capture, or a memory pool of PyTorch's, begins to take requests. Its memory is part of the open region if it only
+/// ever takes requests in that one, because tensors outside of the region must not sleep with it. True if the pool may
+/// sleep one day.
 pub(crate) fn took(device: i32, pool: PoolKey) -> bool {
     if is_region(pool) {
         return true;
@@ -157,7 +156,7 @@ pub(crate) fn took(device: i32, pool: PoolKey) -> bool {
     }
 }
 
-/// A request outside of a pool of PyTorch's was served from it.
+/// A request outside of PyTorch's pools was served from this one.
 pub(crate) fn lent(device: i32, pool: PoolKey) {
     let mut regions = regions();
     if regions.all.iter().any(|region| region.graphs.contains(&(device, pool))) {
@@ -165,14 +164,14 @@ pub(crate) fn lent(device: i32, pool: PoolKey) {
     }
 }
 
-/// Whether a pool of PyTorch's is part of a region, or was.
+/// True if a pool of PyTorch's is, or was, part of a region.
 pub(crate) fn has(device: i32, pool: PoolKey) -> bool {
     let regions = regions();
     regions.mixed.contains(&(device, pool))
         || regions.all.iter().any(|region| region.graphs.contains(&(device, pool)))
 }
 
-/// A pool of PyTorch's has gone, and nothing is left in it.
+/// A pool of PyTorch's is gone, and nothing is left in it.
 pub(crate) fn forget(device: i32, pool: PoolKey) {
     let mut regions = regions();
     regions.mixed.remove(&(device, pool));
@@ -192,20 +191,20 @@ impl Regions {
         })
     }
 
-    /// The pools of a region on a card: those that can sleep with it.
+    /// The pools of a region on a card that can sleep with it.
     fn pools(&self, at: usize, device: i32) -> Vec<PoolKey> {
         let mut pools = self.pools_ever(at, device);
         pools.retain(|pool| !self.mixed.contains(&(device, *pool)));
         pools
     }
 
-    /// The same, and pools that others use too by now: they may have fallen asleep before.
+    /// The same, and pools that also have memory of others by now: they may sleep since before.
     fn pools_ever(&self, at: usize, device: i32) -> Vec<PoolKey> {
         let graphs = self.all[at].graphs.iter().filter(|(card, _)| *card == device).map(|(_, pool)| *pool);
         std::iter::once(key_of(at as u32 + 1)).chain(graphs).collect()
     }
 
-    /// What is kept for regions that sleep, and what was retained of others.
+    /// The stores of sleeping regions, and those retained of others.
     fn stores(&self) -> impl Iterator<Item = &(i32, Store)> {
         self.all.iter().flat_map(|region| region.asleep.iter().chain(&region.retained))
     }
@@ -215,10 +214,11 @@ impl Regions {
     }
 }
 
-/// Opens a scope in a region, which is made where it is new; without a name, in none. A number to close it by.
+/// Opens a scope in a region, made if it is new; without a name, outside of all regions. Returns a number to close it
+/// by.
 ///
 /// # Errors
-/// With what is wrong.
+/// If the name is invalid, if there are too many regions, or if the region sleeps and `keep` differs.
 pub(crate) fn open(name: Option<&str>, keep: Keep) -> Result<i64, String> {
     if let Some(name) = name
         && !budgets::is_tag(name)
@@ -263,14 +263,14 @@ pub(crate) fn open(name: Option<&str>, keep: Keep) -> Result<i64, String> {
     Ok(token)
 }
 
-/// Closes a scope, whichever was opened since.
+/// Closes a scope. Scopes that were opened later stay open.
 pub(crate) fn close(token: i64) {
     let mut regions = regions();
     regions.open.retain(|(open, _)| *open != token);
     regions.publish();
 }
 
-/// Regions that are awake on a card, but for the one whose pool is `asking`, and their bytes there: the most first.
+/// Regions that are awake on a card, with their bytes there, largest first. Leaves out the one whose pool is `asking`.
 pub(crate) fn awake_on(device: i32, asking: PoolKey) -> Vec<(String, u64)> {
     let names: Vec<String> = regions().all.iter().map(|region| region.name.clone()).collect();
     if names.is_empty() {
@@ -284,10 +284,10 @@ pub(crate) fn awake_on(device: i32, asking: PoolKey) -> Vec<(String, u64)> {
     found
 }
 
-/// Copies the bytes that are kept for sleeping memory at `addr`. Whether there are any.
+/// Copies the kept bytes of sleeping memory at `addr`. False if none are kept.
 ///
 /// # Errors
-/// When they cannot be read.
+/// If they cannot be read.
 pub(crate) fn read_kept(addr: u64, into: &mut [u8]) -> Result<bool, String> {
     let regions = regions();
     for (_, store) in regions.stores() {
@@ -298,16 +298,16 @@ pub(crate) fn read_kept(addr: u64, into: &mut [u8]) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Where the host keeps the bytes of `[addr, addr + size)` side by side; they stay there until the region wakes, or,
-/// where they are retained, until it sleeps again or is told to forget them.
+/// The place where the host keeps the bytes of `[addr, addr + size)` in one piece. They stay there until the region
+/// wakes. If they are retained, they stay until it sleeps again or is told to forget them.
 pub(crate) fn kept_at(addr: u64, size: u64) -> Option<u64> {
     regions().stores().find_map(|(_, store)| store.address_of(addr, size))
 }
 
-/// Whether the host keeps a region's bytes when it wakes, at the same place for the next sleep.
+/// Sets if the host keeps a region's bytes when it wakes, at the same place for the next sleep.
 ///
 /// # Errors
-/// When there is no such region.
+/// If there is no such region.
 pub(crate) fn retain(name: &str, is_retained: bool) -> Result<(), String> {
     let mut regions = regions();
     let at = regions.find(name)?;
@@ -315,10 +315,10 @@ pub(crate) fn retain(name: &str, is_retained: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Drops what the host kept of a region when it woke.
+/// Drops the bytes that the host kept of a region when it woke.
 ///
 /// # Errors
-/// When there is no such region.
+/// If there is no such region.
 pub(crate) fn forget_kept(name: &str) -> Result<(), String> {
     let dropped = {
         let mut regions = regions();
@@ -329,24 +329,24 @@ pub(crate) fn forget_kept(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Files of regions that are kept on disk have names in this folder from now on; `None`: they have none.
+/// Gives files of regions that are kept on disk names in this folder from now on; `None`: no names.
 pub(crate) fn show_files_in(folder: Option<std::path::PathBuf>) {
     files::show_in(folder);
 }
 
-/// One region as it is shown.
+/// Figures of one region.
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) name: String,
     pub(crate) keep: Keep,
-    /// Bytes of allocations in callers' hands, and of pages; what sleeps, and what the host keeps for it.
+    /// Bytes of live allocations, of pages, of sleeping memory, and of the host's memory for it.
     pub(crate) live: u64,
     pub(crate) held: u64,
     pub(crate) asleep: u64,
     pub(crate) host: u64,
 }
 
-/// Every region as one card has it. The caller has the card's lock: it comes before that of the regions.
+/// Every region's figures on one card. The caller has the card's lock, which comes before that of the regions.
 pub(crate) fn on_card(device: i32, card: &Card) -> Vec<Shown> {
     let regions = regions();
     let of = |(at, region): (usize, &Region)| {
@@ -365,7 +365,7 @@ pub(crate) fn on_card(device: i32, card: &Card) -> Vec<Shown> {
     regions.all.iter().enumerate().map(of).collect()
 }
 
-/// Every region, on all cards.
+/// Every region's figures, summed over all cards.
 pub(crate) fn shown() -> Vec<Shown> {
     let new = |region: &Region| {
         let (name, keep) = (region.name.clone(), region.keep);
@@ -374,7 +374,7 @@ pub(crate) fn shown() -> Vec<Shown> {
     let mut all: Vec<Shown> = regions().all.iter().map(new).collect();
     for device in 0..CARDS as i32 {
         if let Some(card) = crate::state::existing(device) {
-            // Regions are never removed: those that came since are at the end.
+            // Regions are never removed, so new ones are at the end.
             for (sum, one) in all.iter_mut().zip(on_card(device, &card)) {
                 sum.live += one.live;
                 sum.held += one.held;
@@ -386,7 +386,7 @@ pub(crate) fn shown() -> Vec<Shown> {
     all
 }
 
-/// Statistics of a card: what each region has there. The caller has the card's lock.
+/// Statistics of a card: the figures of each region there. The caller has the card's lock.
 pub(crate) fn write_json(out: &mut String, device: i32, card: &Card) {
     for Shown { name, live, held, asleep, host, .. } in on_card(device, card) {
         for (figure, bytes) in [("live", live), ("held", held), ("asleep", asleep), ("host", host)] {
@@ -395,7 +395,7 @@ pub(crate) fn write_json(out: &mut String, device: i32, card: &Card) {
     }
 }
 
-/// The addresses that sleep, by region: what no work may touch now.
+/// The sleeping addresses, by region. No work may use them now.
 pub(crate) fn sleeping() -> Vec<(String, Vec<(u64, u64)>)> {
     let regions = regions();
     let sleeping = regions.all.iter().filter(|region| !region.asleep.is_empty());

@@ -11,21 +11,21 @@ use gapless_cuda::locks::{Guard, SetOnce};
 use gapless_pool::{DeviceError, PoolKey, Refusal, SleepError};
 use std::time::Duration;
 
-/// How long a region waits for readers of its memory that have just dropped it, and how often it looks.
+/// Number and length of the waits for readers that have just dropped a region's memory.
 const READERS_TOLD: u32 = 20;
 const READERS_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a region was not moved. It is as it was.
+/// The reason why a region was not moved. The region is as it was.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// There is no memory on the card to wake up in.
+    /// The card has no memory for a waking.
     OutOfMemory(String),
-    /// Trackers have to hear first that its memory goes. They may throw, so PyTorch calls; then it is tried again.
+    /// Trackers must hear first that its memory goes. They may throw, so PyTorch must call them. Then try again.
     Untold,
     Other(String),
 }
 
-/// What was moved.
+/// Bytes that a move handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Bytes that were kept, or copied back.
@@ -38,7 +38,7 @@ pub(super) fn alone() -> Guard<'static, ()> {
     MOVING.lock()
 }
 
-/// A region as it is moved.
+/// A region that is being moved.
 pub(super) struct Mover {
     pub(super) name: String,
     pub(super) at: usize,
@@ -56,7 +56,7 @@ impl Mover {
         regions().pools(self.at, device)
     }
 
-    /// Its pools on a card that sleep: what came since it fell asleep is awake.
+    /// Its pools on a card that sleep: pools that came since it fell asleep are awake.
     pub(super) fn sleeping_pools(&self, device: i32) -> Result<Vec<PoolKey>, Failure> {
         let mut pools = regions().pools_ever(self.at, device);
         on(device, |card| pools.retain(|pool| card.pool.sleeps(*pool)))?;
@@ -72,7 +72,7 @@ impl Mover {
         regions().all[self.at].is_told_to_sleep = is_told;
     }
 
-    /// Forgets pools of graphs that are gone, and in which nothing is left.
+    /// Forgets pools of graphs that are gone and have nothing left in them.
     fn forget_gone(&self, device: i32) {
         let pools = regions().pools_ever(self.at, device);
         let _ = on(device, |card| {
@@ -93,7 +93,7 @@ impl Mover {
         (0..CARDS as i32).filter(has).collect()
     }
 
-    /// Room for these ranges of a card: where it was before, if the host kept them.
+    /// Room for these ranges of a card: in the retained store, if the host kept one that has all of them.
     pub(super) fn new_store(&self, device: i32, ranges: &[(u64, u64)]) -> Result<Store, String> {
         let before = {
             let mut regions = regions();
@@ -105,7 +105,7 @@ impl Mover {
         before.map_or_else(|| Store::new(device, ranges, self.keep), Ok)
     }
 
-    /// A region is awake: its bytes on the host are dropped, or retained.
+    /// The region is awake: the host's bytes of it are dropped, or retained.
     fn let_go(&self, device: i32, store: Store) {
         let mut regions = regions();
         let region = &mut regions.all[self.at];
@@ -182,7 +182,7 @@ fn copies(device: i32) -> Result<&'static Copies, Failure> {
     if slot.get().is_none() {
         let made = on(device, |card| Copies::new(card.pool.device()))?;
         let none = |error| Failure::Other(format!("cuda:{device} has no stream for copies ({error:?})"));
-        // Regions are moved one at a time: nobody else has set it.
+        // Regions are moved one at a time, so no other thread has set it.
         let _ = slot.set(made.map_err(none)?);
     }
     Ok(slot.get().expect("it was just set"))
@@ -193,16 +193,16 @@ pub(super) struct Half {
     pub(super) device: i32,
     pub(super) pools: Vec<PoolKey>,
     pub(super) copies: &'static Copies,
-    /// What is to be copied.
+    /// The ranges to copy.
     pub(super) ranges: Vec<(u64, u64)>,
 }
 
 impl Half {
-    /// Closes the region on a card.
+    /// Begins a region's sleep on a card.
     pub(super) fn begin_sleep(mover: &Mover, device: i32) -> Result<Half, Failure> {
         mover.forget_gone(device);
         let copies = copies(device)?;
-        // With the card locked, so that no pool becomes one of another region meanwhile.
+        // With the card locked, so that no pool can meanwhile become part of another region.
         let try_once = |card: &mut Card| {
             let pools = mover.pools(device);
             if card.tell_all_going(&pools) {
@@ -220,7 +220,7 @@ impl Half {
             match on(device, try_once)? {
                 Ok(Some((pools, ranges))) => return Ok(Half { device, pools, copies, ranges }),
                 Ok(None) => return Err(Failure::Untold),
-                // A reader that has just dropped its memory says so over a socket.
+                // A reader that has just dropped its memory reports this over a socket, which takes a moment.
                 Err(SleepError::Shared) if left > 0 => {
                     left -= 1;
                     std::thread::sleep(READERS_PAUSE);
@@ -249,7 +249,7 @@ impl Half {
         Ok(Half { device, pools, copies, ranges })
     }
 
-    /// Gives the region's memory back to the card. The bytes.
+    /// Gives the region's memory back to the card, and returns its bytes.
     pub(super) fn end_asleep(&self) -> u64 {
         let end = |card: &mut Card| {
             let given = card.pool.finish_sleep(&self.pools);
@@ -259,7 +259,7 @@ impl Half {
         on(self.device, end).unwrap_or(0)
     }
 
-    /// Opens the region. The bytes that it holds.
+    /// Ends the waking, and returns the bytes that the region holds.
     pub(super) fn end_awake(&self) -> u64 {
         let end = |card: &mut Card| {
             let woken = card.pool.finish_wake(&self.pools);
@@ -287,10 +287,10 @@ pub(super) fn take_store(at: usize, device: i32) -> Option<Store> {
     Some(asleep.swap_remove(place).1)
 }
 
-/// A region falls asleep.
+/// Puts a region to sleep.
 ///
 /// # Errors
-/// When it cannot: it is awake then, and whole.
+/// If it cannot sleep: then it is awake and complete.
 pub(crate) fn sleep(name: &str, verify: bool) -> Result<Moved, Failure> {
     let _alone = alone();
     let mover = Mover::new(name)?;
@@ -298,7 +298,7 @@ pub(crate) fn sleep(name: &str, verify: bool) -> Result<Moved, Failure> {
         return Err(Failure::Other(format!("region {name:?} sleeps already")));
     }
     let cards = mover.cards();
-    // Of all cards at once: what sleeps on one would have to wake to tell of another.
+    // All cards first: a region that sleeps on one would have to wake so that trackers can hear of another.
     let tell = |device: &i32| on(*device, |card| card.tell_all_going(&mover.pools(*device))).unwrap_or(false);
     if cards.iter().filter(|&device| tell(device)).count() > 0 {
         return Err(Failure::Untold);
@@ -311,7 +311,7 @@ pub(crate) fn sleep(name: &str, verify: bool) -> Result<Moved, Failure> {
                 moved.pages += one.pages;
             }
             Err(failure) => {
-                // As it was: what slept already wakes.
+                // Wakes the cards that sleep already, so that the region is as it was.
                 let _ = wake_all(&mover);
                 return Err(failure);
             }
@@ -330,7 +330,7 @@ pub(super) fn finish_sleep(mover: &Mover, half: &Half, verify: bool) -> Result<M
     let device = half.device;
     let stored = mover.new_store(device, &half.ranges).and_then(|mut store| {
         let filled = store.fill(device, half.copies);
-        // Also after a failure: copies that are queued write to the store.
+        // Also after a failure: queued copies still write to the store.
         store.filled(half.copies, verify && filled.is_ok())?;
         filled.map(|()| store)
     });
@@ -348,10 +348,10 @@ pub(super) fn finish_sleep(mover: &Mover, half: &Half, verify: bool) -> Result<M
     }
 }
 
-/// A region wakes up.
+/// Wakes a region.
 ///
 /// # Errors
-/// When it cannot: it sleeps on then, and is whole.
+/// If it cannot wake: then it sleeps on and is complete.
 pub(crate) fn wake(name: &str) -> Result<Moved, Failure> {
     let _alone = alone();
     let mover = Mover::new(name)?;
@@ -384,7 +384,7 @@ pub(super) fn wake_on(mover: &Mover, device: i32) -> Result<Moved, Failure> {
     finish_wake(mover, &half, store, begun)
 }
 
-/// Waits for the copies of a waking, and opens the region.
+/// Waits for the copies of a waking, and ends it.
 pub(super) fn finish_wake(
     mover: &Mover,
     half: &Half,
@@ -395,7 +395,7 @@ pub(super) fn finish_wake(
     let done = match begun {
         Ok(()) => store.emptied(device, half.copies, &half.ranges),
         Err(error) => {
-            // Copies that are queued write to memory that goes away.
+            // Queued copies still write to memory that is about to be unmapped.
             let _ = half.copies.wait_back();
             Err(error)
         }

@@ -1,7 +1,7 @@
 //! The bytes of a sleeping region, compressed, in ordinary host memory.
 //!
-//! The codec is not part of this library, which lives in other people's processes: Python hands over two functions of
-//! the library of weights ([`set_codec`]), which is loaded where a program asks for it. A block that does not become
+//! The codec is not part of this library, which lives in other people's processes. Python passes two functions of the
+//! library of weights ([`set_codec`]), which is loaded only if a program asks for it. A block that does not become
 //! smaller costs a thousandth more. Each stream has checksums of its own.
 
 use crate::background;
@@ -9,15 +9,15 @@ use gapless_cuda::locks::SetOnce;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What one call of the codec takes: a piece has enough of them for all threads.
+/// Bytes of one call of the codec: a piece has enough blocks for all threads.
 const BLOCK: usize = 2 << 20;
-/// What a stream may have more than its values.
+/// The most bytes that a stream may have beyond its values.
 const OVERHEAD: usize = BLOCK / 64 + (64 << 10);
 const MOST_THREADS: usize = 16;
 
-/// Compresses `length` bytes to `out`, which has `room`. The bytes of the stream; 0: it failed. Any thread may call.
+/// Compresses `length` bytes to `out`, which has `room`. Returns the stream's bytes; 0 on error. Any thread may call.
 pub(crate) type Encode = unsafe extern "C" fn(*const u8, usize, *mut u8, usize) -> usize;
-/// Restores `length` bytes at `out` from a stream. 0: all of them are there. Any thread may call.
+/// Restores `length` bytes at `out` from a stream. 0 if all of them are restored. Any thread may call.
 pub(crate) type Decode = unsafe extern "C" fn(*const u8, usize, *mut u8, usize) -> c_int;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +28,10 @@ struct Codec {
 
 static CODEC: SetOnce<Codec> = SetOnce::new();
 
-/// The functions that regions are compressed with. The first ones stay.
+/// Sets the codec of regions. Only the first call counts.
 ///
 /// # Safety
-/// They do what their types say, for as long as the process lives, and do not unwind.
+/// Both functions keep to their types' descriptions as long as the process lives, and do not unwind.
 pub(crate) unsafe fn set_codec(encode: Encode, decode: Decode) {
     let _ = CODEC.set(Codec { encode, decode });
 }
@@ -50,7 +50,7 @@ pub(super) struct Packed {
     blocks: Vec<Block>,
 }
 
-/// A part of a block, and where its bytes go.
+/// A part of a block, and the place for its bytes.
 struct Job<'a> {
     block: &'a Block,
     skip: usize,
@@ -59,27 +59,27 @@ struct Job<'a> {
 
 impl Packed {
     /// # Errors
-    /// When there is no codec.
+    /// If no codec was set.
     pub(super) fn new() -> Result<Packed, String> {
         let codec = CODEC.get().ok_or("no codec was handed over: open the region with gapless.region")?;
         Ok(Packed { codec: *codec, blocks: Vec::new() })
     }
 
-    /// The bytes that the host has for it.
+    /// The bytes of host memory that its streams take.
     pub(super) fn host_bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.stream.len() as u64).sum()
     }
 
-    /// Keeps bytes of the store from `at` on, behind those that are there.
+    /// Keeps bytes of the store from `at` on, which follow those that are there.
     ///
     /// # Errors
-    /// When they cannot be compressed.
+    /// If they cannot be compressed.
     pub(super) fn write(&mut self, bytes: &[u8], at: u64) -> Result<(), String> {
         let parts: Vec<&[u8]> = bytes.chunks(BLOCK).collect();
         let codec = self.codec;
         let encode = |part: &&[u8]| {
             let mut room = vec![0; part.len() + OVERHEAD];
-            // SAFETY: both are slices of this length; the codec is what `set_codec` was promised.
+            // SAFETY: pointers and lengths are those of two slices, and the codec keeps to its types (`set_codec`).
             let size = unsafe { (codec.encode)(part.as_ptr(), part.len(), room.as_mut_ptr(), room.len()) };
             (0 < size && size <= room.len()).then(|| room[..size].into())
         };
@@ -97,7 +97,7 @@ impl Packed {
     /// Reads kept bytes from `at` on.
     ///
     /// # Errors
-    /// When a stream is damaged, or bytes were never written.
+    /// If a stream is damaged, or if bytes were never written.
     pub(super) fn read(&self, into: &mut [u8], at: u64) -> Result<(), String> {
         let mut jobs = Vec::new();
         let (mut at, mut left) = (at, into);
@@ -128,7 +128,7 @@ impl Packed {
 
 fn decode_part(codec: Codec, block: &Block, skip: usize, out: &mut [u8]) -> bool {
     let decode = |out: &mut [u8]| {
-        // SAFETY: slices with these lengths; the codec is what `set_codec` was promised.
+        // SAFETY: pointers and lengths are those of two slices; `set_codec` demands functions that keep to their types.
         let code =
             unsafe { (codec.decode)(block.stream.as_ptr(), block.stream.len(), out.as_mut_ptr(), out.len()) };
         code == 0
@@ -142,7 +142,7 @@ fn decode_part(codec: Codec, block: &Block, skip: usize, out: &mut [u8]) -> bool
     is_whole
 }
 
-/// Does `work` for each item, on several threads where there are several items; the results, in order.
+/// Does `work` for each item, on several threads if there are several items. Returns the results in order.
 fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads =
         std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(items.len());
@@ -161,7 +161,7 @@ fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> 
         }
     };
     let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
-        // A thread that cannot be started leaves its part to the others.
+        // If a thread cannot be started, the others do its part.
         let start = || std::thread::Builder::new().spawn_scoped(scope, some).ok();
         let others: Vec<_> = background::without_signals(|| (1..threads).filter_map(|_| start()).collect());
         let mut done = some();
@@ -180,7 +180,7 @@ mod tests {
 
     /// A codec that writes each byte's complement behind a byte of its own.
     unsafe extern "C" fn encode(values: *const u8, length: usize, out: *mut u8, room: usize) -> usize {
-        // SAFETY: as the type says.
+        // SAFETY: `write` passes the pointers and lengths of two slices.
         let (values, out) = unsafe {
             (std::slice::from_raw_parts(values, length), std::slice::from_raw_parts_mut(out, room))
         };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     unsafe extern "C" fn decode(stream: *const u8, bytes: usize, out: *mut u8, length: usize) -> c_int {
-        // SAFETY: as the type says.
+        // SAFETY: `read` passes the pointers and lengths of two slices.
         let (stream, out) = unsafe {
             (std::slice::from_raw_parts(stream, bytes), std::slice::from_raw_parts_mut(out, length))
         };
@@ -204,12 +204,12 @@ mod tests {
 
     #[test]
     fn any_part_of_what_was_written_is_read() {
-        // SAFETY: the two above.
+        // SAFETY: `encode` and `decode` above keep to their types and do not unwind.
         unsafe { set_codec(encode, decode) };
         let size = 3 * BLOCK + 777;
         let bytes: Vec<u8> = (0..size).map(|at| (at * 31 + at / 1000) as u8).collect();
         let mut packed = Packed::new().expect("a codec");
-        // In two goes, and not from 0 on.
+        // In two parts, and not from 0 on.
         packed.write(&bytes[..BLOCK + 5], 100).expect("written");
         packed.write(&bytes[BLOCK + 5..], 100 + BLOCK as u64 + 5).expect("written");
         assert_eq!(packed.host_bytes(), (size + packed.blocks.len()) as u64);

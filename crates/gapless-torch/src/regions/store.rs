@@ -1,5 +1,4 @@
-//! Where the bytes of a sleeping region are: in pinned host memory, compressed in ordinary memory, in a file, or
-//! nowhere.
+//! The store of a sleeping region's bytes: pinned host memory, compressed ordinary memory, a file, or nothing.
 //!
 //! The ranges of a region lie behind each other in a store. Its host memory is cut into chunks, which come from the
 //! process's pinned pool and stay pinned for the next sleep.
@@ -11,11 +10,11 @@ use crate::offload;
 use gapless_cuda::Copies;
 use gapless_pool::DeviceError;
 
-/// Chunks of host memory, and pieces of a file, or of what is compressed, that pass through it.
+/// Bytes of a chunk of host memory, and of a piece that passes through it to a file or to the codec.
 const CHUNK: u64 = 1 << 30;
 const PIECE: u64 = 64 << 20;
 
-/// Bytes on the card, and where they are in the store.
+/// A range on the card, and its place in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     addr: u64,
@@ -34,21 +33,21 @@ struct Piece {
 #[derive(Debug)]
 enum Place {
     Nowhere,
-    /// Addresses of chunks, each of [`CHUNK`] bytes but the last.
+    /// Addresses of chunks, each of [`CHUNK`] bytes except the last.
     Host(Vec<u64>),
     Files(Files),
     Packed(Packed),
 }
 
-/// What sleeps of a region on one card.
+/// The sleeping memory of a region on one card.
 #[derive(Debug)]
 pub(crate) struct Store {
     ranges: Vec<Range>,
     total: u64,
     place: Place,
-    /// Of all bytes, where they are to be verified.
+    /// The sum of all bytes, if they are to be verified.
     sum: Option<u64>,
-    /// Ranges that the card still has, because they were never copied out and their pages were not taken away.
+    /// Ranges that were never copied out and whose pages the card still has.
     on_card: Vec<(u64, u64)>,
 }
 
@@ -83,17 +82,17 @@ fn chunks(device: i32, total: u64) -> Result<Vec<u64>, String> {
 /// Pins host memory for `bytes` bytes of regions that will sleep.
 ///
 /// # Errors
-/// When the host has less.
+/// If the host has less.
 pub(crate) fn prepare(device: i32, bytes: u64) -> Result<(), String> {
     chunks(device, bytes)?.into_iter().for_each(offload::free);
     Ok(())
 }
 
 impl Store {
-    /// A store for these ranges of a card, with nothing in it yet.
+    /// An empty store for these ranges of a card.
     ///
     /// # Errors
-    /// When the host has no room.
+    /// If the host has no room.
     pub(super) fn new(device: i32, kept: &[(u64, u64)], keep: Keep) -> Result<Store, String> {
         let mut total = 0;
         let mut ranges = Vec::with_capacity(kept.len());
@@ -110,7 +109,7 @@ impl Store {
         Ok(Store { ranges, total, place, sum: None, on_card: Vec::new() })
     }
 
-    /// The same host memory for these ranges, each where it was: `None` where one was not kept before.
+    /// The same host memory for these ranges, each at its former place. `None` if one was not kept before.
     pub(super) fn again(mut self, kept: &[(u64, u64)]) -> Option<Store> {
         let place = |&(addr, size): &(u64, u64)| {
             let at = self.range_of(addr, size)?;
@@ -122,24 +121,24 @@ impl Store {
         Some(self)
     }
 
-    /// Where in the store a part of a range is.
+    /// The place of a part of a range in the store.
     fn range_of(&self, addr: u64, size: u64) -> Option<u64> {
         let found = self.ranges.partition_point(|range| range.addr <= addr).checked_sub(1)?;
         let range = self.ranges[found];
         (addr + size <= range.addr + range.size).then(|| range.at + (addr - range.addr))
     }
 
-    /// The bytes that are kept.
+    /// Number of kept bytes.
     pub(super) fn total(&self) -> u64 {
         self.ranges.iter().map(|range| range.size).sum()
     }
 
-    /// Whether its bytes can stay on the host after a waking.
+    /// True if its bytes can stay on the host after a waking.
     pub(super) fn is_on_host(&self) -> bool {
         matches!(self.place, Place::Host(_))
     }
 
-    /// Where the kept bytes of `[addr, addr + size)` lie side by side on the host; `None`: they do not.
+    /// The place where the host has the kept bytes of `[addr, addr + size)` in one piece; `None` if there is none.
     pub(super) fn address_of(&self, addr: u64, size: u64) -> Option<u64> {
         let (Place::Host(chunks), at) = (&self.place, self.range_of(addr, size)?) else { return None };
         let is_one = at / CHUNK == (at + size.max(1) - 1) / CHUNK;
@@ -154,12 +153,12 @@ impl Store {
         }
     }
 
-    /// Whether copies need no host thread: all of them are queued at once.
+    /// True if copies need no host thread: all of them are queued at once.
     pub(super) fn is_queued(&self) -> bool {
         matches!(self.place, Place::Nowhere | Place::Host(_))
     }
 
-    /// The copies for ranges that are still there, cut where chunks of `most` bytes end.
+    /// The copies for wanted ranges, cut at multiples of `most` bytes in the store.
     fn pieces(&self, wanted: &[(u64, u64)], most: u64) -> Result<Vec<Piece>, String> {
         let mut pieces = Vec::new();
         for &(addr, size) in wanted {
@@ -178,15 +177,15 @@ impl Store {
         Ok(pieces)
     }
 
-    /// Everything that is kept, as address and size on the card.
+    /// All kept ranges, as address and size on the card.
     pub(super) fn all(&self) -> Vec<(u64, u64)> {
         self.ranges.iter().map(|range| (range.addr, range.size)).collect()
     }
 
-    /// Begins to copy everything out; the bytes are there when [`Store::filled`] has returned.
+    /// Begins to copy everything out. The bytes are there when [`Store::filled`] has returned.
     ///
     /// # Errors
-    /// When a copy fails.
+    /// If a copy fails.
     pub(super) fn fill(&mut self, device: i32, copies: &Copies) -> Result<(), String> {
         match &self.place {
             Place::Nowhere => return Ok(()),
@@ -194,11 +193,11 @@ impl Store {
             Place::Files(_) | Place::Packed(_) => {}
         }
         let pieces = self.pieces(&self.all(), PIECE)?;
-        // While one piece is written, the next one is copied.
+        // The next piece is copied while this one is written.
         let staging = [Staging::new(device)?, Staging::new(device)?];
         let begin = |turn: usize| {
             let Some(piece) = pieces.get(turn) else { return Ok(()) };
-            // SAFETY: the staging memory has room, and nobody else uses it until the copy was waited for.
+            // SAFETY: the staging memory has room for a piece, and nothing else uses it until the copy was waited for.
             unsafe { copies.out(staging[turn % 2].at, piece.addr, piece.size) }.map_err(failed)
         };
         let mut written = begin(0);
@@ -209,12 +208,12 @@ impl Store {
                 self.write(staging[turn % 2].bytes(piece.size), piece.at)
             });
         }
-        // Also after a failure: a copy that is queued writes to the staging memory.
+        // Also after a failure: a queued copy still writes to the staging memory.
         let waited = copies.wait_out().map_err(failed);
         written.and(waited)
     }
 
-    /// Writes bytes of the store from `at` on, behind those that are there.
+    /// Writes bytes of the store from `at` on, which follow those that are there.
     fn write(&mut self, bytes: &[u8], at: u64) -> Result<(), String> {
         match &mut self.place {
             Place::Nowhere | Place::Host(_) => Ok(()),
@@ -223,59 +222,60 @@ impl Store {
         }
     }
 
-    /// Begins to copy parts of what is kept out, where the host keeps it; where nothing is kept, nothing happens.
+    /// Begins to copy parts out to the host's chunks. Does nothing if the bytes are kept elsewhere or nowhere.
     ///
     /// # Errors
-    /// When a copy fails.
+    /// If a copy fails.
     pub(super) fn fill_part(&self, copies: &Copies, parts: &[(u64, u64)]) -> Result<(), String> {
         let Place::Host(chunks) = &self.place else { return Ok(()) };
         for Piece { addr, at, size } in self.pieces(parts, CHUNK)? {
             let to = chunks[(at / CHUNK) as usize] + at % CHUNK;
-            // SAFETY: the chunk has room, is the store's own and pinned; the range stays mapped while the region falls
-            // asleep, and the copies are waited for before either ends.
+            // SAFETY: the chunk belongs to this store, is pinned and has room. The range stays mapped while the region
+            // falls asleep. The copies are waited for before either ends.
             unsafe { copies.out(to, addr, size) }.map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Begins to copy parts back, where the host keeps them.
+    /// Begins to copy parts back from the host's chunks. Does nothing if the bytes are kept elsewhere or nowhere.
     ///
     /// # Errors
-    /// When a copy fails.
+    /// If a copy fails.
     pub(super) fn empty_part(&self, copies: &Copies, parts: &[(u64, u64)]) -> Result<(), String> {
         let Place::Host(chunks) = &self.place else { return Ok(()) };
         for Piece { addr, at, size } in self.pieces(parts, CHUNK)? {
             let from = chunks[(at / CHUNK) as usize] + at % CHUNK;
-            // SAFETY: as in `fill_part`, the other way round.
+            // SAFETY: the chunk belongs to this store and has these bytes. The range is mapped while the region wakes.
+            // The copies are waited for before either ends.
             unsafe { copies.back(addr, from, size) }.map_err(failed)?;
         }
         Ok(())
     }
 
-    /// What is kept of `[addr, addr + size)`.
+    /// The kept parts of `[addr, addr + size)`.
     pub(super) fn within(&self, addr: u64, size: u64) -> Vec<(u64, u64)> {
         overlaps(&self.all(), &[(addr, size)])
     }
 
-    /// These ranges were not copied out: the card still has them.
+    /// Notes ranges that were not copied out, because the card still has them.
     pub(super) fn leave_on_card(&mut self, ranges: Vec<(u64, u64)>) {
         self.on_card = ranges;
     }
 
-    /// Waits for the copies of [`Store::fill`], and sums the bytes up where they will be verified.
+    /// Waits for the copies of [`Store::fill`], and sums the bytes if they will be verified.
     ///
     /// # Errors
-    /// When a copy failed.
+    /// If a copy failed.
     pub(super) fn filled(&mut self, copies: &Copies, verify: bool) -> Result<(), String> {
         copies.wait_out().map_err(failed)?;
         self.sum = if verify { self.sum_of_kept()? } else { None };
         Ok(())
     }
 
-    /// Compares the kept bytes with their sum, where they are to be verified.
+    /// Compares the kept bytes with their sum, if there is one.
     ///
     /// # Errors
-    /// When they have changed.
+    /// If they have changed.
     pub(super) fn verify_kept(&self) -> Result<(), String> {
         match self.sum {
             Some(before) if self.sum_of_kept()? != Some(before) => {
@@ -286,10 +286,10 @@ impl Store {
         }
     }
 
-    /// Begins to copy these ranges back; they are there when [`Store::emptied`] has returned.
+    /// Begins to copy these ranges back. They are there when [`Store::emptied`] has returned.
     ///
     /// # Errors
-    /// When a copy fails, or the bytes are not what they were.
+    /// If a copy fails, or if the bytes have changed.
     pub(super) fn empty(&self, device: i32, copies: &Copies, wanted: &[(u64, u64)]) -> Result<(), String> {
         self.verify_kept()?;
         let wanted = &self.copied(wanted)[..];
@@ -298,7 +298,7 @@ impl Store {
             Place::Host(_) => return self.empty_part(copies, wanted),
             Place::Files(_) | Place::Packed(_) => {}
         }
-        // While one piece is copied, the next one is read.
+        // The next piece is read while this one is copied.
         let staging = [Staging::new(device)?, Staging::new(device)?];
         let mut copied = Ok(());
         for (turn, Piece { addr, at, size }) in self.pieces(wanted, PIECE)?.into_iter().enumerate() {
@@ -306,20 +306,20 @@ impl Store {
             copied = copied.and_then(|()| {
                 self.read(staging.bytes_mut(size), at)?;
                 copies.wait_back().map_err(failed)?;
-                // SAFETY: as in `fill`, the other way round.
+                // SAFETY: the range is mapped while the region wakes. The staging memory has the piece, and nothing
+                // else uses it until the copy was waited for.
                 unsafe { copies.back(addr, staging.at, size) }.map_err(failed)
             });
         }
-        // Also after a failure: a copy that is queued reads the staging memory.
+        // Also after a failure: a queued copy still reads the staging memory.
         let waited = copies.wait_back().map_err(failed);
         copied.and(waited)
     }
 
-    /// Waits for the copies of [`Store::empty`], and compares the card's bytes with those that were kept where they
-    /// are to be verified.
+    /// Waits for the copies of [`Store::empty`]. If the bytes are to be verified, compares the card's with those kept.
     ///
     /// # Errors
-    /// When a copy failed, or a byte differs.
+    /// If a copy failed, or if a byte differs.
     pub(super) fn emptied(&self, device: i32, copies: &Copies, wanted: &[(u64, u64)]) -> Result<(), String> {
         copies.wait_back().map_err(failed)?;
         if self.sum.is_none() || matches!(self.place, Place::Nowhere) {
@@ -327,7 +327,7 @@ impl Store {
         }
         let (card, kept) = (Staging::new(device)?, Staging::new(device)?);
         for Piece { addr, at, size } in self.pieces(&self.copied(wanted), PIECE)? {
-            // SAFETY: the staging memory has room, and nobody else uses it; the copy is over below.
+            // SAFETY: the staging memory has room and nothing else uses it. The call below waits for the copy.
             unsafe { copies.out(card.at, addr, size) }.map_err(failed)?;
             copies.wait_out().map_err(failed)?;
             self.read(kept.bytes_mut(size), at)?;
@@ -340,12 +340,12 @@ impl Store {
         Ok(())
     }
 
-    /// What of these ranges was copied out.
+    /// The parts of these ranges that were copied out.
     fn copied(&self, wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
         without(wanted, &self.on_card)
     }
 
-    /// Copies the kept bytes of `[addr, addr + into.len())` on the card. Whether they are kept here.
+    /// Copies the kept bytes of `[addr, addr + into.len())` to `into`. False if they are not kept here.
     pub(super) fn read_at(&self, addr: u64, into: &mut [u8]) -> Result<bool, String> {
         let size = into.len() as u64;
         match self.range_of(addr, size) {
@@ -382,7 +382,7 @@ impl Store {
         Ok(())
     }
 
-    /// A sum over all kept bytes; `None`: none are kept.
+    /// A sum over all kept bytes; `None` if none are kept.
     fn sum_of_kept(&self) -> Result<Option<u64>, String> {
         if matches!(self.place, Place::Nowhere) {
             return Ok(None);
@@ -403,7 +403,7 @@ impl Store {
     }
 }
 
-/// Pinned memory that the pieces of a file pass through.
+/// Pinned memory through which pieces pass to a file or to the codec.
 struct Staging {
     at: u64,
 }
@@ -414,13 +414,14 @@ impl Staging {
     }
 
     fn bytes(&self, size: u64) -> &[u8] {
-        // SAFETY: pinned memory of PIECE bytes that is this one's alone; no copy runs when it is looked at.
+        // SAFETY: PIECE bytes of pinned memory that this value owns. No copy runs when its bytes are read.
         unsafe { std::slice::from_raw_parts(self.at as *const u8, size.min(PIECE) as usize) }
     }
 
     #[allow(clippy::mut_from_ref, reason = "the memory is not part of the struct")]
     fn bytes_mut(&self, size: u64) -> &mut [u8] {
-        // SAFETY: as above; each caller lets it go before the next one looks.
+        // SAFETY: PIECE bytes of pinned memory that this value owns. Each caller drops its slice before it asks for
+        // another, and no copy runs meanwhile.
         unsafe { std::slice::from_raw_parts_mut(self.at as *mut u8, size.min(PIECE) as usize) }
     }
 }

@@ -1,13 +1,13 @@
 //! Two regions that change places: one falls asleep while the other wakes up.
 //!
-//! Where the card has room for both, all copies run at once, each way on its own stream. Where it has not, the two
-//! change places step by step: pages of the one are copied out and given back, and as soon as there is room, pages of
-//! the other are put in place and filled, while the next ones of the first are copied. Files are written one region
-//! after the other.
+//! If the card has room for both, all copies run at once, each direction on its own stream. If it has not, the two
+//! change places step by step. Pages of the first are copied out and given back. As soon as there is room, pages of the
+//! other are put in place and filled, while the next pages of the first are copied. Files are written one region after
+//! the other.
 //!
-//! What fails leaves each region whole. The bytes of the one that wakes stay on the host until it is awake. The one
-//! that falls asleep has each byte on the host or still on the card ([`Store::leave_on_card`]), so it can go back at
-//! any time.
+//! After a failure both regions are complete. The bytes of the one that wakes stay on the host until it is awake. The
+//! one that falls asleep has each byte on the host or still on the card ([`Store::leave_on_card`]), so it can go back
+//! at any time.
 
 use super::Keep;
 use super::moving::{
@@ -19,15 +19,16 @@ use super::store::Store;
 use crate::watcher::Caller;
 use std::collections::VecDeque;
 
-/// What is copied out before pages are given back, and the largest page that is put in their place: this part of what
-/// falls asleep, within bounds. Copies of less than the smaller one are slow, and steps beyond the larger gain nothing.
+/// The part of the falling region that is copied out before its pages are given back, within the bounds of `STEP`. It
+/// also bounds the pages that are put in their place. Copies below the lower bound are slow, and steps beyond the upper
+/// one gain nothing.
 const PART: u64 = 32;
 const STEP: std::ops::RangeInclusive<u64> = (2 << 20)..=(256 << 20);
 
-/// One region falls asleep while another wakes up. What fell asleep, and what woke up.
+/// Puts one region to sleep while another wakes. Returns the bytes of the first and of the second.
 ///
 /// # Errors
-/// When one cannot. Where the first sleeps and the second cannot wake, the message says so.
+/// If one cannot. If the first sleeps and the second cannot wake, the message says so.
 pub(crate) fn switch(falling: &str, waking: &str, verify: bool) -> Result<(Moved, Moved), Failure> {
     let guard = alone();
     let (down, up) = (Mover::new(falling)?, Mover::new(waking)?);
@@ -57,7 +58,7 @@ pub(crate) fn switch(falling: &str, waking: &str, verify: bool) -> Result<(Moved
     Ok((slept, woke))
 }
 
-/// A failure of the one that should wake, where the other sleeps.
+/// A failure of the waking region while the other sleeps.
 fn also(failure: Failure, falling: &str) -> Failure {
     let also = |text: String| format!("{text} (region {falling:?} sleeps)");
     match failure {
@@ -67,9 +68,9 @@ fn also(failure: Failure, falling: &str) -> Failure {
     }
 }
 
-/// Both at once, or step by step where there is no room for both; `None`: neither is possible, and nothing has changed.
+/// Moves both at once, or step by step if there is no room for both. `None`: neither is possible; nothing changed.
 fn at_once(down: &Mover, up: &Mover, device: i32, verify: bool) -> Result<Option<(Moved, Moved)>, Failure> {
-    // First: it waits for all work, and would wait for the copies of the other.
+    // The sleep begins first: it waits for all work, and so would wait for the copies of the waking.
     let sinking = Half::begin_sleep(down, device)?;
     let rising = match Half::begin_wake(up, device) {
         Ok(rising) => rising,
@@ -102,17 +103,17 @@ struct Steps<'a> {
     up: &'a Mover,
     sinking: Half,
     step: u64,
-    /// What the bytes of the one are copied to, and the pages that are still to be copied, by address.
+    /// The store to which the falling region is copied, and the pages that are still to be copied, by address.
     to: Store,
     held: VecDeque<(u64, u64)>,
     given: u64,
-    /// What the bytes of the other come from, and the pages that are still to be put in place.
+    /// The store from which the waking region is filled, and the pages that are still to be put in place.
     from: Store,
     empty: VecDeque<(u64, u64)>,
 }
 
 impl<'a> Steps<'a> {
-    /// Nothing has changed after an error.
+    /// After an error nothing has changed.
     fn new(down: &'a Mover, up: &'a Mover, sinking: Half) -> Result<Steps<'a>, Failure> {
         let device = sinking.device;
         let to = match down.new_store(device, &sinking.ranges) {
@@ -180,7 +181,7 @@ impl<'a> Steps<'a> {
             )));
         }
         let copies = self.sinking.copies;
-        // Also after a failure: copies that are queued write to memory that goes away.
+        // Also after a failure: queued copies still write to memory that is about to be unmapped.
         let waited = copies
             .wait_back()
             .map_err(|error| Failure::Other(format!("a copy to the card failed ({error:?})")));
@@ -197,12 +198,12 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Puts as many pages of the one that wakes in place as there is room for, and begins to fill them.
+    /// Puts as many pages of the waking region in place as there is room for, and begins to fill them.
     fn put_in_place(&mut self) -> Result<(), Failure> {
         put_in_place(self.up, &self.sinking, &self.from, &mut self.empty)
     }
 
-    /// Copies the next pages of the one that falls asleep, and gives them back. Whether there were any.
+    /// Copies the next pages of the falling region out, and gives them back. False if there were none.
     fn copy_out(&mut self) -> Result<bool, String> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(&(addr, size)) = self.held.front() {
@@ -216,7 +217,7 @@ impl<'a> Steps<'a> {
         let copies = self.sinking.copies;
         let queued =
             batch.iter().try_for_each(|&(addr, size)| self.to.fill_part(copies, &self.to.within(addr, size)));
-        // Also after a failure: copies that are queued write to the store.
+        // Also after a failure: queued copies still write to the store.
         let waited = copies.wait_out().map_err(|error| format!("a copy to the host failed ({error:?})"));
         if let Err(error) = queued.and(waited) {
             batch.into_iter().rev().for_each(|page| self.held.push_front(page));
@@ -234,7 +235,7 @@ impl<'a> Steps<'a> {
         Ok(!batch.is_empty())
     }
 
-    /// A copy to the host failed: the one that should wake sleeps on, and the other is awake again, or sleeps with a
+    /// A copy to the host failed. The region that should wake sleeps on. The other is awake again, or sleeps with a
     /// part of its bytes on the card.
     fn go_back(mut self, error: &str) -> Failure {
         let (down, device) = (self.down, self.sinking.device);
@@ -280,7 +281,7 @@ fn put_in_place(
     Ok(())
 }
 
-/// Gives back what was put in place: the region sleeps on, whole.
+/// Gives back the pages that were put in place: the region sleeps on and is complete.
 fn stay_asleep(up: &Mover, device: i32, from: Store) {
     let pools = up.sleeping_pools(device).unwrap_or_default();
     let _ = on(device, |card| {
@@ -290,7 +291,7 @@ fn stay_asleep(up: &Mover, device: i32, from: Store) {
     keep_asleep(up.at, device, from);
 }
 
-/// Pages in order of address, neighbours as one.
+/// Pages in order of address, with neighbours joined.
 fn joined(pages: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> = Vec::new();
     for &(addr, size) in pages {

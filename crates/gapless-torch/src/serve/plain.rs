@@ -1,12 +1,12 @@
-//! Requests and frees of callers that nothing may be thrown at: C and C++ programs, CuPy, Numba.
+//! Requests and frees of callers that cannot handle a C++ exception: C and C++ programs, CuPy, Numba.
 //!
-//! They are served from the same pools as PyTorch's and count in the same figures, limits and budgets; the program's
-//! handlers are asked before one fails. Nothing of [`crate::foreign`] is called, so no C++ exception can arise:
+//! They use PyTorch's pools and count in the same figures, limits and budgets. Before a request fails, the program's
+//! handlers are asked. Nothing of [`crate::foreign`] is called, so no C++ exception can arise. It follows:
 //!
-//! * In a history of PyTorch's they appear without a stack. Trackers hear of them with PyTorch's next call, observers
-//!   of failures do not. A recording of our own has their Python lines.
-//! * A memory pool of PyTorch's (`use_mem_pool`) takes PyTorch's requests alone. A request on a captured stream goes
-//!   to the pool of that capture, which the driver is asked about.
+//! * PyTorch's history has no stack for these events. Trackers hear of them at PyTorch's next call, and observers of
+//!   failures do not hear of them. A recording of our own has their Python lines.
+//! * A memory pool of PyTorch's (`use_mem_pool`) takes only PyTorch's requests, because its filter may throw. A request
+//!   on a captured stream goes to the pool of that capture; the driver says if the stream is captured.
 
 use super::{Failure, Request, Used, asleep_text, explained, from_front, given_back, record_stream};
 use crate::checked;
@@ -20,27 +20,27 @@ use gapless_cuda::streams;
 use gapless_pool::{DeviceError, PoolKey, StreamHandle};
 use std::ffi::c_void;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused {
     OutOfMemory(String),
-    /// The caller passed something that cannot be.
+    /// The caller passed an invalid argument.
     Argument(String),
-    /// The card, the driver or this process cannot.
+    /// The card, the driver or this process cannot serve the call.
     Unavailable(String),
 }
 
-/// Memory for `size` bytes, which are not 0.
+/// Allocates `size` bytes; `size` is not 0.
 ///
 /// # Errors
-/// When there is none, or none can be asked for.
+/// If there is no memory, or if the stream or the process cannot have any.
 pub fn request(size: u64, device: i32, stream: u64) -> Result<u64, Refused> {
     if stream == PER_THREAD_STREAM {
         let message = "the per-thread default stream cannot be told from that of another thread: pass a stream \
                        that the program made";
         return Err(Refused::Argument(message.to_owned()));
     }
-    // Two names of one stream.
+    // CUDA has two names for the legacy default stream.
     let stream = if stream == LEGACY_STREAM { 0 } else { stream };
     let stream = streams::named(stream) as *mut c_void;
     let line = guarded(0, recorder::stack);
@@ -58,7 +58,7 @@ pub fn request(size: u64, device: i32, stream: u64) -> Result<u64, Refused> {
     Request { size, device, stream, pool, stack: None, line, who }.serve_plainly()
 }
 
-/// Which pool a request goes to: that of the capture that its stream is in.
+/// The pool of a request: that of the capture that its stream is in, else the current region's.
 fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
     let stream = StreamHandle(stream as u64);
     state::existing(device)
@@ -85,11 +85,11 @@ impl Request {
     }
 }
 
-/// Gives back what is at `addr`; where a stream is named, once its work up to now is done. Nothing is done in a forked
-/// child, whose objects end too.
+/// Frees the allocation at `addr`. If `stream` is given, the memory is reused only after that stream's work up to now.
+/// Does nothing in a forked child, because destructors of the parent's objects run there too.
 ///
 /// # Errors
-/// When nothing is there.
+/// If no allocation is there.
 pub fn give_back(addr: u64, stream: Option<u64>) -> Result<(), Refused> {
     if addr == 0 || state::is_forked() {
         return Ok(());
@@ -100,10 +100,10 @@ pub fn give_back(addr: u64, stream: Option<u64>) -> Result<(), Refused> {
     if given_back(addr as *mut c_void, None, None) { Ok(()) } else { Err(not_there(addr)) }
 }
 
-/// Another stream uses what is at `addr`.
+/// Notes that `stream` uses the allocation at `addr`.
 ///
 /// # Errors
-/// When nothing is there.
+/// If no allocation is there, or if it sleeps.
 pub fn use_on(addr: u64, stream: u64) -> Result<(), Refused> {
     if state::is_forked() {
         return Ok(());

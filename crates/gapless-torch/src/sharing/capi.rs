@@ -15,13 +15,13 @@ fn inside() -> String {
 /// # Safety
 /// `text` is null or a NUL-terminated string.
 unsafe fn text_of(text: *const c_char) -> Option<String> {
-    // SAFETY: as the caller says.
+    // SAFETY: not null, so `text` ends with NUL: the Python package passes bytes by ctypes.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// Offers `count` storages, each an address and a size, with a text about them, under `name` where that is not null.
-/// Writes the handle, NUL-terminated, to `out`. 0; -1 with a message in `gapless_last_error`, and in `which` the number
-/// of the storage that it is about, or `count`.
+/// Offers `count` storages, each an address and a size, with a text about them, under `name` if that is not null.
+/// Writes the handle, NUL-terminated, to `out`. 0; or -1 with a message in `gapless_last_error`, and in `which` the
+/// number of the storage that it is about, or `count`.
 ///
 /// # Safety
 /// `storages` is valid for `2 * count` reads, `text` for `length`; `out` for `room` writes, `which` for one.
@@ -37,7 +37,8 @@ pub unsafe extern "C" fn gapless_share(
     room: usize,
     which: *mut usize,
 ) -> i32 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes an array of `count` pairs, `length` bytes of text, and a name that is null or
+    // ends with NUL. All of them live until this call returns.
     let (storages, text, name) = unsafe {
         (std::slice::from_raw_parts(storages, count), std::slice::from_raw_parts(text, length), text_of(name))
     };
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn gapless_share(
         guarded(Err(Refused::from(inside())), || weights::share(device, &storages, text, name.as_deref()));
     let refused = match shared {
         Ok(handle) if handle.len() < room => {
-            // SAFETY: there is room for it, as was looked at just now.
+            // SAFETY: the Python package passes a buffer of `room` bytes, which is more than the handle has.
             unsafe {
                 out.copy_from_nonoverlapping(handle.as_ptr(), handle.len());
                 out.add(handle.len()).write(0);
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn gapless_share(
         Err(refused) => refused,
     };
     set_error(&refused.why);
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes a place for one number.
     unsafe { which.write(refused.at.unwrap_or(count)) };
     -1
 }
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn gapless_share(
 /// `handle` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_unshare(handle: *const c_char) -> i32 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes `handle` as bytes; ctypes ends them with NUL.
     let handle = unsafe { text_of(handle) }.unwrap_or_default();
     match guarded(Err(inside()), || weights::unshare(&handle)) {
         Ok(()) => 0,
@@ -79,13 +80,13 @@ pub unsafe extern "C" fn gapless_unshare(handle: *const c_char) -> i32 {
     }
 }
 
-/// Asks for an offer, for the card `device`; its number here, or -1 with a message in `gapless_last_error`.
+/// Asks for an offer, for the card `device`. Returns its number here, or -1 with a message in `gapless_last_error`.
 ///
 /// # Safety
 /// `handle` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_attach_ask(device: i32, handle: *const c_char) -> i64 {
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes `handle` as bytes; ctypes ends them with NUL.
     let handle = unsafe { text_of(handle) }.unwrap_or_default();
     match guarded(Err(inside()), || weights::ask(device, &handle)) {
         Ok(asked) => weights::keep_asked(asked),
@@ -96,7 +97,7 @@ pub unsafe extern "C" fn gapless_attach_ask(device: i32, handle: *const c_char) 
     }
 }
 
-/// The text of an offer: its length, after it was written where there is room for it. 0: there is no such offer.
+/// Writes the text of an offer if there is room for it, and returns its length. 0 if there is no such offer.
 ///
 /// # Safety
 /// `out` is valid for `room` writes.
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn gapless_attach_text(asked: i64, out: *mut u8, room: usi
         weights::with_asked(asked, |asked| {
             let text = asked.text();
             if text.len() <= room {
-                // SAFETY: as the caller says.
+                // SAFETY: the Python package passes a buffer of `room` bytes, and the text is no longer than that.
                 unsafe { out.copy_from_nonoverlapping(text.as_ptr(), text.len()) };
             }
             text.len()
@@ -115,14 +116,14 @@ pub unsafe extern "C" fn gapless_attach_text(asked: i64, out: *mut u8, room: usi
     })
 }
 
-/// How many storages an offer has, with a number that `gapless_attach_ask` gave; 0: there is no such offer.
+/// Number of storages of an offer, by the number that `gapless_attach_ask` gave; 0 if there is no such offer.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_attach_count(asked: i64) -> usize {
     guarded(0, || weights::with_asked(asked, weights::Asked::count).unwrap_or(0))
 }
 
-/// Maps an offer, and ends it here: a tensor of bytes for each storage, which hold the memory together. 0, or -1 with
-/// a message in `gapless_last_error` and nothing mapped.
+/// Maps an offer and forgets it here. Writes a tensor of bytes for each storage; together they keep the mapping. 0, or
+/// -1 with a message in `gapless_last_error` and nothing mapped.
 ///
 /// # Safety
 /// `out` is valid for as many writes as `gapless_attach_count` says.
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn gapless_attach_map(asked: i64, out: *mut *mut ManagedTe
     match mapped {
         Ok(tensors) => {
             for (at, tensor) in tensors.into_iter().enumerate() {
-                // SAFETY: as the caller says.
+                // SAFETY: the Python package passes an array with a place for each of `gapless_attach_count` tensors.
                 unsafe { out.add(at).write(tensor) };
             }
             0
@@ -152,20 +153,20 @@ pub unsafe extern "C" fn gapless_attach_map(asked: i64, out: *mut *mut ManagedTe
     }
 }
 
-/// Gives up what was asked for and not mapped.
+/// Gives up an offer that was asked for and not mapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_attach_end(asked: i64) {
     guarded((), || drop(weights::take_asked(asked)));
 }
 
-/// Writes the bytes of pages that this process has of others, and that it offers to them.
+/// Writes the bytes of other processes' pages that this process has mapped, and of its own pages that it offers.
 ///
 /// # Safety
 /// `out` is valid for two writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_shared_bytes(out: *mut u64) {
     let (attached, offered) = weights::figures();
-    // SAFETY: as the caller says.
+    // SAFETY: the Python package passes an array of two numbers.
     unsafe {
         out.write(attached);
         out.add(1).write(offered);
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn gapless_upload(device: i32, addr: u64, from: *const u8,
     let done = guarded(Err(inside()), || {
         let importer = state::with_card(device, |card| card.pool.device().importer())
             .map_err(|error| error.to_string())?;
-        // SAFETY: as the caller says.
+        // SAFETY: the Python package passes a buffer of `size` bytes, which lives until this call returns.
         let bytes = unsafe { std::slice::from_raw_parts(from, size as usize) };
         importer.upload(addr, bytes).map_err(|error| error.to_string())
     });

@@ -1,45 +1,43 @@
-//! The bytes by which one process tells another of memory.
+//! The bytes by which one process describes memory to another.
 //!
-//! They begin as PyTorch's do: a version, a kind, and what belongs to it.
+//! They begin as PyTorch's do: a version, a kind, and the data of that kind.
 //!
 //! | kind | what follows | who writes it |
 //! |---|---|---|
-//! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; here for pools with an allocator of
-//! their own |
-//! | `e` | a header, then a file descriptor or a fabric handle for each page; all pages have one size | PyTorch for
-//! expandable segments; here where the pages have one size |
-//! | `g` | nothing | here, where they have not |
+//! | `c` | a handle of CUDA's IPC, of memory that `cudaMalloc` gave | PyTorch; Gapless for supplied pools |
+//! | `e` | a header, then a file or a fabric handle a page, all of one size | PyTorch; Gapless with `descriptors` |
+//! | `g` | nothing | Gapless without `descriptors` |
 //!
-//! What is written here for pages goes on with a part that PyTorch does not look at ([`Passed`]): the socket through
-//! which another Gapless gets any number of pages, of any sizes. All numbers have this machine's byte order.
+//! What Gapless writes for pages goes on with a part that PyTorch does not read ([`Passed`]): the socket through which
+//! another Gapless gets any number of pages, of any sizes. All numbers have this machine's byte order.
 
 use super::rest::Rest;
 use gapless_cuda::shared_pages::SharedPage;
 
-/// From PyTorch 2.13 on the header of `e` has the kind of its handles, and the version is one more.
+/// From PyTorch 2.13 on the header of `e` names the kind of its handles, and the version is one more.
 const WITH_KIND: u8 = 3;
 const WITHOUT_KIND: u8 = 2;
 const PLAIN: u8 = b'c';
 const PAGES: u8 = b'e';
 const OWN: u8 = b'g';
-/// What begins the part that only Gapless reads.
+/// The beginning of the part that only Gapless reads.
 const MARK: [u8; 8] = *b"gapless1";
 /// Kinds of handles in a header of 2.13.
 const DESCRIPTORS: u64 = 1;
 const FABRIC: u64 = 2;
-/// More than any card has, so that sums of sizes do not overflow.
+/// More bytes than any card has, so that sums of sizes do not overflow.
 const MOST_BYTES: u64 = 1 << 50;
 const MOST_PAGES: usize = 1 << 20;
 const GRANULE: u64 = 2 << 20;
 
-/// Pages that a socket hands out: who listens, and what the pages are called there, with their sizes.
+/// Pages that a socket hands out: the socket's token, and the pages' numbers there, with their sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Passed {
     pub(super) token: [u8; 16],
     pub(super) pages: Vec<(SharedPage, u64)>,
 }
 
-/// Pages of one size, as PyTorch tells of them.
+/// Pages of one size, in PyTorch's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plain {
     pub(super) process: i32,
@@ -54,12 +52,12 @@ pub(super) enum Files {
     Fabric(Vec<[u8; 64]>),
 }
 
-/// What a handle says.
+/// Contents of a handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shared {
     /// Memory that `cudaMalloc` gave.
     Whole([u8; 64]),
-    /// Pages, which can be had in one way or in both.
+    /// Pages, which a reader can get in one way or in both.
     Pages { passed: Option<Passed>, plain: Option<Plain> },
 }
 
@@ -70,13 +68,13 @@ pub(super) fn of_whole(handle: [u8; 64], newer: bool) -> Vec<u8> {
     bytes
 }
 
-/// The handle of pages; `descriptors` where a reader without Gapless can have them. `newer`: for PyTorch 2.13 and
+/// The handle of pages, with `descriptors` if a reader without Gapless can get them. `newer`: for PyTorch 2.13 and
 /// later.
 pub(super) fn of_pages(passed: &Passed, process: u32, descriptors: Option<&[i32]>, newer: bool) -> Vec<u8> {
     let mut bytes = vec![version(newer), if descriptors.is_some() { PAGES } else { OWN }];
     if let Some(files) = descriptors {
         let size = passed.pages.first().map_or(0, |page| page.1);
-        // A process is 32 bits, and the next field begins at 64: what lies between is cleared.
+        // A process number has 32 bits, and the next field begins at 64. The bits between are cleared.
         for field in [u64::from(process), size, files.len() as u64] {
             bytes.extend_from_slice(&field.to_ne_bytes());
         }
@@ -100,7 +98,7 @@ fn version(newer: bool) -> u8 {
 }
 
 impl Rest<'_> {
-    /// How many items of `size` bytes follow.
+    /// Number of items of `size` bytes that follow.
     fn count(&mut self, size: usize) -> Result<usize, String> {
         let count = usize::try_from(self.number()?).unwrap_or(usize::MAX);
         let fits = count.checked_mul(size).is_some_and(|bytes| bytes <= self.0.len());
@@ -114,9 +112,9 @@ impl Rest<'_> {
 /// Reads a handle.
 ///
 /// # Errors
-/// With what is wrong with it.
+/// If the bytes are no valid handle. The text says why.
 pub(super) fn read(bytes: &[u8]) -> Result<Shared, String> {
-    // What PyTorch wrote before its handles had versions.
+    // PyTorch wrote this before its handles had versions.
     if let Ok(handle) = bytes.try_into() {
         return Ok(Shared::Whole(handle));
     }
@@ -140,7 +138,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Shared, String> {
 }
 
 fn plain(rest: &mut Rest<'_>, has_kind: bool) -> Result<Plain, String> {
-    // The lower half: PyTorch does not always clear the upper one.
+    // Only the lower half: PyTorch does not always clear the upper one.
     let process = rest.number()? as i32;
     let size = checked_size(rest.number()?)?;
     let count = rest.number()?;
@@ -223,7 +221,7 @@ mod tests {
         }
     }
 
-    /// As PyTorch lays its header out: read with the offsets of its own structure.
+    /// The layout of PyTorch's header, read at the offsets of its own structure.
     #[test]
     fn pages_of_one_size_are_told_as_pytorch_tells_them() {
         let passed = example(&[GRANULE; 2]);
@@ -235,7 +233,7 @@ mod tests {
         assert_eq!(old[26..34], [8i32.to_ne_bytes(), 9i32.to_ne_bytes()].concat());
         let new = of_pages(&passed, 0x1234, Some(&[8, 9]), true);
         assert_eq!((new[0], at(&new, 26), &new[34..42]), (3, 1, &old[26..34]));
-        // Without what only Gapless reads, it is PyTorch's own.
+        // Without the part that only Gapless reads, it is PyTorch's own.
         let plain = Plain { process: 0x1234, size: GRANULE, files: Files::Descriptors(vec![8, 9]) };
         for bytes in [&old[..34], &new[..42]] {
             assert_eq!(read(bytes), Ok(Shared::Pages { passed: None, plain: Some(plain.clone()) }));
@@ -258,7 +256,7 @@ mod tests {
             let error = read(&bytes).expect_err(text);
             assert!(error.contains(text), "{error}");
         }
-        // Every cut, and every byte changed: an answer, in bounded memory, and no page of a size that cannot be.
+        // Every cut and every changed byte gets an answer, in bounded memory, and no page has an impossible size.
         for (bytes, _) in written() {
             for end in 0..bytes.len() {
                 let _ = read(&bytes[..end]);

@@ -1,5 +1,5 @@
-//! The bytes that describe shared memory to a reader: which card, which pages, where each tensor's storage lies in
-//! them, and a text that the Python package reads.
+//! The bytes that describe shared memory to a reader: the card, the pages, the place of each tensor's storage in them,
+//! and a text that the Python package reads.
 //!
 //! ```text
 //! "gaplessW"  version u32  zero u32  card's UUID [u8; 16]
@@ -8,7 +8,7 @@
 //! length u64  text
 //! ```
 //!
-//! All numbers have this machine's byte order: a reader runs on the same machine. A reader trusts nothing in it.
+//! All numbers have this machine's byte order, because a reader runs on the same machine. A reader checks all of it.
 
 use super::rest::Rest;
 use gapless_cuda::shared_pages::SharedPage;
@@ -16,12 +16,12 @@ use gapless_cuda::shared_pages::SharedPage;
 const MARK: [u8; 8] = *b"gaplessW";
 const VERSION: u32 = 1;
 const GRANULE: u64 = 2 << 20;
-/// More than any card has, so that sums of sizes do not overflow.
+/// More bytes than any card has, so that sums of sizes do not overflow.
 const MOST_BYTES: u64 = 1 << 50;
 const MOST_PAGES: u64 = 1 << 20;
 const MOST_PLACES: u64 = 1 << 24;
 
-/// Where a storage lies.
+/// Place of a storage in the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Storage {
     pub(super) offset: u64,
@@ -62,10 +62,10 @@ impl Manifest {
         bytes
     }
 
-    /// Reads what another process wrote.
+    /// Reads a manifest that another process wrote.
     ///
     /// # Errors
-    /// With what is wrong with it.
+    /// If it is invalid. The text says why.
     pub(super) fn read(bytes: &[u8]) -> Result<Manifest, String> {
         let mut rest = Rest(bytes);
         if rest.take()? != MARK {
@@ -154,7 +154,7 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(Manifest::read(&bytes[..end]).is_err(), "cut at {end}");
         }
-        // Every byte changed: an answer, in bounded memory, and nothing outside of the pages.
+        // Every changed byte gets an answer, in bounded memory, and no place lies outside of the pages.
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = bytes.clone();

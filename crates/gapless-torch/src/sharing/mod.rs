@@ -1,15 +1,15 @@
-//! Memory that several processes have: CUDA's IPC as PyTorch speaks it (`torch.multiprocessing`,
+//! Memory that several processes share: CUDA's IPC as PyTorch speaks it (`torch.multiprocessing`,
 //! `UntypedStorage._share_cuda_`).
 //!
-//! A block is told by its pages ([`handle`]). A reader gets them as file descriptors, over a socket of the sender
-//! ([`passing`]), and maps them side by side ([`opened`]). The pages stay under a block for as long as it is held, and
+//! A block is described by its pages ([`handle`]). A reader gets them as file descriptors, over a socket of the sender
+//! ([`passing`]), and maps them side by side ([`opened`]). The pages stay under a block as long as it is held, and
 //! PyTorch holds a block until its readers have given it up. The card's memory lives as long as one process has it
 //! mapped, so a reader may outlive the sender.
 //!
-//! [`readers`] knows who has pages of this process: a region does not sleep under them.
+//! [`readers`] knows which processes have pages of this one: a region does not sleep under them.
 //!
 //! [`weights`] is one copy of a model's weights for many processes: an offer ([`offers`], [`manifest`]) that readers
-//! map to read, by the same sockets; [`capi`] is how Python calls it.
+//! map read-only, by the same sockets. [`capi`] is its interface for Python.
 
 mod capi;
 mod handle;
@@ -32,10 +32,10 @@ use std::fmt::Write;
 
 pub(crate) use opened::{close_all, open};
 
-/// Readers without Gapless take files out of this process themselves: so many stay open for one block, at most.
+/// Readers without Gapless copy files out of this process themselves. This is the most that stay open for one block.
 const MOST_FILES: usize = 64;
 
-/// Statistics of the process: what it has of others, and what it offers to them; nothing where there is neither.
+/// Statistics of the process: bytes that it has of others, and bytes that it offers. Nothing if both are 0.
 pub(crate) fn write_json(out: &mut String) {
     let (attached, shared) = weights::figures();
     if attached + shared > 0 {
@@ -43,17 +43,17 @@ pub(crate) fn write_json(out: &mut String) {
     }
 }
 
-/// In a forked child: its copies of what is open here would keep memory, and callers waiting.
+/// Closes a forked child's copies of what is open here: they would keep memory, and let callers wait.
 pub(crate) fn forked() {
     passing::close_in_forked_child();
     shared_pages::close_in_forked_child();
 }
 
-/// How another process gets what was allocated at `addr`: the bytes that it is sent, and where in that memory the
-/// allocation begins. `newer`: for PyTorch 2.13 and later.
+/// The bytes by which another process gets the allocation at `addr`, and the offset at which the allocation begins in
+/// that memory. `newer`: for PyTorch 2.13 and later.
 ///
 /// # Errors
-/// With what is wrong.
+/// If the allocation sleeps, is unknown or cannot be exported. The text says why.
 pub(crate) fn share(addr: u64, newer: bool) -> Result<(u64, Vec<u8>), String> {
     let mut found = None;
     state::for_each_at(addr, |_, card| {
@@ -95,14 +95,14 @@ fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64
         let files: Result<Option<Vec<i32>>, _> = pages.iter().map(|page| device.kept_file(page.0)).collect();
         files.map_err(not_exported)?
     } else {
-        // Nothing is kept, but what cannot leave the process is said to the sender.
+        // No file is kept open here. A driver that refuses to export is still reported to the sender.
         device.exporter().can_export(passed.pages[0].0).map_err(not_exported)?;
         None
     };
     Ok((offset, handle::of_pages(&passed, std::process::id(), files.as_deref(), newer)))
 }
 
-/// What is said where this process cannot open one more file.
+/// The message if a process cannot open another file.
 fn full(what: &str) -> String {
     format!(
         "{what} has no free file descriptors: close files, or raise its limit (ulimit -n, \

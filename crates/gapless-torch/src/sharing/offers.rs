@@ -1,5 +1,5 @@
-//! What this process offers to others by number: bytes that describe shared memory. The socket hands them out, and
-//! nothing here knows what they say.
+//! Bytes that this process offers to others by number: they describe shared memory. The socket hands them out; this
+//! module does not read them.
 
 use gapless_cuda::locks::{Guard, Lock};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ fn offers() -> Guard<'static, Option<Offers>> {
     OFFERS.lock()
 }
 
-/// Offers `bytes`; their number, which no other offer of this process ever has.
+/// Offers `bytes`. Returns their number, which this process never uses again.
 pub(super) fn add(bytes: Vec<u8>) -> u32 {
     let mut offers = offers();
     let offers = offers.get_or_insert_default();
@@ -26,7 +26,7 @@ pub(super) fn add(bytes: Vec<u8>) -> u32 {
     offers.last
 }
 
-/// Ends an offer; whether it was there.
+/// Ends an offer. False if there was none.
 pub(super) fn remove(number: u32) -> bool {
     offers().as_mut().is_some_and(|offers| offers.open.remove(&number).is_some())
 }

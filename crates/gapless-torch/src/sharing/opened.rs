@@ -1,5 +1,5 @@
-//! Memory of other processes, mapped here: once for each handle, for as long as a tensor has it, and a moment longer
-//! ([`resting`]).
+//! Memory of other processes, mapped here once for each handle. It stays mapped as long as a tensor has it, and a
+//! moment longer ([`resting`]).
 
 mod resting;
 
@@ -18,12 +18,12 @@ use std::ffi::c_void;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// What is mapped.
+/// Mapped memory.
 #[derive(Debug)]
 enum Memory {
     Pages {
         pages: Attached,
-        /// Behind the pages, so that their owner hears of them when they are unmapped.
+        /// Declared after the pages, so that their owner hears of the end after they are unmapped.
         _taken: Option<Taken>,
     },
     Whole(PlainlyAttached),
@@ -33,7 +33,7 @@ impl Memory {
     fn size(&self) -> u64 {
         match self {
             Memory::Pages { pages, .. } => pages.mapped(),
-            // The driver does not say; a segment of PyTorch's has that many.
+            // The driver does not tell the size; a segment of PyTorch's has this many bytes.
             Memory::Whole(_) => 20 << 20,
         }
     }
@@ -49,7 +49,7 @@ impl Memory {
 /// The card, and the handle's bytes.
 type Key = (i32, Vec<u8>);
 
-/// What a `std::shared_ptr` counts the users of.
+/// The object whose users a `std::shared_ptr` counts.
 #[repr(C)]
 struct Opened {
     control: Control,
@@ -59,21 +59,21 @@ struct Opened {
 
 struct Listed(*mut Opened);
 
-// SAFETY: what it points at is changed by atomic counts alone until nobody uses it.
+// SAFETY: while it has users, only its atomic counts change; after that one thread owns it.
 unsafe impl Send for Listed {}
 
-/// Everything that is open. What is listed is there: it leaves the list before it is freed.
+/// Everything that is open. An entry leaves the list before it is freed, so listed pointers are valid.
 static OPEN: Lock<HashMap<Key, Listed>> = Lock::new(HashMap::new);
 
 fn list() -> Guard<'static, HashMap<Key, Listed>> {
     OPEN.lock()
 }
 
-/// One user more of what is open under `key`, unless its last one is just leaving.
+/// Another user of the memory that is open under `key`, unless its last user is leaving.
 fn again(key: &Key) -> Option<SharedPtr> {
     let listed = list();
     let &Listed(opened) = listed.get(key)?;
-    // SAFETY: it is listed, so it is there; the list is locked.
+    // SAFETY: an `Opened` leaves the list before it is freed, and the list is locked here.
     let Opened { control, memory, .. } = unsafe { &*opened };
     let one_more = |uses| if uses > 0 { Some(uses + 1) } else { None };
     control.uses.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
@@ -81,12 +81,12 @@ fn again(key: &Key) -> Option<SharedPtr> {
     Some(SharedPtr { object: addr as *mut c_void, control: opened.cast() })
 }
 
-/// No user is left.
+/// Called when no user is left.
 unsafe extern "C" fn dispose(control: *mut Control) {
     let opened = control.cast::<Opened>();
     guarded((), || {
         let mut listed = list();
-        // SAFETY: the counts are the first field of an `Opened`, which is freed after this.
+        // SAFETY: the counts are the first field of an `Opened`, which `destroy` frees after this.
         let (key, memory) = unsafe { (&(*opened).key, (*opened).memory.take()) };
         if listed.get(key).is_some_and(|Listed(other)| *other == opened) {
             listed.remove(key);
@@ -94,7 +94,7 @@ unsafe extern "C" fn dispose(control: *mut Control) {
         drop(listed);
         let Some(memory) = memory else { return };
         if state::is_forked() {
-            // A forked child has no memory of the card.
+            // A forked child has no mappings of the card.
             std::mem::forget(memory);
         } else {
             resting::put(key.clone(), memory);
@@ -102,10 +102,10 @@ unsafe extern "C" fn dispose(control: *mut Control) {
     });
 }
 
-/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Given back where PyTorch has a capture open,
-/// during which nothing is waited for, and where the driver refuses.
+/// Unmaps memory behind all work of its card, as CUDA's own IPC does. Returns the memory if PyTorch has a capture open,
+/// because a wait would break that, or if the driver refuses.
 ///
-/// Work is waited for without the card's lock, and Python's: it may free memory itself, in a host function.
+/// Waits without the card's lock and without Python's: the work may free memory itself, in a host function.
 fn close(device: i32, memory: Memory) -> Option<Memory> {
     if let Some(card) = state::existing(device) {
         if card.routings.has_capture() {
@@ -124,16 +124,16 @@ fn close(device: i32, memory: Memory) -> Option<Memory> {
 }
 
 unsafe extern "C" fn destroy(control: *mut Control) {
-    // SAFETY: it came from a box in `open`, and nobody points at it any more.
+    // SAFETY: `listed` made it as a box, and with the last weak use no pointer to it is left.
     drop(unsafe { Box::from_raw(control.cast::<Opened>()) });
 }
 
 static CONTROL: ControlTable = ControlTable::new(dispose, destroy);
 
-/// The memory that another process told of by `bytes`, mapped for the card `device`.
+/// Maps the memory that another process described by `bytes`, for the card `device`.
 ///
 /// # Errors
-/// With what is wrong.
+/// If the bytes are invalid, or if the memory cannot be had. The text says why.
 pub(crate) fn open(device: i32, bytes: Vec<u8>) -> Result<SharedPtr, String> {
     let key = (device, bytes);
     if let Some(known) = again(&key) {
@@ -148,14 +148,14 @@ pub(crate) fn open(device: i32, bytes: Vec<u8>) -> Result<SharedPtr, String> {
     let importer = state::with_card(device, |card| card.pool.device().importer())
         .map_err(|error| said(error.to_string()))?;
     let memory = mapped(&importer, shared).map_err(said)?;
-    // Another thread may have opened the same meanwhile.
+    // Another thread may have opened the same memory meanwhile.
     if let Some(known) = again(&key) {
         return Ok(known);
     }
     Ok(listed(key, memory))
 }
 
-/// The first user of memory that is mapped.
+/// The first user of mapped memory.
 fn listed(key: Key, memory: Memory) -> SharedPtr {
     let object = memory.addr() as *mut c_void;
     let control = Control { table: &CONTROL, uses: AtomicI32::new(1), weak: AtomicI32::new(1) };
@@ -173,7 +173,7 @@ fn mapped(importer: &Importer, shared: Shared) -> Result<Memory, String> {
             let first = passed.map(|passed| through_socket(importer, &passed));
             match (first, plain) {
                 (Some(Ok((pages, taken))), _) => Ok(Memory::Pages { pages, _taken: Some(taken) }),
-                // What a process without Gapless would do.
+                // The way of a process without Gapless.
                 (first, Some(plain)) => as_pytorch(importer, &plain)
                     .map(|pages| Memory::Pages { pages, _taken: None })
                     .map_err(|error| first.and_then(Result::err).unwrap_or(error)),

@@ -1,11 +1,11 @@
-//! How pages get from one process to another: as file descriptors, over a socket of the process that has them.
+//! Pages go from one process to another as file descriptors, over a socket of the process that owns them.
 //!
 //! The socket has no name in any folder, so nothing is left when the process is killed. Its name is random, and only
 //! processes of the same user, and root, are answered. A reader asks for pages by number and gets them a few at a time,
-//! so neither side has many files open. A thread of its own answers, from the first block that is shared on.
+//! so neither side has many files open. From the first shared block on, a thread of its own answers.
 //!
-//! A reader says with one byte how many files of a message it took. One that had room for fewer gets the others again,
-//! in messages of so many. A sender that has room for fewer sends fewer: [`Spares`] keep room for one.
+//! A reader confirms with one byte how many files of a message it took. If it had room for fewer, the sender sends the
+//! others again, in messages of that number. A sender with room for fewer sends fewer: [`Spares`] keep room for one.
 
 use super::full;
 use super::offers;
@@ -24,43 +24,43 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-/// A reader asks for so many pages at most.
+/// The most pages that a reader asks for.
 const MOST_PAGES: usize = 1 << 20;
-/// A reader waits so long for a sender that is stopped, and a sender for a reader.
+/// Time that a reader waits for a stopped sender, and a sender for a reader.
 const READER_WAITS: Duration = Duration::from_secs(30);
 const SENDER_WAITS: Duration = Duration::from_secs(5);
 const GREETING: [u8; 8] = *b"gapless2";
-/// A reader has dropped pages, which it names as it asked for them.
+/// A reader has dropped pages, which it names by the same numbers.
 const DROPPED: [u8; 8] = *b"gaplessD";
-/// A reader asks what an offer says, by its number.
+/// A reader asks for the text of an offer, by its number.
 const QUESTION: [u8; 8] = *b"gaplessW";
-/// More than any offer has.
+/// More bytes than any offer has.
 const MOST_TEXT: u64 = 1 << 30;
 /// Answers: pages follow; a page was given back; the driver refused; the sender has no free descriptors.
 const HERE: u32 = 0;
 const GONE: u32 = 1;
 const REFUSED: u32 = 2;
 const FULL: u32 = 3;
-/// After a connection that could not be accepted, or a notice that could not be sent: at first, and at most.
+/// Pause after a connection that could not be accepted, or a notice that could not be sent: first and longest.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// The descriptor that is listened on; -1: none.
+/// The listening descriptor; -1: none.
 static LISTENING: AtomicI32 = AtomicI32::new(-1);
-/// What keeps room for an answer, and how often connections were accepted or could not be.
+/// `SPARES` keep room for an answer. `ACCEPTS` counts attempts to accept a connection.
 static SPARES: Lock<Spares> = Lock::new(Spares::default);
 static ACCEPTS: AtomicU64 = AtomicU64::new(0);
 
 // ---- the process that has the pages ----
 
-/// Begins to answer, once; the random part of the socket's name.
+/// Begins to answer, once. Returns the random part of the socket's name.
 ///
 /// # Errors
-/// With what is wrong.
+/// If no socket can be opened, or no thread be started.
 pub(super) fn listen() -> Result<[u8; 16], String> {
     static TOKEN: Lock<Option<[u8; 16]>> = Lock::new(|| None);
     let mut known = TOKEN.lock();
-    // The program may have closed a file that it did not open.
+    // The program may have closed the descriptor, though it did not open it.
     if let Some(token) = *known
         && LISTENING.load(Ordering::Relaxed) >= 0
     {
@@ -90,11 +90,11 @@ fn begin() -> io::Result<[u8; 16]> {
         .map(|_| token)
 }
 
-/// A child's copy would let readers wait for an answer when its parent is gone.
+/// Closes the child's copy: with it, readers would wait for an answer after the parent is gone.
 pub(super) fn close_in_forked_child() {
     let file = LISTENING.swap(-1, Ordering::Relaxed);
     if file >= 0 {
-        // SAFETY: the child's own copy. The thread that listened is not in the child.
+        // SAFETY: the descriptor is the child's own copy, and the thread that listened does not exist in the child.
         drop(unsafe { OwnedFd::from_raw_fd(file) });
     }
 }
@@ -104,12 +104,12 @@ fn name(token: [u8; 16]) -> String {
     format!("gapless.share.{digits}")
 }
 
-/// Answers one reader after the other, for as long as the listener is there.
+/// Answers one reader after the other, until the listener is closed.
 fn answer_all(listener: UnixListener) {
     let mut pause = PAUSE;
     loop {
-        // The kernel takes a descriptor before it looks who waits: a process without one is told so at once. So the
-        // thread first waits until a reader is there.
+        // `accept` takes a descriptor before it looks for a reader, so without a free one it fails at once. The thread
+        // therefore first waits until a reader is there.
         if socket::wait_for(listener.as_raw_fd(), socket::READABLE, None).is_err() {
             break;
         }
@@ -121,11 +121,11 @@ fn answer_all(listener: UnixListener) {
         match accepted {
             Ok((reader, _)) => {
                 pause = PAUSE;
-                // A reader that does not understand, or dies, is no matter of this process.
+                // A reader that sends invalid data, or dies, does not matter to this process.
                 let line = Line::accepted(reader, SENDER_WAITS);
                 let _ = line.and_then(|line| guarded(Ok(()), || answer(&line)));
             }
-            // Another process that has the socket, or the reader itself, was faster.
+            // Another process with this socket took the reader, or the reader went away.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if is_closed(&error) => break,
             Err(_) => {
@@ -135,12 +135,12 @@ fn answer_all(listener: UnixListener) {
         }
         SPARES.lock().fill();
     }
-    // The number is not this library's any more: the program closed it, and may have opened a file of its own there.
+    // The program closed this number, and may have opened a file of its own there, so it must not be closed here.
     let number = listener.into_raw_fd();
     let _ = LISTENING.compare_exchange(number, -1, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Whether what was listened on is no listening socket now.
+/// True if the descriptor is no listening socket any more.
 fn is_closed(error: &io::Error) -> bool {
     const BAD_FILE: i32 = 9;
     const INVALID: i32 = 22;
@@ -169,7 +169,7 @@ fn answer(reader: &Line) -> io::Result<()> {
     let numbers: Vec<SharedPage> =
         numbers.as_chunks::<8>().0.iter().map(|number| SharedPage(u64::from_ne_bytes(*number))).collect();
     let mut process = Reader::of(process as u32);
-    // A look at the reader needs a descriptor for a moment.
+    // Reading the reader's start time needs a descriptor for a moment.
     if !process.is_known() && SPARES.lock().give_one() {
         process = process.again();
         SPARES.lock().fill();
@@ -178,12 +178,12 @@ fn answer(reader: &Line) -> io::Result<()> {
         readers::dropped(process, &numbers);
         return Ok(());
     }
-    // Before the first is handed over: the reader says that it dropped all of them, also where it got only some.
+    // Noted before the first page is sent: a reader reports that it dropped all of them, even if it got only some.
     readers::took(process, &numbers);
     hand_over(reader, &numbers)
 }
 
-/// Sends files of pages, as many at once as the reader took last.
+/// Sends files of pages, in messages of as many as the reader took last.
 fn hand_over(reader: &Line, mut pages: &[SharedPage]) -> io::Result<()> {
     let mut most = BATCH;
     while !pages.is_empty() {
@@ -202,7 +202,7 @@ fn hand_over(reader: &Line, mut pages: &[SharedPage]) -> io::Result<()> {
             Lent::Full => return reader.send(FULL, &[]),
             Lent::Refused(_) => return reader.send(REFUSED, &[]),
         };
-        // The reader has mapped them: the next ones may be opened.
+        // The reader has mapped these files, so the next ones may be opened.
         let mut taken = [0];
         reader.read(&mut taken)?;
         let taken = usize::from(taken[0]);
@@ -215,14 +215,14 @@ fn hand_over(reader: &Line, mut pages: &[SharedPage]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends files of the first ones of these pages; how many.
+/// Sends files of the first of these pages. Returns how many.
 fn lend(reader: &Line, pages: &[SharedPage]) -> Lent<io::Result<usize>> {
     let owner = exporters().iter().find(|exporter| exporter.has(pages[0])).cloned();
     let send = |files: &[RawFd]| reader.send(HERE, files).map(|()| files.len());
     owner.map_or(Lent::Gone, |owner| owner.lend(pages, send))
 }
 
-/// What an offer says: a status, how many bytes follow, and these.
+/// Sends an offer: a status, the number of bytes, and the bytes.
 fn tell(reader: &Line, number: u32) -> io::Result<()> {
     let offer = offers::get(number);
     let status = if offer.is_some() { HERE } else { GONE };
@@ -231,7 +231,7 @@ fn tell(reader: &Line, number: u32) -> io::Result<()> {
     reader.write(bytes)
 }
 
-/// What hands pages over, of each card that was shared from: asked without the card's lock, which a thread may hold
+/// The exporters of all cards that were shared from. They work without the card's lock, because a thread may hold that
 /// while it waits for work that waits for the reader.
 static EXPORTERS: Lock<Vec<Exporter>> = Lock::new(Vec::new);
 
@@ -247,15 +247,15 @@ pub(super) fn add_exporter(exporter: Exporter) {
     }
 }
 
-/// How often a reader came to this process, for tests.
+/// Number of attempts to accept a reader, for tests.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_sharing_accepts() -> u64 {
     ACCEPTS.load(Ordering::Relaxed)
 }
 
-// ---- the process that wants them ----
+// ---- the process that gets them ----
 
-/// What happened between this process and the one that shared memory, in words.
+/// A failed connection to the process that shared memory, in words.
 fn failed(error: io::Error) -> String {
     if socket::is_full(&error) {
         return full("this process");
@@ -282,10 +282,10 @@ fn connect(token: [u8; 16]) -> Result<Line, String> {
     Ok(sender)
 }
 
-/// What the offer `number` of the process that listens under `token` says.
+/// The text of the offer `number` of the process that listens under `token`.
 ///
 /// # Errors
-/// With what is wrong.
+/// If that process does not answer, or ended the offer. The text says why.
 pub(super) fn ask(token: [u8; 16], number: u32) -> Result<Vec<u8>, String> {
     let sender = connect(token)?;
     sender.write(&[&QUESTION[..], &number.to_ne_bytes()].concat()).map_err(failed)?;
@@ -301,10 +301,10 @@ pub(super) fn ask(token: [u8; 16], number: u32) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The sender's token, and pages of its that were dropped.
+/// The sender's token, and pages of it that were dropped.
 type Notice = ([u8; 16], Vec<SharedPage>);
 
-/// Pages that this process has of another one, which hears when they are dropped.
+/// Pages of another process that this one has. Their owner hears when they are dropped.
 #[derive(Debug)]
 pub(super) struct Taken {
     token: [u8; 16],
@@ -313,13 +313,13 @@ pub(super) struct Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        /// Who tells the others: a sender that is stopped keeps no thread waiting but this one.
+        /// The thread that reports drops: only this thread waits for a sender that is stopped.
         static NOTICES: Lock<Option<Sender<Notice>>> = Lock::new(|| None);
         let mut notices = NOTICES.lock();
         if notices.is_none() {
             let (sender, all) = mpsc::channel::<Notice>();
             let tell = move || all.iter().for_each(|(token, pages)| tell_dropped(token, &pages));
-            // Without the thread the sender hears of the end of this process alone.
+            // Without the thread the sender only notices when this process ends.
             *notices = background::spawn("gapless-dropped", tell).ok().map(|_| sender);
         }
         if let Some(sender) = &*notices {
@@ -328,7 +328,7 @@ impl Drop for Taken {
     }
 }
 
-/// A sender that has ended wants to know nothing. A process without a free descriptor tries again until it has one.
+/// A sender that has ended needs no report. A process without a free descriptor tries again until it has one.
 fn tell_dropped(token: [u8; 16], pages: &[SharedPage]) {
     let mut pause = PAUSE;
     loop {
@@ -352,11 +352,11 @@ fn words(greeting: [u8; 8], pages: &[SharedPage]) -> Vec<u8> {
     words
 }
 
-/// Gets pages from the process that listens under `token`; `take` gets each of them, in their order. What is returned
-/// is dropped after they are unmapped.
+/// Gets pages from the process that listens under `token`, and passes each to `take`, in order. The caller drops the
+/// returned value after the pages are unmapped.
 ///
 /// # Errors
-/// With what is wrong, or with what `take` says.
+/// If the sender does not answer or cannot send, or if `take` fails. The text says why.
 pub(super) fn receive(
     token: [u8; 16],
     mut pages: &[(SharedPage, u64)],
@@ -394,9 +394,9 @@ unsafe extern "C" {
     fn geteuid() -> u32;
 }
 
-/// Root may look at every process anyway.
+/// True for this process's user and for root, which may read every process anyway.
 fn is_trusted(user: u32) -> bool {
-    // SAFETY: it cannot fail.
+    // SAFETY: `geteuid` takes nothing and cannot fail.
     user == 0 || user == unsafe { geteuid() }
 }
 
@@ -410,10 +410,10 @@ unsafe extern "C" {
 const PIDFD_OPEN: i64 = 434;
 const PIDFD_GETFD: i64 = 438;
 
-/// Copies of files that are open in another process, as PyTorch takes them.
+/// Copies files that are open in another process, as PyTorch does.
 ///
 /// # Errors
-/// With what is wrong.
+/// If the process has ended, or if this one may not look at it.
 pub(super) fn taken_from(process: i32, files: &[RawFd]) -> Result<Vec<OwnedFd>, String> {
     let failed = |what: &str| {
         let error = io::Error::last_os_error();
@@ -422,20 +422,20 @@ pub(super) fn taken_from(process: i32, files: &[RawFd]) -> Result<Vec<OwnedFd>, 
              (kernel.yama.ptrace_scope, CAP_SYS_PTRACE)"
         )
     };
-    // SAFETY: numbers alone; the answer is a new descriptor, or negative.
+    // SAFETY: the arguments are numbers. The answer is a new descriptor, or negative.
     let opened = unsafe { syscall(PIDFD_OPEN, process, 0) };
     if opened < 0 {
         return Err(failed("the memory"));
     }
-    // SAFETY: a new descriptor of our own.
+    // SAFETY: the call above opened this descriptor, which nothing else owns.
     let handle = unsafe { OwnedFd::from_raw_fd(opened as RawFd) };
     let copy = |&file: &RawFd| {
-        // SAFETY: as above.
+        // SAFETY: the arguments are numbers. The answer is a new descriptor, or negative.
         let copied = unsafe { syscall(PIDFD_GETFD, handle.as_raw_fd(), file, 0) };
         if copied < 0 {
             return Err(failed("the memory"));
         }
-        // SAFETY: as above.
+        // SAFETY: the call above opened this descriptor, which nothing else owns.
         Ok(unsafe { OwnedFd::from_raw_fd(copied as RawFd) })
     };
     files.iter().map(copy).collect()

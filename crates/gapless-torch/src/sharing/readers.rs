@@ -1,8 +1,8 @@
-//! Which processes have pages of this one: counted when a page is handed over, until its reader says that it has
-//! dropped it, or has ended.
+//! Processes that have pages of this one. A page counts from when it is handed over until its reader reports that it
+//! has dropped it, or has ended.
 //!
-//! A region that sleeps would leave its readers with the old pages, so it does not while there are any. A reader
-//! without Gapless takes files out of this process itself, and is not known.
+//! A region that sleeps would leave its readers with the old pages, so it does not sleep while there are any. A reader
+//! without Gapless copies files out of this process itself, and is not counted.
 
 use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::shared_pages::SharedPage;
@@ -12,9 +12,9 @@ use std::collections::HashMap;
 /// A process that was handed a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reader {
-    /// 0: it cannot be seen from here.
+    /// 0 if the process is not visible from here.
     pid: u32,
-    /// When it began: numbers are used again.
+    /// Its start time, because process numbers are reused.
     start: Option<u64>,
 }
 
@@ -23,12 +23,12 @@ impl Reader {
         Reader { pid, start: process::start_of(pid) }
     }
 
-    /// Whether it was seen, where it can be.
+    /// True if its start time was read, or if it is not visible anyway.
     pub(super) fn is_known(self) -> bool {
         self.pid == 0 || self.start.is_some()
     }
 
-    /// One that was never seen is not known to have ended.
+    /// True if it has ended. A process whose start time is unknown counts as alive.
     fn has_ended(self) -> bool {
         self.pid != 0 && self.start.is_some() && process::start_of(self.pid) != self.start
     }
@@ -37,7 +37,7 @@ impl Reader {
         Reader::of(self.pid)
     }
 
-    /// Whether both are one process, as far as they were seen.
+    /// True if both are one process, as far as is known.
     fn is(self, other: Reader) -> bool {
         self.pid == other.pid && (self.start == other.start || !self.is_known() || !other.is_known())
     }
@@ -63,7 +63,7 @@ pub(super) fn took(reader: Reader, pages: &[SharedPage]) {
     }
 }
 
-/// It has dropped them.
+/// A process has dropped these pages.
 pub(super) fn dropped(reader: Reader, pages: &[SharedPage]) {
     let mut held = held();
     for page in pages {
@@ -78,7 +78,7 @@ pub(super) fn dropped(reader: Reader, pages: &[SharedPage]) {
     }
 }
 
-/// Whether somebody who lives has this page.
+/// True if a living process has this page.
 pub(crate) fn has(page: SharedPage) -> bool {
     let mut held = held();
     let Some(readers) = held.get_mut(&page) else { return false };

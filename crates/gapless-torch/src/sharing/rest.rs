@@ -1,4 +1,4 @@
-//! What is left of bytes that another process sent: read from the front, and never past the end.
+//! The unread rest of bytes that another process sent. It is read from the front, never past the end.
 
 pub(super) struct Rest<'a>(pub(super) &'a [u8]);
 

@@ -1,8 +1,8 @@
-//! A connection between two processes: every wait on it ends, at the latest, after the patience that it was made with,
-//! and goes on after a signal.
+//! A connection between two processes. Every wait on it ends within the patience that it was made with, and goes on
+//! after a signal.
 //!
-//! The socket does not block, and `poll` is the one call that waits. A signal interrupts `poll` whatever its handler
-//! was installed with, so what is left of the patience is computed anew each time.
+//! The socket does not block; only `poll` waits. A signal interrupts `poll` even if its handler restarts calls, so the
+//! rest of the patience is computed again each time.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,9 +10,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 
-/// Descriptors in one message. The kernel takes 253.
+/// Descriptors in one message. The kernel allows 253.
 pub(super) const BATCH: usize = 64;
-/// Between two attempts at a listener whose queue is full.
+/// Pause between two attempts at a listener whose queue is full.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[repr(C)]
@@ -57,7 +57,7 @@ struct Address {
     name: [u8; 108],
 }
 
-/// Who is at the other end.
+/// Credentials of the other end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Peer {
@@ -74,7 +74,7 @@ const RIGHTS: i32 = 1;
 const PEER_CREDENTIALS: i32 = 17;
 const NO_SIGNAL: i32 = 0x4000;
 const CLOSE_ON_EXEC: i32 = 0x4000_0000;
-/// `O_CLOEXEC`, which is what `socket` takes.
+/// `O_CLOEXEC`, the value that `socket` takes.
 const CLOSE_ON_EXEC_SOCKET: i32 = 0x8_0000;
 const CUT_OFF: i32 = 8;
 const HEAD: usize = 16;
@@ -92,10 +92,10 @@ unsafe extern "C" {
     fn getsockopt(socket: i32, level: i32, name: i32, value: *mut Peer, size: *mut u32) -> i32;
 }
 
-/// Waits for a file, not longer than to `end`; `None`: for ever.
+/// Waits for a file, at most until `end`; `None` means without limit.
 ///
 /// # Errors
-/// `TimedOut` at the end.
+/// `TimedOut` at `end`.
 pub(super) fn wait_for(file: RawFd, wanted: i16, end: Option<Instant>) -> io::Result<()> {
     loop {
         let left = match end {
@@ -107,7 +107,7 @@ pub(super) fn wait_for(file: RawFd, wanted: i16, end: Option<Instant>) -> io::Re
             },
         };
         let mut polled = Polled { file, wanted, found: 0 };
-        // SAFETY: one entry, of this function's own.
+        // SAFETY: one entry, which lives on this function's stack.
         match unsafe { poll(&raw mut polled, 1, left) } {
             0 => {}
             1.. => return Ok(()),
@@ -121,11 +121,11 @@ pub(super) fn wait_for(file: RawFd, wanted: i16, end: Option<Instant>) -> io::Re
     }
 }
 
-/// What a message brought.
+/// The contents of a message.
 pub(super) struct Brought {
     pub(super) status: u32,
     pub(super) files: Vec<OwnedFd>,
-    /// This process had no descriptors for some of what was sent.
+    /// True if this process had too few descriptors for the files that were sent.
     pub(super) is_cut_off: bool,
 }
 
@@ -137,31 +137,31 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Connects to who listens under `name`.
+    /// Connects to the process that listens under `name`.
     ///
     /// # Errors
-    /// With what is wrong.
+    /// If no process listens there, or its queue stays full.
     pub(super) fn connect(name: &str, patience: Duration) -> io::Result<Line> {
         let mut address = Address { family: UNIX, name: [0; 108] };
         address.name[1..=name.len()].copy_from_slice(name.as_bytes());
         let size = (size_of::<u16>() + 1 + name.len()) as u32;
-        // SAFETY: numbers alone.
+        // SAFETY: the arguments are numbers.
         let made = unsafe { socket(i32::from(UNIX), STREAM | NON_BLOCKING | CLOSE_ON_EXEC_SOCKET, 0) };
         if made < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new.
+        // SAFETY: `socket` opened this descriptor, which nothing else owns.
         let line = Line { socket: unsafe { OwnedFd::from_raw_fd(made) }, patience };
         let end = Instant::now() + patience;
         loop {
-            // SAFETY: the address lives to the end of the call, and has as many bytes.
+            // SAFETY: the address lives to the end of the call and has at least `size` bytes.
             if unsafe { connect(made, &raw const address, size) } == 0 {
                 return Ok(line);
             }
             let error = io::Error::last_os_error();
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
-                // The queue of the listener is full, and nothing tells when it is not.
+                // The listener's queue is full, and the kernel does not signal when it has room.
                 io::ErrorKind::WouldBlock if Instant::now() < end => std::thread::sleep(PAUSE),
                 _ => return Err(error),
             }
@@ -171,20 +171,20 @@ impl Line {
     /// The accepted end.
     ///
     /// # Errors
-    /// When the socket is none any more.
+    /// If the socket is closed.
     pub(super) fn accepted(socket: UnixStream, patience: Duration) -> io::Result<Line> {
         socket.set_nonblocking(true)?;
         Ok(Line { socket: socket.into(), patience })
     }
 
-    /// Which process is at the other end, and whose.
+    /// The process and the user at the other end.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// If the kernel does not say.
     pub(super) fn peer(&self) -> io::Result<Peer> {
         let mut peer = Peer { process: 0, user: u32::MAX, group: 0 };
         let mut size = size_of::<Peer>() as u32;
-        // SAFETY: out-pointers of our own, and their size.
+        // SAFETY: the out-pointers are ours, and `size` is that of `Peer`.
         let status =
             unsafe { getsockopt(self.raw(), SOCKET_LEVEL, PEER_CREDENTIALS, &raw mut peer, &raw mut size) };
         if status == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
@@ -194,7 +194,7 @@ impl Line {
         self.socket.as_raw_fd()
     }
 
-    /// Does `call` until it is neither interrupted nor has to wait; its answer is below 0 for an error.
+    /// Repeats `call` until it is neither interrupted nor has to wait. It returns a negative number for an error.
     fn done(&self, wanted: i16, end: Instant, mut call: impl FnMut() -> isize) -> io::Result<usize> {
         loop {
             let answer = call();
@@ -213,11 +213,11 @@ impl Line {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// With what is wrong.
+    /// If the other end is closed or does not read in time.
     pub(super) fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
         let end = Instant::now() + self.patience;
         while !bytes.is_empty() {
-            // SAFETY: the bytes live to the end of the call.
+            // SAFETY: `bytes` live to the end of the call.
             let sent = self.done(WRITABLE, end, || unsafe {
                 send(self.raw(), bytes.as_ptr(), bytes.len(), NO_SIGNAL)
             })?;
@@ -229,13 +229,13 @@ impl Line {
     /// Fills all of `bytes`.
     ///
     /// # Errors
-    /// `UnexpectedEof` where less comes.
+    /// `UnexpectedEof` if the other end closes before.
     pub(super) fn read(&self, bytes: &mut [u8]) -> io::Result<()> {
         let end = Instant::now() + self.patience;
         let mut at = 0;
         while at < bytes.len() {
             let rest = &mut bytes[at..];
-            // SAFETY: the place lives to the end of the call.
+            // SAFETY: `rest` lives to the end of the call.
             let read = self.done(READABLE, end, || unsafe {
                 recv(self.raw(), rest.as_mut_ptr(), rest.len(), CLOSE_ON_EXEC)
             })?;
@@ -247,10 +247,10 @@ impl Line {
         Ok(())
     }
 
-    /// Sends a status with files, which stay this process's too.
+    /// Sends a status with files, which stay open in this process too.
     ///
     /// # Errors
-    /// With what is wrong.
+    /// If the other end is closed or does not read in time.
     pub(super) fn send(&self, status: u32, files: &[RawFd]) -> io::Result<()> {
         let size = HEAD + 4 * files.len();
         let mut control = Control { size, level: SOCKET_LEVEL, kind: RIGHTS, files: [-1; BATCH] };
@@ -267,16 +267,16 @@ impl Line {
             flags: 0,
         };
         let end = Instant::now() + self.patience;
-        // SAFETY: the message and what it points at live to the end of the call.
+        // SAFETY: the message and all that it points to live to the end of the call.
         let sent =
             self.done(WRITABLE, end, || unsafe { sendmsg(self.raw(), &raw const message, NO_SIGNAL) })?;
         if sent == 4 { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// The next status, with its files.
+    /// Receives the next status, with its files.
     ///
     /// # Errors
-    /// `UnexpectedEof` where none comes.
+    /// `UnexpectedEof` if the other end is closed.
     pub(super) fn receive(&self) -> io::Result<Brought> {
         let mut control = Control { size: 0, level: 0, kind: 0, files: [-1; BATCH] };
         let mut bytes = [0; 4];
@@ -291,14 +291,14 @@ impl Line {
             flags: 0,
         };
         let end = Instant::now() + self.patience;
-        // SAFETY: the message and what it points at live to the end of the call.
+        // SAFETY: the message and all that it points to live to the end of the call.
         let read =
             self.done(READABLE, end, || unsafe { recvmsg(self.raw(), &raw mut message, CLOSE_ON_EXEC) })?;
         let has_files =
             message.control_size >= HEAD && (control.level, control.kind) == (SOCKET_LEVEL, RIGHTS);
         let count = if has_files { (control.size.saturating_sub(HEAD) / 4).min(BATCH) } else { 0 };
         let taken = control.files[..count].iter();
-        // SAFETY: the kernel has opened these for this process, and no one else knows of them.
+        // SAFETY: the kernel opened these for this process just now, and nothing else owns them.
         let files = taken.map(|&file| unsafe { OwnedFd::from_raw_fd(file) }).collect();
         if read != 4 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -310,12 +310,12 @@ impl Line {
 /// The address under which a process listens.
 ///
 /// # Errors
-/// When the name is too long.
+/// If the name is too long.
 pub(super) fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Whether a call failed because this process, or the machine, has no free descriptors.
+/// True if a call failed because this process, or the machine, has no free descriptors.
 pub(super) fn is_full(error: &io::Error) -> bool {
     const TOO_MANY: [i32; 2] = [24, 23];
     error.raw_os_error().is_some_and(|number| TOO_MANY.contains(&number))

@@ -1,8 +1,8 @@
-//! Descriptors that are held so that a process that has used up all others can still answer its readers: one for a
-//! reader's connection, one for a page or a look at the reader.
+//! Spare descriptors, with which a process that has used up all others can still answer its readers: one for a reader's
+//! connection, one for a page or a look at the reader.
 //!
-//! A program may close files that it did not open, and open its own under their numbers. So each spare is a file that
-//! no one else has, and is looked at before it is closed.
+//! A program may close files that it did not open, and open its own under their numbers. So each spare is a file of its
+//! own, and its identity is checked before it is closed.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -29,12 +29,12 @@ fn about(found: &Metadata) -> (u64, u64) {
 impl Spare {
     fn open() -> io::Result<Spare> {
         const CLOSE_ON_EXEC: u32 = 1;
-        // SAFETY: a name that ends with NUL.
+        // SAFETY: the name ends with NUL.
         let made = unsafe { memfd_create(c"gapless spare".as_ptr(), CLOSE_ON_EXEC) };
         if made < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new.
+        // SAFETY: `memfd_create` opened this descriptor, which nothing else owns.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(made) });
         let about = about(&file.metadata()?);
         Ok(Spare { file, about })
@@ -50,7 +50,7 @@ impl Spare {
 pub(super) struct Spares(Vec<Spare>);
 
 impl Spares {
-    /// Opens those that are missing, as far as there is room.
+    /// Opens missing spares, as far as there are free descriptors.
     pub(super) fn fill(&mut self) {
         while self.0.len() < WANTED
             && let Ok(spare) = Spare::open()
@@ -59,11 +59,11 @@ impl Spares {
         }
     }
 
-    /// Makes room for one descriptor. Whether there was a spare.
+    /// Closes a spare to make room for one descriptor. False if there was none.
     pub(super) fn give_one(&mut self) -> bool {
         let Some(spare) = self.0.pop() else { return false };
         if !spare.is_own() {
-            // Its number is the program's.
+            // The program has closed the spare and uses its number, so it must not be closed here.
             let _ = spare.file.into_raw_fd();
             return self.give_one();
         }
@@ -90,10 +90,10 @@ mod tests {
             fn dup2(from: i32, to: i32) -> i32;
         }
         let taken = *numbers(&spares).last().expect("one");
-        // SAFETY: as a program would that closes what it did not open and opens its own file there.
+        // SAFETY: numbers of open files. A program that closes files it did not open does the same.
         assert_eq!(unsafe { dup2(own.as_raw_fd(), taken) }, taken);
         assert!(spares.give_one() && numbers(&spares).is_empty(), "the other one made room");
-        // SAFETY: the number is open, and this test's.
+        // SAFETY: the number is open, and this test owns it now.
         let still = File::from(unsafe { OwnedFd::from_raw_fd(taken) });
         assert_eq!(still.metadata().expect("it is open").rdev(), own.metadata().expect("open").rdev());
         let _ = still.into_raw_fd();

@@ -1,11 +1,11 @@
-//! One copy of weights for many processes: the owner offers storages under a handle, readers map them to read.
+//! One copy of weights for many processes: the owner offers storages under a handle, and readers map them read-only.
 //!
 //! An offer names the pages behind all storages ([`super::manifest`]), each page once. A reader gets the pages over the
 //! owner's socket ([`super::passing`]), maps them side by side and grants them in one call. The caller of [`share`]
-//! keeps the storages until it calls [`unshare`]. What a reader mapped stays for as long as one of its tensors does,
-//! whatever becomes of the owner.
+//! keeps the storages until it calls [`unshare`]. A reader's mapping lives as long as one of its tensors, even if the
+//! owner ends.
 //!
-//! A name is a file in the user's own folder that has the handle in it. A killed process leaves its file behind, so a
+//! A name is a file in the user's own folder that contains the handle. A killed process leaves its file behind, so a
 //! name whose owner does not answer is free.
 
 use super::manifest::{Manifest, Storage};
@@ -23,14 +23,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const PREFIX: &str = "gapless-share-";
-/// Files that stay open for readers, at most, where the process may open many more; others are opened when asked for.
+/// The most files that stay open for readers, if the process may open many more. Others are opened for each question.
 const MOST_KEPT: usize = 4096;
 
-/// What this process has mapped of others now, in bytes; and what it offers.
+/// Bytes that this process has mapped of others now, and bytes that it offers.
 static ATTACHED: AtomicU64 = AtomicU64::new(0);
 static OFFERED: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of pages that this process has of others, and that it offers.
+/// Bytes of other processes' pages that this process has mapped, and bytes that it offers.
 #[must_use]
 pub(crate) fn figures() -> (u64, u64) {
     (ATTACHED.load(Ordering::Relaxed), OFFERED.load(Ordering::Relaxed))
@@ -38,7 +38,7 @@ pub(crate) fn figures() -> (u64, u64) {
 
 // ---- the owner ----
 
-/// Why nothing was shared; where it is about one storage, which.
+/// The reason why nothing was shared, and the storage that it is about, if any.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) at: Option<usize>,
@@ -54,7 +54,7 @@ impl From<String> for Refused {
 /// Offers the storages at these addresses, with their sizes. The caller keeps them until [`unshare`].
 ///
 /// # Errors
-/// With what is wrong; nothing is offered then.
+/// If a storage cannot be shared or the name is taken. Nothing is offered then.
 pub(crate) fn share(
     device: i32,
     storages: &[(u64, u64)],
@@ -99,10 +99,10 @@ pub(crate) fn share(
     Ok(handle)
 }
 
-/// Ends an offer of this process. Who has attached keeps what it has; the name is free.
+/// Ends an offer of this process. Readers keep their mappings; the name is free.
 ///
 /// # Errors
-/// When it is none of this process.
+/// If this process has no such offer.
 pub(crate) fn unshare(handle: &str) -> Result<(), String> {
     let (_, number) = parse(handle).ok_or_else(|| no_handle(handle))?;
     let total = offers::get(number).and_then(|bytes| Manifest::read(&bytes).ok()).map(|found| found.total());
@@ -128,7 +128,7 @@ struct Layout {
     places: Vec<Storage>,
 }
 
-/// The pages behind storages, each once, in the order of their addresses; and where each storage lies in them.
+/// The pages behind storages, each once and in the order of their addresses, and the place of each storage in them.
 fn laid_out(card: &state::Card, storages: &[(u64, u64)]) -> Result<Layout, Refused> {
     let mut pieces = Vec::with_capacity(storages.len());
     for (at, &(addr, size)) in storages.iter().enumerate() {
@@ -163,7 +163,7 @@ fn laid_out(card: &state::Card, storages: &[(u64, u64)]) -> Result<Layout, Refus
     pieces.sort_by_key(|piece| (piece.0, std::cmp::Reverse(piece.3.len())));
     let mut layout =
         Layout { pages: Vec::new(), places: vec![Storage { offset: 0, size: 0 }; storages.len()] };
-    // The addresses [run, end) lie side by side here, and from `base` on at the reader.
+    // The addresses [run, end) are contiguous here, and begin at `base` in the reader's mapping.
     let (mut run, mut end, mut base, mut total) = (0, 0, 0, 0);
     for (start, offset, at, pages) in pieces {
         if start > end || layout.pages.is_empty() {
@@ -183,7 +183,7 @@ fn laid_out(card: &state::Card, storages: &[(u64, u64)]) -> Result<Layout, Refus
     Ok(layout)
 }
 
-/// Half of what this process may still have open, within reason.
+/// Two thirds of the descriptors that this process may still open, at most [`MOST_KEPT`].
 fn most_kept() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let limit = std::fs::read_to_string("/proc/self/limits").ok().and_then(|text| {
@@ -215,7 +215,7 @@ fn no_handle(text: &str) -> String {
     format!("{text:?} is not a handle: gapless.share() returns them, and they begin with {PREFIX}")
 }
 
-/// Whether `text` can be a name: a part of a file's name, and no handle.
+/// True if `text` is a valid name: a part of a file's name, and not a handle.
 fn is_name(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     (1..=64).contains(&text.len())
@@ -233,7 +233,7 @@ fn name_file(name: &str) -> Result<PathBuf, String> {
     Ok(folder.path().join(format!("{name}.share")))
 }
 
-/// The handle of a name; handles are their own.
+/// The token and number of a handle, or of a name's handle.
 fn resolved(text: &str) -> Result<([u8; 16], u32), String> {
     if let Some(found) = parse(text) {
         return Ok(found);
@@ -272,7 +272,7 @@ fn write_whole(file: &PathBuf, text: &str) -> std::io::Result<()> {
 
 // ---- the reader ----
 
-/// An offer of another process that was read and not yet mapped.
+/// An offer of another process that was read but not yet mapped.
 #[derive(Debug)]
 pub(crate) struct Asked {
     device: i32,
@@ -281,7 +281,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// What the Python package of the owner says of the tensors.
+    /// The text that the owner's Python package wrote about the tensors.
     pub(crate) fn text(&self) -> &[u8] {
         &self.manifest.text
     }
@@ -294,16 +294,16 @@ impl Asked {
         self.device
     }
 
-    /// Address and size of each storage, once all is mapped at `base`.
+    /// Address and size of each storage in a mapping at `base`.
     pub(crate) fn places(&self, base: u64) -> Vec<(u64, u64)> {
         self.manifest.places.iter().map(|place| (base + place.offset, place.size)).collect()
     }
 }
 
-/// Asks for what `handle`, or a name, is.
+/// Reads the offer of a handle or a name.
 ///
 /// # Errors
-/// With what is wrong.
+/// If there is none, or if its process does not answer. The text says why.
 pub(crate) fn ask(device: i32, handle: &str) -> Result<Asked, String> {
     if state::is_forked() {
         return Err(state::CardError::Forked.to_string());
@@ -315,13 +315,13 @@ pub(crate) fn ask(device: i32, handle: &str) -> Result<Asked, String> {
     Ok(Asked { device, token, manifest })
 }
 
-/// Pages of another process, mapped to read.
+/// Pages of another process, mapped read-only.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     device: i32,
     size: u64,
     addr: u64,
-    /// The memory, and who hears of its end: in this order.
+    /// The memory, then the value that reports its end: fields drop in this order.
     pages: Lock<Option<(Attached, Taken)>>,
 }
 
@@ -331,10 +331,10 @@ impl Mapping {
     }
 }
 
-/// Maps what was asked for.
+/// Maps an offer.
 ///
 /// # Errors
-/// With what is wrong; nothing stays mapped then.
+/// If the card is another one, or if a page cannot be had. Nothing stays mapped then.
 pub(crate) fn attach(asked: &Asked) -> Result<Mapping, String> {
     let Asked { device, token, ref manifest } = *asked;
     let importer =
@@ -368,13 +368,13 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let pages = self.pages.get_mut().take();
         if state::is_forked() {
-            // A forked child has no memory of the card.
+            // A forked child has no mappings of the card.
             std::mem::forget(pages);
             return;
         }
         ATTACHED.fetch_sub(self.size, Ordering::Relaxed);
-        // Work that reads it may be queued. Where PyTorch has a capture open, the graph that is captured may use it
-        // later: it stays mapped for the rest of the process.
+        // Work that reads the memory may be queued, so this waits. If PyTorch has a capture open, the captured graph
+        // may use the memory later, so it stays mapped for the rest of the process.
         if let Some(card) = state::existing(self.device) {
             if card.routings.has_capture() {
                 std::mem::forget(pages);
@@ -391,7 +391,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Offers that were asked for, until they are mapped or given up.
+/// Offers that were read, until they are mapped or given up.
 static ASKED: Lock<BTreeMap<i64, Asked>> = Lock::new(BTreeMap::new);
 
 pub(crate) fn keep_asked(asked: Asked) -> i64 {
@@ -401,7 +401,7 @@ pub(crate) fn keep_asked(asked: Asked) -> i64 {
     number
 }
 
-/// Looks at one of them.
+/// Looks at one of these offers.
 pub(crate) fn with_asked<T>(number: i64, look: impl FnOnce(&Asked) -> T) -> Option<T> {
     ASKED.lock().get(&number).map(look)
 }

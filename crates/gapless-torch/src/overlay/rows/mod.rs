@@ -1,9 +1,9 @@
 //! Builds of PyTorch that are known exactly, a row each: the functions of the allocator's table in their order, and the
-//! structures that cross the border.
+//! structures that are passed through it.
 //!
-//! A row is written by `cargo xtask torch-table VERSION`, out of the release's own wheel: a compiler's account of its
-//! headers, compared with the table in its library. Everything goes by name: a function that a release adds moves the
-//! others, and nothing else. `xtask` reads this module too, so it needs nothing but the language.
+//! `cargo xtask torch-table VERSION` writes a row from the release's own wheel: a compiler's reading of its headers,
+//! compared with the table in its library. Everything is found by name, so a function that a release adds only moves
+//! the others. `xtask` compiles this module too, so it uses nothing but the language.
 
 mod v2_10_0;
 mod v2_11_0;
@@ -23,7 +23,7 @@ pub struct Row {
     /// Without the local part (`+cu130`): variants for other versions of CUDA come from the same sources.
     pub version: &'static str,
     pub commit: &'static str,
-    /// From the table's third word on: two words say what the object is.
+    /// From the table's third word on: the first two words describe the object.
     pub functions: &'static [Function],
     pub structures: &'static [Structure],
 }
@@ -34,9 +34,9 @@ pub const HEADER: usize = 2;
 /// A function of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name in the C++ ABI, which says its arguments as well.
+    /// Its name in the C++ ABI, which includes its arguments.
     pub symbol: &'static str,
-    /// Whether the library exports it, so that the word can be compared with it.
+    /// True if the library exports it, so that the word can be compared with it.
     pub is_exported: bool,
 }
 
@@ -46,7 +46,7 @@ pub const fn exported(symbol: &'static str) -> Function {
     Function { symbol, is_exported: true }
 }
 
-/// A function that only the headers tell of.
+/// A function that only the headers declare.
 #[must_use]
 pub const fn hidden(symbol: &'static str) -> Function {
     Function { symbol, is_exported: false }
@@ -67,7 +67,7 @@ pub fn parts(symbol: &str) -> (&str, &str) {
     rest = rest.strip_prefix('K').unwrap_or(rest);
     let mut name = "";
     loop {
-        // `B5cxx11` marks a name, and is no name itself.
+        // `B5cxx11` marks a name, and is not a name itself.
         let (is_mark, at) = rest.strip_prefix('B').map_or((false, rest), |marked| (true, marked));
         let digits = at.bytes().take_while(u8::is_ascii_digit).count();
         let Ok(length) = at[..digits].parse::<usize>() else { break };
@@ -84,7 +84,7 @@ pub fn parts(symbol: &str) -> (&str, &str) {
     (name, rest.strip_prefix('E').unwrap_or(rest))
 }
 
-/// A structure: its size, and where its fields are.
+/// A structure: its size, and the offsets of its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Structure {
     pub name: &'static str,
@@ -93,7 +93,7 @@ pub struct Structure {
 }
 
 impl Row {
-    /// Where the function of this name is, with its arguments. `None`: this release has none, or several.
+    /// The place of the function with this name, and its arguments. `None` if this release has none, or several.
     #[must_use]
     pub fn word_of(&self, name: &str) -> Option<(usize, &'static str)> {
         let mut found = self.functions.iter().enumerate().filter(|(_, function)| function.parts().0 == name);
@@ -101,7 +101,7 @@ impl Row {
         found.next().is_none().then_some((at + HEADER, function.parts().1))
     }
 
-    /// Words in the table.
+    /// Number of words in the table.
     #[must_use]
     pub fn words(&self) -> usize {
         self.functions.len() + HEADER

@@ -1,9 +1,9 @@
 //! Memory of other processes that no tensor has any more, and that stays mapped for a moment.
 //!
-//! A producer mostly sends the same blocks again and again, and to open one costs a round trip and several calls of the
-//! driver. So what was dropped rests first: who opens it again finds it there. That is bounded by time and bytes, since
-//! the producer's card keeps the pages meanwhile. What was due is closed by a thread of its own: closing waits for the
-//! card, which nothing of the program's has to.
+//! Most producers send the same blocks again and again, and opening one costs a round trip and several driver calls. So
+//! dropped memory rests first, and can be opened again from here. Its time and bytes are bounded, because the
+//! producer's card keeps the pages meanwhile. A thread of its own closes what is due: closing waits for the card, and
+//! no thread of the program should.
 
 use super::{Key, Memory, close};
 use crate::background::{self, Running};
@@ -12,10 +12,10 @@ use gapless_cuda::locks::{Lock, Signal};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long memory rests, and how many bytes do at most.
+/// The time that memory rests, and the most bytes that do.
 const REST: Duration = Duration::from_millis(100);
 const MOST: u64 = 128 << 20;
-/// Between two looks whether a capture is still open.
+/// Pause before memory that could not be closed is tried again.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -27,17 +27,17 @@ struct Resting {
 
 #[derive(Debug, Default)]
 struct Rest {
-    /// The oldest first.
+    /// Oldest first.
     all: Vec<Resting>,
     has_thread: bool,
 }
 
 static REST_ROOM: Lock<Rest> = Lock::new(Rest::default);
 static CHANGED: Signal = Signal::new();
-/// Memory that is being closed: it is neither in the list nor unmapped.
+/// Closings under way: their memory is neither in the list nor unmapped.
 static CLOSING: AtomicU32 = AtomicU32::new(0);
 
-/// No tensor has this memory any more.
+/// Puts memory to rest that no tensor has any more.
 pub(super) fn put(key: Key, memory: Memory) {
     let mut rest = REST_ROOM.lock();
     if !rest.has_thread {
@@ -46,7 +46,7 @@ pub(super) fn put(key: Key, memory: Memory) {
     if !rest.has_thread {
         drop(rest);
         let device = key.0;
-        // Without a thread it is closed here; where a capture is open it stays mapped.
+        // Without a thread the memory is closed here. If a capture is open, it stays mapped.
         std::mem::forget(close(device, memory));
         return;
     }
@@ -63,14 +63,14 @@ pub(super) fn put(key: Key, memory: Memory) {
     CHANGED.notify_all();
 }
 
-/// The memory that rests under this key, which is open again.
+/// Takes the memory that rests under this key, so that it can be used again.
 pub(super) fn take(key: &Key) -> Option<Memory> {
     let mut rest = REST_ROOM.lock();
     let at = rest.all.iter().position(|resting| resting.key == *key)?;
     Some(rest.all.remove(at).memory)
 }
 
-/// Closes what rests, and waits for that a moment: memory is scarce. Whether there was something.
+/// Closes all resting memory because memory is scarce, and waits a moment for that. False if there was none.
 pub(crate) fn close_all() -> bool {
     let mut rest = REST_ROOM.lock();
     if rest.all.is_empty() && CLOSING.load(Ordering::Acquire) == 0 {
@@ -110,10 +110,10 @@ fn run() {
     }
 }
 
-/// Closes one; given back where that cannot be now.
+/// Closes one. Returns it if it cannot be closed now.
 fn closed(Resting { key, memory, .. }: Resting) -> Option<Resting> {
     let Some(_running) = Running::begin() else {
-        // The process ends, and its memory with it.
+        // The process ends, and its mappings end with it.
         std::mem::forget(memory);
         return None;
     };

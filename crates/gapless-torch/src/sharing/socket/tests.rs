@@ -1,4 +1,4 @@
-//! Each call that may wait, under signals whose handler ends calls of the kernel.
+//! Tests of each call that may wait, under signals whose handler interrupts kernel calls.
 
 use super::*;
 use std::os::unix::net::UnixListener;
@@ -27,9 +27,9 @@ extern "C" fn ring(_: i32) {
     RUNG.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs `work` in a thread that gets thousands of signals a second, none of which lets a call go on.
+/// Runs `work` in a thread that gets thousands of signals a second, each of which interrupts its kernel call.
 fn under_signals<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    // No SA_RESTART. SAFETY: a handler that only counts.
+    // No SA_RESTART. SAFETY: the handler only counts.
     unsafe {
         sigaction(
             USER_1,
@@ -39,12 +39,12 @@ fn under_signals<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     };
     let is_over = AtomicBool::new(false);
     let before = RUNG.load(Ordering::Relaxed);
-    // SAFETY: it cannot fail.
+    // SAFETY: `pthread_self` takes nothing and cannot fail.
     let thread = unsafe { pthread_self() };
     std::thread::scope(|threads| {
         let rings = threads.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                // SAFETY: the thread waits for this one.
+                // SAFETY: the signalled thread waits for this one, so it lives.
                 unsafe { pthread_kill(thread, USER_1) };
                 std::thread::sleep(Duration::from_micros(100));
             }
@@ -72,7 +72,7 @@ fn pair(of: &str, patience: Duration) -> (Line, Line) {
 }
 
 const LONG: Duration = Duration::from_secs(30);
-/// So long the other end does nothing, so that this one waits.
+/// Time that the other end does nothing, so that this one waits.
 const LATE: Duration = Duration::from_millis(60);
 
 #[test]
@@ -81,7 +81,7 @@ fn bytes_and_files_arrive_whole_under_signals() {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             std::thread::sleep(LATE);
-            // More than a socket holds: the other end waits for room.
+            // More bytes than a socket holds, so the other end waits for room.
             let mut bytes = vec![0; 4 << 20];
             there.read(&mut bytes[..100]).expect("some");
             std::thread::sleep(LATE);
@@ -134,7 +134,7 @@ fn messages_wait_for_room_under_signals() {
 fn a_listener_whose_queue_is_full_is_waited_for_under_signals() {
     let name = name("queue");
     let listener = UnixListener::bind_addr(&address(&name).expect("a name")).expect("it is free");
-    // SAFETY: numbers alone. One may wait beside the one that is next.
+    // SAFETY: the arguments are numbers. With this backlog one connection may wait beside the next one.
     assert_eq!(unsafe { listen(listener.as_raw_fd(), 0) }, 0);
     let first = Line::connect(&name, LONG).expect("it listens");
     let began = Instant::now();
