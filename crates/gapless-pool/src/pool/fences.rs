@@ -308,16 +308,16 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// What lies free now, for a caller that waits for the card's work without the pool's lock. A lane whose memory
-    /// graphs replay is left out.
+    /// The fences that cover all memory that is free now, for a caller that waits for the card's work without the
+    /// pool's lock. Leaves out lanes whose memory graphs replay.
     pub fn freed(&mut self) -> Freed {
         let lanes = self.lanes.ids().filter(|lane| !self.fences.lanes[lane.index()].is_walled);
         let lanes: Vec<LaneId> = lanes.collect();
         Freed(lanes.into_iter().map(|lane| (lane, self.open_next(lane))).collect())
     }
 
-    /// All work is done that was queued when this lay free, or later than that. A replay that came meanwhile may use
-    /// memory of its lane.
+    /// Settles the memory of `freed`, because all work that was queued then is done. A lane whose graphs were replayed
+    /// meanwhile is left out, because the replay may use its memory.
     pub fn settle_freed(&mut self, freed: Freed) {
         for (lane, fence) in freed.0 {
             let of = &self.fences.lanes[lane.index()];

@@ -169,7 +169,7 @@ impl<D: Device> Pool<D> {
         1 << part.clamp(GRANULE, self.options.largest_page << self.doublings()).ilog2()
     }
 
-    /// The program has had its cache emptied.
+    /// Notes that the program emptied its cache.
     pub(super) fn note_emptied(&mut self) {
         let is_bare = self.stats.active.current <= self.stats.active.peak / BARE_PART;
         self.emptied = self.emptied.once_more(is_bare);

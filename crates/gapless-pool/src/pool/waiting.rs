@@ -120,13 +120,13 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Whether what was given back at `addr` with [`Pool::free_later`] is not free yet.
+    /// True if the allocation that [`Pool::free_later`] freed at `addr` still waits.
     pub fn is_later(&self, addr: u64) -> bool {
         self.find(addr).is_some_and(|id| self.pending.later().contains(&id))
     }
 
-    /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when
-    /// other streams are done without events, as a recorded trace does.
+    /// Frees the allocation at `addr`, but keeps its memory until [`Pool::free_now`]: for callers that know without
+    /// events when other streams are done, as a recorded trace does.
     ///
     /// # Errors
     /// As [`Pool::free`].
@@ -143,7 +143,7 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// What was given back with [`Pool::free_later`] is free now; nothing where a wait for all streams freed it before.
+    /// Completes a free of [`Pool::free_later`]. Does nothing if a wait for all streams has completed it before.
     pub fn free_now(&mut self, addr: u64) {
         if let Some(id) = self.find(addr)
             && self.pending.take_later(id)
