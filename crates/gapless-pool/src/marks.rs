@@ -10,8 +10,8 @@
 //!
 //! So [`mark`] records first and then queries the stream's capture state. The event counts only if the stream is not
 //! captured. If a capture began and ended in between, it is over, and queries of the event give an error. If one begins
-//! after the query, the event was recorded before it. An event that may belong to an open capture is never queried:
-//! another one is recorded.
+//! after the query, the event was recorded before it. An event that may belong to an open capture is never queried, but
+//! recorded again.
 //!
 //! The record comes first, because it is the only one of these calls that gives an error for a stream that was
 //! destroyed a moment ago.

@@ -1,13 +1,10 @@
 //! Memory that a lane borrowed and freed. Its owner gets it back behind a fence. Until then the lane can take it again
 //! at once, in the order of its own stream, as a stream can natively take what it freed: the same block, part of one,
 //! or several neighbours.
+//!
 //! Invariant: a lane borrows only if nothing of this is enough. So it never has more memory of others, in use or freed,
 //! than it would hold itself natively. As much as it borrows from an owner, the pool has not taken from the device. So
 //! an owner that asks for what it freed gets memory: in its heap, or from what is left on the device.
-//! Invariant: a lane borrows only what nothing of this is enough for. So it never has more of others' memory, in use or
-//! given back, than it would hold itself natively; and what its borrowing takes away from an owner, the pool has not
-//! taken from the device. An owner that asks for what it freed finds it: in its heap, or as memory of the device that
-//! is left.
 
 use super::{AllocationId, Place, Pool};
 use crate::allocations::Allocation;
