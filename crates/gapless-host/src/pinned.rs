@@ -236,7 +236,6 @@ impl Pinned {
         if in_child {
             // A child has no registrations: they are its parent's.
             // SAFETY: this thread has the lock since `before_fork`, and no guard of it is alive.
-            // SAFETY: this thread has the lock, and no guard is alive.
             unsafe { (*self.table.value()).count = 0 };
             for figure in [&self.active, &self.kept] {
                 figure.store(0, Ordering::Relaxed);
