@@ -86,7 +86,7 @@ pub unsafe fn take_back(block: *mut u8) {
 
 impl List {
     /// # Safety
-    /// The list's objects are free, and this thread's.
+    /// The list's objects are free, and the list is this thread's.
     #[inline(always)]
     pub unsafe fn pop(&mut self) -> *mut u8 {
         let block = self.head;

@@ -49,7 +49,7 @@ pub struct Own {
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub live: [u64; COUNT],
-    /// Free, in the lists of threads.
+    /// Free objects in the lists of threads.
     pub kept: [u64; COUNT],
     /// The number of threads with lists, and the most that one of them keeps.
     pub threads: u64,
