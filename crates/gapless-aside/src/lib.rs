@@ -155,8 +155,7 @@ mod tests {
     #[test]
     fn no_descriptor_of_the_program_is_used() {
         // In a process of its own, because other tests have files too.
-        // SAFETY: of what another thread may have locked, the child uses only the allocator, which the C library makes
-        // usable in a child.
+        // SAFETY: the child takes only locks of the allocator, which the C library makes usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let fine = std::panic::catch_unwind(hostile).is_ok();

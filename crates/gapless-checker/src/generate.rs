@@ -99,8 +99,7 @@ pub fn generate(seed: u64) -> Program {
     Program { seed, config, ops: generator.ops }
 }
 
-/// True if a program begins with [`Generator::loans`]. Such a program has no plans, because a plan holds memory of its
-/// own.
+/// True if a program begins with [`Generator::loans`]. It has no plans, because a plan holds memory of its own.
 fn has_loans(seed: u64) -> bool {
     seed % 32 == 20
 }

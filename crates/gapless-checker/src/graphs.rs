@@ -119,8 +119,8 @@ impl World {
         self.memory.hold(&graph.maps, false);
     }
 
-    /// Launches a graph. `after` covers earlier replays of its pool, which the program orders before it. Returns the
-    /// end of the replay.
+    /// Launches a graph. `after` covers earlier replays of its pool, which the program orders before it. Returns its
+    /// end.
     pub(crate) fn replay(&mut self, graph: &Graph, line: Line, after: &Clock) -> Clock {
         self.streams.wait(line, after);
         if self.memory.are_there(&graph.maps).is_err() {

@@ -20,8 +20,8 @@ pub(crate) struct Native {
     live: FxHashMap<u32, u64>,
     /// Bytes that private pools held when it began.
     beside: u64,
-    /// True once it had to give back what streams had cached. The allocator may not need to, so the two can no longer
-    /// be compared.
+    /// True once it had to give back what streams had cached, which the allocator may not need: no comparison is fair
+    /// then.
     is_over: bool,
     /// Freed blocks that other streams may still use, free after the next wait for all work.
     late: Vec<u64>,

@@ -96,8 +96,8 @@ pub enum Op {
         stream: u8,
     },
     EndCapture,
-    /// A request of a stream in a capture that the program did not report. It goes to the default pool, and is not part
-    /// of the capture.
+    /// A request of a stream in a capture that the program did not report. It goes to the default pool, outside of the
+    /// capture.
     AllocInRawCapture {
         id: u32,
         stream: u8,

@@ -1,5 +1,5 @@
-//! Planners that answer at once, or when they are asked again: first fit, largest first. That is not a good plan, but a
-//! valid one.
+//! Planners that answer at once, or when they are asked again: first fit, largest first. Not a good plan, but a valid
+//! one.
 
 use gapless_pool::steps::{Period, Planner, Recurring, Spot, Ticket};
 use std::sync::{Arc, Mutex, PoisonError};

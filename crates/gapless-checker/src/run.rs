@@ -110,12 +110,10 @@ struct Runner {
     held: FxHashMap<u32, Held>,
     /// Allocations that the program holds and may not use, because they sleep.
     asleep: FxHashMap<u32, Held>,
-    /// Allocations that another process maps, and the thread that freed each since: the owner holds it for the other
-    /// process.
+    /// Allocations that another process maps, and the thread that freed each since: the owner holds it meanwhile.
     shared: FxHashMap<u32, Option<u8>>,
     growing: Growing,
-    /// The simulation of native PyTorch, since nothing was held. It ends when the program does something that it does
-    /// not model.
+    /// The simulation of native PyTorch, since nothing was held. It ends at an operation that it does not model.
     native: Option<Native>,
     has_native: bool,
     private: FxHashMap<u8, Private>,

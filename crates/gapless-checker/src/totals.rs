@@ -6,8 +6,7 @@ macro_rules! totals {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Totals {
             $($(#[$doc])* pub $name: u64,)*
-            /// In cards: the most addresses that one program had mapped beyond twice the bytes that were mapped at
-            /// once.
+            /// The most addresses that one program had mapped, beyond twice the bytes mapped at once, in cards.
             pub most_cards: u64,
         }
 

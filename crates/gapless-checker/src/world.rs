@@ -155,8 +155,8 @@ impl World {
         }
     }
 
-    /// Makes a new stream. It may get the handle of an old one, as from a driver, if the host knows that all work of
-    /// the old one is done.
+    /// Makes a new stream. It may get the handle of an old one, as from a driver, if the host knows that its work is
+    /// done.
     pub(crate) fn create_stream(&mut self, context: u8, reuse: bool) -> (u64, Line) {
         let is_gone = |line: &Line| {
             let timeline = self.streams.line(*line);

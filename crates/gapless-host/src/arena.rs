@@ -1,5 +1,5 @@
-//! A range of reserved addresses in units of `UNIT` bytes. Knows which units are handed out, which are writable, and
-//! which have memory.
+//! A range of reserved addresses in units of `UNIT` bytes. Knows which are handed out, which are writable, and which
+//! have memory.
 //!
 //! The lock covers the tables, never a system call: while one thread waits for the kernel, others go on.
 
@@ -340,8 +340,8 @@ impl<const UNIT: usize> Arena<UNIT> {
         unsafe { self.writable.release() };
     }
 
-    /// Called after a fork, in the child. Memory that other threads were giving back is free again. Returns the units
-    /// that are kept.
+    /// Called after a fork, in the child. Memory that other threads were giving back is free again. Returns the kept
+    /// units.
     ///
     /// # Safety
     /// This thread called [`Arena::before_fork`], in the parent.

@@ -1,4 +1,4 @@
-//! The memory of the process without checks: small or large, by size. Also the handlers around a fork, and the helper's
+//! The memory of the process without checks: small or large, by size. Also the handlers of a fork, and the helper's
 //! work.
 
 use crate::bell;
@@ -57,9 +57,8 @@ static PUBLISH: Lock<Option<fn()>> = Lock::new(None);
 /// A large buffer shrinks into a small object below this, because a granule for a few bytes would be a waste.
 const TO_SMALL: usize = FROM / 4;
 
-/// Called before the first block, and before any library registers handlers around a fork. Handlers that are registered
-/// first run last before the fork and first after it, so no handler of another library runs while this thread has our
-/// locks.
+/// Called before the first block, and before any library registers handlers around a fork. Handlers registered first
+/// run last before the fork and first after it, so other libraries' handlers never run while this thread has our locks.
 pub fn begin() {
     if let Some(limit) = sys::address_limit() {
         keep_part_of(limit);
@@ -117,8 +116,7 @@ pub fn end() {
     BUDGET.leave();
 }
 
-/// Called before the program forbids itself most system calls (`seccomp`): whatever needs other calls is done now, or
-/// never.
+/// Called before the program forbids itself most system calls (`seccomp`): other calls are made now, or never.
 pub fn confine() {
     LARGE.settle();
     let _ = sys::most_at_once();
@@ -154,8 +152,7 @@ fn unprotect(block: *mut u8) {
     }
 }
 
-/// Lets the helper call this function in every round, about twice a second. The helper starts with the first large
-/// buffer.
+/// Lets the helper call this function in every round, about twice a second. It starts with the first large buffer.
 pub fn publish_by(publish: fn()) {
     *PUBLISH.lock() = Some(publish);
 }
@@ -258,8 +255,7 @@ pub unsafe fn free(block: *mut u8) {
     if LARGE.contains(block) {
         free_large(block);
     } else if OWN.may_own(block) {
-        // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in the addresses of
-        // `OWN`.
+        // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
         unsafe { OWN.free(block) };
         if OWN.kept() > MUCH_SMALL {
             tend_in_free();
@@ -304,8 +300,7 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     if !OWN.may_own(block) {
         wrong_free("malloc_usable_size", block);
     }
-    // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in the addresses of
-    // `OWN`.
+    // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
     unsafe { OWN.usable(block) }
 }
 
@@ -325,14 +320,12 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         if !OWN.may_own(block) {
             wrong_free("realloc", block);
         }
-        // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in the addresses of
-        // `OWN`.
+        // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
         return unsafe { OWN.reallocate(block, size) };
     }
     let moved = allocate(size, false);
     if !moved.is_null() {
-        // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each has the bytes that
-        // are copied.
+        // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
         unsafe {
             moved.copy_from_nonoverlapping(block, usable(block).min(size));
             free(block);
@@ -502,8 +495,8 @@ extern "C" fn after_fork_in_child() {
         take_locks();
     }
     lock::take_back();
-    // SAFETY: the thread that forked has all of these locks, taken in `before_fork` or just now. It is the child's only
-    // thread.
+    // SAFETY: the thread that forked has all of these locks, taken in `before_fork` or just now. The child has no
+    // other.
     unsafe {
         LARGE.after_fork_in_child();
         PINNED.after_fork(true);

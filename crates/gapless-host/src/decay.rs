@@ -2,8 +2,7 @@
 //!
 //! At each tick the helper knows its low water: the least that was kept since the tick before. Memory below all low
 //! waters of the window was not needed in that time, and is given back. A program that frees and allocates the same
-//! buffers in a loop has a low water of zero and keeps its memory; a program that stopped has given all of it back
-//! after the window.
+//! buffers in a loop has a low water of zero and keeps its memory; a program that stopped gives all back after it.
 
 use std::time::Duration;
 
@@ -12,8 +11,7 @@ pub const TICK: Duration = Duration::from_millis(500);
 /// Ticks of the window: memory that was idle for 4 s goes back. A pause between two epochs, or a checkpoint, is shorter
 /// than that; a process that waits for work is idle longer.
 const WINDOW: usize = 8;
-/// If the program reports steps, memory that was used in the last two of them stays, but no longer than this many
-/// ticks.
+/// If the program reports steps, memory of the last two of them stays, but no longer than this many ticks.
 const LONGEST: usize = 60;
 
 #[derive(Debug)]

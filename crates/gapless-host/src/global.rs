@@ -14,8 +14,8 @@ use std::alloc::{GlobalAlloc, Layout};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gapless;
 
-// SAFETY: the heap returns blocks of at least the requested size and alignment, gives each to one owner at a time, and
-// never unwinds.
+// SAFETY: the heap returns blocks of at least the requested size and alignment, each to one owner at a time, and never
+// unwinds.
 unsafe impl GlobalAlloc for Gapless {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

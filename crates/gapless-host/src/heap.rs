@@ -195,8 +195,8 @@ pub unsafe fn free(block: *mut u8) {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_other(block: *mut u8) {
-    // SAFETY: `block` is null, or a block of this heap that was not freed (the caller's contract); `STATE` says which
-    // part made it.
+    // SAFETY: `block` is null, or a block of this heap that was not freed (the caller's contract); `STATE` names its
+    // maker.
     unsafe {
         match STATE.load(Ordering::Relaxed) {
             CHECKED => check::free(block),
@@ -213,8 +213,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     if block.is_null() {
         return allocate(size);
     }
-    // SAFETY: `block` is a block of this heap that was not freed (the caller's contract); `STATE` says which part made
-    // it.
+    // SAFETY: `block` is a block of this heap that was not freed (the caller's contract); `STATE` names its maker.
     or_errno(unsafe {
         match STATE.load(Ordering::Relaxed) {
             CHECKED => check::reallocate(block, size),
@@ -237,8 +236,7 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     if block.is_null() {
         return 0;
     }
-    // SAFETY: `block` is a block of this heap that was not freed (the caller's contract); `STATE` says which part made
-    // it.
+    // SAFETY: `block` is a block of this heap that was not freed (the caller's contract); `STATE` names its maker.
     unsafe {
         match STATE.load(Ordering::Relaxed) {
             CHECKED => check::usable(block),

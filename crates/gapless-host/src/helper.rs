@@ -2,14 +2,13 @@
 //!
 //! A fork copies only the thread that forks, so the helper is stopped before a fork and started again when it is next
 //! needed. So no memory is half given back in a child, and a program that counts its threads around a fork (Python
-//! does) finds only its own. Kept memory goes back at the fork, because a process that is idle afterwards makes no call
-//! that would start the helper.
+//! does) finds only its own. Kept memory goes back at the fork, because an idle process makes no call that would start
+//! the helper.
 //!
 //! The helper has a descriptor table of its own, so that its files are not among the program's.
 //!
 //! The C library frees the memory of ended threads while it holds the lock that the start of a thread needs
-//! (`pthread_join` of one of thousands). Those calls of `free` come from the loader's code, and must not start a
-//! helper.
+//! (`pthread_join` of one of thousands). Calls of `free` from the loader's code must not start a helper.
 
 use crate::bell;
 use crate::check::stack::{Stack, object_around};
@@ -43,15 +42,13 @@ static WORK: AtomicPtr<Work> = AtomicPtr::new(std::ptr::null_mut());
 static KERNELS: AtomicI32 = AtomicI32::new(0);
 /// True while the helper is in code of another library, which may wait for a lock of the thread that forks.
 static IS_AMONG_OTHERS: AtomicBool = AtomicBool::new(false);
-/// The time in milliseconds at which no thread could be started, so that the next try comes later; 0 if none was
-/// refused.
+/// The time in milliseconds at which no thread could be started, so that the next try comes later; 0 if none failed.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 const AGAIN: u64 = 5000;
 /// True once no helper may start any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Enough for a round of work, and for the thread-local variables of all libraries, which the C library takes from the
-/// stack.
+/// Enough for a round of work, and for the thread-local variables of all libraries, which lie on the stack.
 const STACK: usize = 1 << 20;
 
 /// Starts the helper if there is none. Never waits.
@@ -142,8 +139,8 @@ fn spawn(number: usize) -> Option<libc::pthread_t> {
         let mut before = all;
         let mut thread: libc::pthread_t = 0;
         let argument = std::ptr::without_provenance_mut(number);
-        // SAFETY: all pointers point to variables of this function. The helper blocks all signals, because they are for
-        // the program.
+        // SAFETY: all pointers point to variables of this function. The helper blocks all signals: the program gets
+        // them.
         let result = unsafe {
             libc::pthread_attr_init(&raw mut attributes);
             libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
@@ -188,8 +185,7 @@ pub fn is_stopping() -> bool {
     MINE.load(Ordering::Relaxed) != NUMBER.load(Ordering::SeqCst)
 }
 
-/// Calls code of other libraries from the helper. A fork does not wait for the end of this call. `None` if the helper
-/// was told to stop.
+/// Calls code of other libraries from the helper. A fork does not wait for it. `None` if the helper was told to stop.
 pub fn among_others<T>(work: impl FnOnce() -> T) -> Option<T> {
     IS_AMONG_OTHERS.store(true, Ordering::SeqCst);
     // A thread that stops the helper changes the number first, and then looks at this flag.

@@ -25,8 +25,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Touches fresh memory with small pages and with huge ones. True if huge ones took less time. Takes about a
-/// millisecond.
+/// Touches fresh memory with small pages and with huge ones. True if these took less time. About a millisecond.
 #[must_use]
 pub fn pays() -> bool {
     let bytes = PAGES * HUGE;

@@ -11,8 +11,7 @@
 //! * `free` gives the addresses back to the space and returns: the memory stays until the helper gives it back.
 //! * `reallocate` grows in place if it can; otherwise the kernel moves the pages (`mremap`), without a copy.
 //! * Zeroed buffers: only pages that have memory are cleared.
-//! * Each NUMA node has an arena, so a buffer goes back to the node of its memory. On a machine with one node no call
-//!   asks for the node.
+//! * Each NUMA node has an arena, so a buffer goes back to the node of its memory. With one node no call asks for it.
 //! * Memory that a driver has registered (`pinned`) is not given back, moved or dropped while it is in use.
 
 mod dense;
@@ -35,7 +34,7 @@ use marks::{Lengths, Marks};
 use slots::{Entry, Slots};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Addresses of all arenas: more than any program has, and a quarter of those that there are.
+/// Addresses of all arenas: more than any program has, and a quarter of all that exist.
 const ADDRESSES: usize = 32 << 40;
 /// The most bytes that become writable at once.
 const STEP: usize = 64 << 20;
@@ -340,8 +339,7 @@ impl Large {
         [&self.thick, &self.moved].into_iter().for_each(|marks| marks.shorten(self.units()));
     }
 
-    /// Does now what the first buffers would do, and stops calls that most programs do not make, because both may be
-    /// forbidden later.
+    /// Does now what the first buffers would do, and stops rare system calls, because both may be forbidden later.
     pub fn settle(&self) {
         self.dense.stop();
         self.begin();
@@ -428,8 +426,7 @@ impl Large {
             let whole = pages.len() * sys::PAGE;
             let is_dropped = is_known && found < pages.len() / 2 && self.drop_memory(from, whole);
             let done = if is_dropped { whole } else { 0 };
-            // SAFETY: these bytes are a writable part of a buffer that this call is about to hand out, so no other
-            // thread uses them.
+            // SAFETY: a writable part of a buffer that this call is about to hand out, so no other thread uses it.
             unsafe { from.add(done).write_bytes(0, piece - done) };
             at += piece;
         }

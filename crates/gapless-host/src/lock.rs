@@ -100,8 +100,7 @@ impl<T> Lock<T> {
         self.value.get()
     }
 
-    /// Opens the lock after [`Lock::acquire`]. A forked child calls it too, because its only thread is the one that
-    /// took the lock.
+    /// Opens the lock after [`Lock::acquire`]. A forked child calls it too, because its only thread took the lock.
     ///
     /// # Safety
     /// The caller took the lock and has no guard of it.
@@ -115,8 +114,7 @@ impl<T> Lock<T> {
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the lock is this thread's while a guard lives. A nested guard belongs to the thread that forks, which
-        // uses one at a time.
+        // SAFETY: the lock is this thread's while a guard lives. A nested guard is of that thread too.
         unsafe { &*self.lock.value.get() }
     }
 }

@@ -1,6 +1,5 @@
 //! The options in the environment. They are read once, before the program begins. A value that cannot be understood
-//! ends the process with exit code 2, because a budget that is silently not kept is worse than a program that does not
-//! start.
+//! ends the process with exit code 2, because a budget that is silently not kept is worse.
 
 use crate::budget;
 use crate::sys;

@@ -101,8 +101,7 @@ impl Pinned {
         self.release.store(release as usize, Ordering::Release);
     }
 
-    /// Bytes that are registered and in use, bytes of kept registrations, and the number of registrations that needed
-    /// no driver.
+    /// Bytes of registrations in use, bytes of kept ones, and the number of registrations that needed no driver.
     #[must_use]
     pub fn figures(&self) -> (u64, u64, u64) {
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
@@ -158,8 +157,7 @@ impl Pinned {
         });
     }
 
-    /// Called before a registration ends. With `may_keep` the memory belongs to large buffers, whose end is reported
-    /// here.
+    /// Called before a registration ends. With `may_keep` the memory is of large buffers, whose end is reported here.
     pub fn returns(&self, start: usize, may_keep: bool) -> Return {
         self.change(|table| {
             let Some(at) = table.entries[..table.count].iter().position(|entry| entry.start == start) else {

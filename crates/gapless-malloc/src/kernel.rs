@@ -36,8 +36,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as c_int }
 }
 
-/// Notes that a program takes rights from pages of a block: if it frees the block, the next owner must get the rights
-/// back.
+/// Notes that a program takes rights from pages of a block, because its next owner must get them back.
 ///
 /// # Safety
 /// The program may change the rights of these pages, by mprotect(2).
@@ -53,8 +52,7 @@ pub unsafe extern "C" fn mprotect(start: *mut u8, bytes: usize, rights: c_int) -
 /// accepted the limit, because one that it refused changes nothing.
 fn limits(what: c_uint, limit: *const libc::rlimit) {
     if matches!(what, libc::RLIMIT_AS | libc::RLIMIT_DATA)
-        // SAFETY: `limit` is null or valid: the contract of setrlimit(2) and prlimit(2), and both kernel calls have
-        // succeeded.
+        // SAFETY: `limit` is null or valid (setrlimit(2), prlimit(2)): the kernel has accepted it.
         && let Some(limit) = unsafe { limit.as_ref() }
         && limit.rlim_cur != libc::RLIM_INFINITY
     {

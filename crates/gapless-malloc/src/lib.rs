@@ -115,8 +115,7 @@ pub unsafe extern "C" fn posix_memalign(block: *mut *mut u8, alignment: usize, s
     unsafe { aligned_at(block, alignment, size) }
 }
 
-/// [`posix_memalign`] for callers in this library. If the library is not preloaded, the exported name leads to the C
-/// library's function.
+/// [`posix_memalign`] for this library: if it is not preloaded, the exported name leads to the C library's function.
 ///
 /// # Safety
 /// `block` is valid for writing.

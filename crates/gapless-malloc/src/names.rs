@@ -88,8 +88,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_vo
     for (name, to) in ours() {
         // The loader adds the object's base to a symbol's value, and the sum wraps.
         let value = (to as usize).wrapping_sub(libc.base) as u64;
-        // SAFETY: a symbol of the table, whose pages are writable now. The program has not begun, so no other thread
-        // reads it.
+        // SAFETY: a symbol of the table, which is writable now. The program has not begun: no other thread reads it.
         libc.each_function(name, |symbol| unsafe { (*symbol).value = value });
     }
     // Pages that stay writable do no harm.

@@ -1,5 +1,5 @@
-//! Programs by strangers, each without the library and with it: a program that is right on the C library's allocator is
-//! right on ours.
+//! Programs by strangers, each without the library and with it: what is right on the C library's allocator must be on
+//! ours.
 
 mod programs;
 

@@ -1,5 +1,4 @@
-//! The table of all entry points x sizes x alignments x states of the process: our answers are those of the C library's
-//! own allocator.
+//! The table of all entry points x sizes x alignments x states of the process: we answer as the C library does.
 
 mod programs;
 

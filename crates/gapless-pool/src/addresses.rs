@@ -30,8 +30,8 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// The place of an address. Blocks are aligned, so low bits carry no information; the high bits of the product
-    /// depend on all bits.
+    /// The place of an address. Blocks are aligned, so low bits carry no information; the product's high bits depend on
+    /// all.
     #[inline]
     fn home(&self, addr: u64) -> usize {
         (addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.entries.len().trailing_zeros())) as usize

@@ -97,8 +97,7 @@ pub trait Device {
     /// of another card or context.
     fn is_covered(&self, stream: StreamHandle) -> bool;
 
-    /// True if another process may have the page mapped. No default, so that a device around another one has to forward
-    /// it.
+    /// True if another process may have the page mapped. No default: a device around another must forward it.
     fn is_shared(&self, page: PageHandle) -> bool;
 
     /// Drops an event.

@@ -401,7 +401,7 @@ impl Book {
         Some(Job::Unreserve { range: id, base: range.base, size: range.slots.len() as u64 * page })
     }
 
-    /// Records the result of a job. True if the job changed nothing and should be tried again after a while.
+    /// Records the result of a job. True if the job has to be tried again after a while.
     pub fn finish(&mut self, done: Done) -> bool {
         match done {
             Done::Mapped { range, first, pages } => {

@@ -23,8 +23,7 @@ struct Front(OnceLock<Mutex<Box<Shard>>>);
 /// writes them, so their cache lines stay shared.
 #[derive(Debug)]
 struct Key {
-    /// The lane's stream and pool. A reader checks them again under the shard's lock, because the lane may have
-    /// changed.
+    /// The lane's stream and pool. Checked again under the shard's lock, as the lane may have changed.
     stream: AtomicU64,
     pool: [AtomicU64; 2],
     /// Beginning and number of its addresses.
@@ -142,8 +141,7 @@ impl Fronts {
         self.free_after(addr, |_, _, _| ())
     }
 
-    /// [`Fronts::free`]. Calls `before` with the requested size, the stream and the pool before the memory can serve
-    /// another request.
+    /// [`Fronts::free`]. Calls `before` with the requested size, the stream and the pool before the memory is free.
     #[inline]
     pub fn free_after(&self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).free_after(addr, before))

@@ -1,9 +1,8 @@
 //! One lane's memory of one size class: a growing range of addresses with pages behind it, cut into blocks.
 //!
 //! Pages stay where they were first mapped, their home. Blocks are placed best fit, with splitting and merging. A page
-//! counts the live blocks that touch it, so one comparison tells that it is wholly free. The hot path does no more than
-//! that; when nothing fits, the pool decides. A page also knows the block at its first byte, so a short walk finds the
-//! block at an address.
+//! counts the live blocks that touch it, so one comparison shows that it is free. The hot path does no more than that;
+//! when nothing fits, the pool decides. A page also knows the block at its first byte, so a short walk finds any block.
 
 mod check;
 mod cuts;
@@ -43,8 +42,7 @@ pub struct Page {
     pub freed: Fence,
     /// A hole whose addresses are still mapped because queued work may use them.
     pub is_leaving: bool,
-    /// The page sleeps or is about to: its blocks keep their addresses. While it has a handle, its memory is still
-    /// held.
+    /// The page sleeps or is about to: its blocks keep their addresses. With a handle, its memory is still held.
     pub is_asleep: bool,
     /// The block that contains its first byte.
     first: u32,

@@ -117,8 +117,7 @@ impl<P: Pinner> HostPool<P> {
     /// Takes a block of `size` bytes. With a `limit` the pool holds at most that many bytes.
     ///
     /// # Errors
-    /// If the limit or the host does not allow it. Then nothing has changed, except that unused slabs may have been
-    /// unpinned.
+    /// If the limit or the host does not allow it. Then nothing has changed, but unused slabs may be unpinned.
     pub fn alloc(&mut self, size: u64, limit: Option<u64>) -> Result<u64, HostError> {
         let reserved = self.stats.reserved;
         let too_large = HostError::Pin { size, reserved, reason: DeviceError::OutOfMemory };

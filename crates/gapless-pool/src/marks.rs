@@ -4,14 +4,14 @@
 //! `torch-bench/live/capture_rules.py` asked the driver for the rules:
 //!
 //! * A query for a stream's capture state harms nothing.
-//! * A record of an event on a captured stream harms nothing and leaves nothing in the graph. The event then belongs to
-//!   the capture.
+//! * A record of an event on a captured stream harms nothing and leaves nothing in the graph. The capture owns the
+//!   event then.
 //! * A query of such an event, or a wait for it, ends the capture. Once that capture is over, it is only an error.
 //!
 //! So [`mark`] records first and then queries the stream's capture state. The event counts only if the stream is not
 //! captured. If a capture began and ended in between, it is over, and queries of the event give an error. If one begins
-//! after the query, the event was recorded before it. An event that may belong to an open capture is never queried, but
-//! recorded again.
+//! after the query, the event was recorded before it. An event that may belong to an open capture is recorded again,
+//! not queried.
 //!
 //! The record comes first, because it is the only one of these calls that gives an error for a stream that was
 //! destroyed a moment ago.

@@ -1,5 +1,5 @@
-//! Errors that a test can switch on to prove that the checker finds them. Each mutant is a mistake that was made once,
-//! or nearly made.
+//! Errors that a test can switch on to prove that the checker finds them. Each is a mistake that was made once, or
+//! nearly.
 //!
 //! Without the feature `mutants`, [`is`] is a constant `false`, and the compiler removes every mutant.
 

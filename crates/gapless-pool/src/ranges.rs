@@ -1,12 +1,11 @@
 //! Addresses for windows: reserved from the device in large pieces, handed out best fit, and joined when they come
-//! back. So a program that requests ever new sizes needs only the addresses of the windows that it has at once, and the
-//! gaps between them.
+//! back. So a program that requests ever new sizes needs only the addresses of its present windows and the gaps between
+//! them.
 
 use crate::device::{Device, DeviceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Invariants: free ranges do not touch, unless a reservation begins between them, because a window never reaches over
-/// two reservations.
+/// Invariants: free ranges do not touch, unless a reservation begins between them, because no window reaches over two.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
     /// Free ranges: beginning and bytes.

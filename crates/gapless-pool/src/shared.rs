@@ -20,8 +20,7 @@ pub trait Keeper {
     /// Called when a thread has taken the whole pool.
     fn taken(&mut self) {}
 
-    /// Called before the shards are set apart again. Returns true if each request must go through the whole pool from
-    /// now on.
+    /// Called before the shards are set apart again. True if each request must go through the whole pool.
     fn about_to_leave(&mut self) -> bool {
         false
     }
@@ -105,7 +104,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::alloc`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::alloc`].
     #[inline]
     pub fn alloc(&self, size: u64, stream: StreamHandle, key: PoolKey) -> Result<u64, AllocError> {
         match self.fronts.alloc(size, stream, key) {
@@ -117,7 +116,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::alloc_for`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::alloc_for`].
     pub fn alloc_for(
         &self,
         size: u64,
@@ -134,7 +133,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::free`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::free`].
     #[inline]
     pub fn free(&self, addr: u64) -> Result<(), FreeError> {
         if self.fronts.free(addr) { Ok(()) } else { self.with(|pool| pool.free(addr)) }
@@ -143,7 +142,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::record_stream`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::record_stream`].
     pub fn record_stream(&self, addr: u64, stream: StreamHandle) -> Result<(), FreeError> {
         if self.fronts.record_stream(addr, stream) {
             return Ok(());

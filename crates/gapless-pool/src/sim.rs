@@ -1,5 +1,4 @@
-//! A simulated card, with a given capacity, events under the test's control, faults on demand, and the costs of a real
-//! driver.
+//! A simulated card, with a given capacity, events under the test's control, faults on demand, and a driver's costs.
 
 use crate::device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use rustc_hash::FxHashMap;

@@ -38,8 +38,7 @@ pub struct ClassStats {
 /// The pool's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Allocations in callers' hands, and their block bytes. `requested` has the requested bytes until the block is
-    /// free again.
+    /// Allocations in callers' hands, and their block bytes. `requested` counts until the block is free again.
     pub allocations: Gauge,
     pub allocated: Gauge,
     pub requested: Gauge,

@@ -190,8 +190,8 @@ impl Supplied {
         (found.0 == owner).then_some(*found)
     }
 
-    /// Takes a free block for `size` bytes. Returns its address and its size, which is larger if the rest was not worth
-    /// splitting off.
+    /// Takes a free block for `size` bytes. Returns its address and its size, larger if the rest was not worth
+    /// splitting.
     pub fn take(&mut self, owner: Owner, size: u64) -> Option<(u64, u64)> {
         let found = self.fit(owner, size)?;
         let (_, whole, addr) = found;

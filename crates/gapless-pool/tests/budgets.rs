@@ -1,5 +1,4 @@
-//! Budgets: the charged bytes, the end of a charge, and the refusals of a limit; against a naive twin, and with
-//! threads.
+//! Budgets: charged bytes, the end of a charge, and refusals of a limit; against a naive twin, and with threads.
 
 mod support;
 

@@ -9,8 +9,7 @@ use shuttle::thread;
 
 const DEFAULT: PoolKey = PoolKey(0, 0);
 
-/// Threads with streams of their own and a common one, blocks that are freed by other threads, peaks that are read and
-/// reset.
+/// Threads with streams of their own and a common one, blocks that are freed by other threads, peaks that are reset.
 fn program() {
     let pool = Arc::new(SharedPool::new(Pool::new(SimDevice::new(256 << 20), Options::default())));
     let workers: Vec<_> = (0..3u64)

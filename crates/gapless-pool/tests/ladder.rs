@@ -1,5 +1,5 @@
-//! The measures before a request fails: each rung alone, in order, without unnecessary waits, and with a fault at every
-//! device call.
+//! The measures before a request fails: each rung alone, in order, no unnecessary waits, and a fault at every device
+//! call.
 
 mod support;
 
@@ -246,8 +246,8 @@ fn a_fault_at_any_device_call_of_the_ladder_leaves_the_state_whole() {
     panic!("the ladder never ends ({failed} failed)");
 }
 
-/// Requests on a card that is always nearly full, compared with the free memory: a request fails only if nothing could
-/// serve it.
+/// Requests on a card that is always nearly full, compared with the free memory: it fails only if nothing could serve
+/// it.
 #[test]
 fn random_programs_fail_only_where_too_little_is_free() {
     let (mut refused, mut served) = (0u32, [0u64; 4]);

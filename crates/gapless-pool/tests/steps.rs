@@ -296,8 +296,7 @@ fn plans_may_come_later_or_never() {
         program.pool.mark_step();
         program.check();
     }
-    // The gradients of the steps before were never freed, so the places of one step are taken and those of the others
-    // are not.
+    // The gradients of the steps before were never freed, so one step's places are taken, and the others' are not.
     assert!(program.pool.plan_stats().served > 100, "{:?}", program.pool.plan_stats());
 }
 

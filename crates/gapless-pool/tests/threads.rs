@@ -137,8 +137,7 @@ fn a_panic_with_the_whole_pool_in_hand_loses_nothing() {
 }
 
 /// Streams that each free and request the same again, in any order, at the very peak: whatever other streams do
-/// meanwhile, each is served by its own heap. Neither the room below the peaks nor a missing page may make them borrow
-/// from each other.
+/// meanwhile, each is served by its own heap. Neither the peaks' room nor a missing page may make them borrow.
 #[test]
 fn many_lanes_at_the_peak_keep_to_themselves() {
     const SIZES: [u64; 8] = [512, 4096, 70_000, 600_000, 2 << 20, 5 << 20, 24 << 20, 3 << 10];

@@ -322,7 +322,7 @@ fn what_was_lent_and_given_back_is_requested_by_nobody() {
         pool.poll();
     };
     pool.alloc(1, borrower, plain).expect("room");
-    // The owner's next request finds that its freed memory is no longer used.
+    // The owner's next request records the fence that shows when its freed memory is no longer used.
     pool.alloc(1, owner, plain).expect("room");
     settle(&mut pool);
     let requested = pool.stats().requested.current;

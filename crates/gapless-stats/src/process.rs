@@ -55,8 +55,7 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// The start time of a process, in ticks; `None` if there is none, or if it has ended and its parent has not collected
-/// it.
+/// The start time of a process, in ticks; `None` if there is none, or only its exit status is left.
 #[must_use]
 pub fn start_of(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;

@@ -135,8 +135,7 @@ pub struct Holder {
     pub blocks: u64,
 }
 
-/// A named part of the program's memory that sleeps and wakes. Sleeping memory is part of neither `live` nor
-/// `reserved`.
+/// A named part of the program's memory that sleeps and wakes. `live` and `reserved` do not count its sleeping memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     pub name: String,

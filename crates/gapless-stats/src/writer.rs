@@ -1,8 +1,7 @@
 //! Writes the statistics file of one process, repeatedly.
 //!
 //! A thread with a descriptor table of its own ([`gapless_aside::own_table`]) opens, keeps and writes the file. The
-//! descriptors of the process belong to the program, which may close any of them, or put a file of its own in its
-//! place.
+//! descriptors of the process belong to the program, which may close or replace any of them.
 
 use crate::error::StatisticsError;
 use crate::folder::Folder;
@@ -71,8 +70,8 @@ impl Writer {
         Ok(Writer { pages, results, path, process, sequence: 0 })
     }
 
-    /// Writes the statistics file anew, in one call, so that a reader rarely sees half of it; the checksum shows if it
-    /// does.
+    /// Writes the statistics file anew, in one call, so that a reader rarely sees half of it, and the checksum shows
+    /// that.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -16,8 +16,7 @@ impl Generator {
         (0..length).map(&mut request).collect()
     }
 
-    /// Replaces a stream by another with a new handle, or a private pool by another, and makes a request for the new
-    /// lane.
+    /// Replaces a stream by another with a new handle, or a private pool by another, and uses the new lane.
     pub(super) fn new_lane(&mut self) {
         let (stream, pool) = (self.random.pick(&OWN_SLOTS), 1 + self.random.below(2) as u8);
         let is_private = self.random.one_in(3);
@@ -50,8 +49,7 @@ impl Generator {
         self.free_all();
         let stream = OWN_SLOTS[0];
         let mut pins = Vec::new();
-        // Half of the time it goes to the limit, with nothing else held: there is room for the last small block, and
-        // for no more.
+        // Half of the time it goes to the limit, with nothing else held: the last small block fits, and nothing more.
         let is_exact = self.random.one_in(2);
         let limit = self.capacity / 8 * 6;
         self.ops.push(Op::Limit { eighths: 6 });

@@ -139,8 +139,7 @@ impl Runner {
 
     // ---- sleep ----
 
-    /// Puts a private pool to sleep. The program may not use its memory until it wakes, but queued work may still do
-    /// so.
+    /// Puts a private pool to sleep. The program may not use its memory until it wakes; queued work may.
     pub(super) fn sleep(&mut self, slot: u8) -> Option<()> {
         let key = self.private.get(&slot)?.key;
         let live = self.live_in(key);

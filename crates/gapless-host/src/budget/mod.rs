@@ -22,8 +22,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The number and length of a request's waits for memory that relatives keep: together longer than a tick of their
-/// helpers.
+/// A request waits this often and this long for memory that relatives keep: longer than a tick of their helpers.
 const WAITS: u32 = 15;
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -37,7 +36,7 @@ pub struct Budget {
     refused: AtomicU64,
     /// Gives back memory that is kept for reuse: a `fn()`, or null.
     relief: AtomicPtr<()>,
-    /// Charged memory that another library keeps for reuse, such as a GPU's, and how often it has told.
+    /// Charged memory that another library keeps for reuse, such as a GPU's, and the number of its reports.
     kept_beside: AtomicU64,
     told_beside: AtomicU64,
 }
@@ -245,14 +244,12 @@ impl Budget {
         charged
     }
 
-    /// Asks relatives, or another library in this process, for memory that they keep for reuse, and waits until they
-    /// have given it back.
+    /// Asks relatives, or another library in this process, for memory that they keep, and waits until it is given back.
     fn wait_for_others(&self, bytes: u64) -> bool {
         let Some(shared) = self.shared() else { return false };
         let own = self.home().and_then(Home::slot).map_or(std::ptr::null(), std::ptr::from_ref);
         let is_kept = |slot: &Slot| slot.keeps() && !std::ptr::eq(slot, own);
-        // The other library's last report may be old, so this waits until it has reported twice more that it keeps
-        // nothing.
+        // The other library's last report may be old, so two further reports that it keeps nothing are awaited.
         let told = self.told_beside.load(Ordering::Relaxed);
         let may_keep = || {
             let is_new = self.told_beside.load(Ordering::Relaxed) >= told + 2;

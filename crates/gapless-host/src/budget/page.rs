@@ -219,8 +219,7 @@ impl Life {
     /// Makes the mutex. Meanwhile no other process uses the slot.
     fn begin(&self, head: &Head) {
         const ROBUST: c_int = 1;
-        // SAFETY: no thread has the mutex, because the slot is being taken; `attributes` is a variable of this
-        // function.
+        // SAFETY: no thread has the mutex, because the slot is being taken; `attributes` is a local variable.
         unsafe {
             self.mutex.get().write_bytes(0, 1);
             let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();

@@ -120,8 +120,7 @@ pub unsafe fn free(block: *mut u8) {
 
 fn free_unknown(block: *mut u8, here: &Stack) {
     if is_from_before(block) && !is_inside(block) {
-        // SAFETY: the core gave this block before the checks began, unless the program passes a wrong address, which
-        // the core reports.
+        // SAFETY: the core gave this block before the checks began; if the address is wrong, the core reports that.
         unsafe { core::free(block) };
         return;
     }
@@ -167,8 +166,7 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     let known = STATE.lock().blocks.get(block as usize);
     match known {
         Some(entry) => entry.size,
-        // SAFETY: the core gave this block before the checks began, unless the program passes a wrong address, which
-        // the core reports.
+        // SAFETY: the core gave this block before the checks began; if the address is wrong, the core reports that.
         None => unsafe { core::usable(block) },
     }
 }

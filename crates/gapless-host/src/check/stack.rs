@@ -114,8 +114,7 @@ pub fn object_around(address: usize) -> Range<usize> {
 }
 
 unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader passes the description of an object, and the search of `object_around`, which nothing else
-    // uses.
+    // SAFETY: the loader passes the description of an object, and the search of `object_around`.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<(usize, Range<usize>)>()) };
     // SAFETY: the object's own headers, which stay while it is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };

@@ -62,8 +62,7 @@ impl Blocks {
         self.position(address).and_then(|at| self.table.as_ref().map(|table| table.get(at)))
     }
 
-    /// Adds or replaces an entry. If there is no memory for a larger table, the process can no longer be checked, and
-    /// ends.
+    /// Adds or replaces an entry. Without memory for a larger table the process cannot be checked, and ends.
     pub fn put(&mut self, entry: Entry) {
         if let Some(at) = self.position(entry.address) {
             if let Some(table) = self.table.as_mut() {

@@ -2,7 +2,7 @@
 //! memory, so only buffers that will be filled get huge pages.
 //!
 //! No call says how a buffer will be used. So for each power of two, Gapless looks at the pages of the last two buffers
-//! that needed fresh memory, when one is freed or when the next one comes. If both were filled, the next one gets huge
+//! that needed fresh memory, when one is freed or the next one comes. If both were filled, the next one gets huge
 //! pages.
 
 use crate::sys;

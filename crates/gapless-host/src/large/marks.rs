@@ -1,5 +1,4 @@
-//! Marks on granules, and the lengths of buffers by the granule at which they begin: tables that the space does not
-//! need.
+//! Marks on granules, and the lengths of buffers by the granule at which they begin: tables beside the space.
 
 use crate::lock::Lock;
 use crate::space::bits::Bits;
@@ -92,8 +91,7 @@ impl Marks {
     }
 }
 
-/// The length in granules of each of the program's buffers, by the granule at which it begins. Read and taken without a
-/// lock.
+/// The length in granules of each of the program's buffers, by the granule at which it begins. Read without a lock.
 #[derive(Debug)]
 pub struct Lengths {
     table: AtomicPtr<AtomicU32>,

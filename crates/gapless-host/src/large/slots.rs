@@ -64,8 +64,7 @@ pub struct Slots {
     most: AtomicU32,
 }
 
-/// The length of a buffer for a request of `len` granules: eight steps for each doubling, so that the next request
-/// fits.
+/// The length of a buffer for a request of `len` granules: eight steps for each doubling, so that others fit too.
 #[must_use]
 pub fn rounded(len: u32) -> u32 {
     if !(16..=MOST).contains(&len) {

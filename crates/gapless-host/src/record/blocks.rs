@@ -93,7 +93,7 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
     frames.look(<O as Otherwise>::OBJECTS);
     let mut block = std::ptr::null_mut();
     if size > slots::MOST {
-        // Rounded up to 64 KiB. It comes before the lock because a budget may make it wait. Its time is no cost of the
+        // Rounded up to 64 KiB. It comes before the lock because a budget may make it wait, which is no cost of the
         // recording.
         let before = sys::time();
         block = LARGE.allocate(size, alignment, zeroed);
@@ -244,8 +244,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     }
     let moved = allocate(size, ANY, false);
     if !moved.is_null() {
-        // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each has the bytes that
-        // are copied.
+        // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
         unsafe {
             moved.copy_from_nonoverlapping(block, usable(block).min(size));
             free(block);

@@ -21,8 +21,7 @@ impl Frames {
 
     /// Reads the stack. `is_object` is true for an object of Python, for which the Python lines are enough.
     pub(super) fn look(&mut self, is_object: bool) {
-        // SAFETY: read without the lock, because `begin` wrote these fields before any other thread existed and they
-        // never change.
+        // SAFETY: `begin` wrote these fields before any other thread existed, and they never change.
         let (own, stop, around, python) = unsafe {
             let recorder = &*RECORDER.value();
             (recorder.own, recorder.interpreter, recorder.around, recorder.python)

@@ -53,8 +53,7 @@ pub fn hook() {
     for (domain, before) in DOMAINS.into_iter().zip(&BEFORE) {
         let Some(place) = crate::sys::map(size_of::<Allocator>()) else { return };
         let place: *mut Allocator = place.cast();
-        // SAFETY: `get` fills in `place`, which has room for an allocator; the functions of the new allocator are never
-        // unloaded.
+        // SAFETY: `get` fills in `place`, which has room for an allocator; our functions are never unloaded.
         unsafe {
             get(domain, place);
             before.store(place, Ordering::Release);

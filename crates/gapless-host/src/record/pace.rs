@@ -119,8 +119,8 @@ impl Pace {
 
     /// The interval with which this kind would have cost what it may since the last adjustment. A few samples may
     /// mislead, and large changes make estimates coarse. So the interval stays if the cost is about right, and
-    /// otherwise changes by at most a factor of two. If the whole recording has cost too much, the target is half until
-    /// that is made up for.
+    /// otherwise changes by at most a factor of two. If the whole recording has cost too much, the target is half for a
+    /// while.
     fn right(&self, kind: Kind, allowed: u64) -> u64 {
         let window = &self.windows[kind as usize];
         let spent = |kind: Kind| self.spent[kind as usize] - window.spent[kind as usize];

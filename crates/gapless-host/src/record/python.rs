@@ -23,8 +23,7 @@ const CODE: usize = 144;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     minor: u32,
-    /// From the thread's state to the innermost frame; in 3.11 and 3.12 to a structure that has the frame at the second
-    /// offset.
+    /// From the thread's state to the innermost frame; in 3.11 and 3.12 to a structure that has it at `through`.
     frame: usize,
     through: Option<usize>,
     previous: usize,
@@ -208,8 +207,7 @@ enum Way {
     Trusting,
 }
 
-/// Walks without an error, of which [`ENOUGH`] are required before a thread trusts the layout; [`WRONG`] after one with
-/// an error.
+/// Walks without an error, of which a thread needs [`ENOUGH`] to trust the layout; [`WRONG`] after one with an error.
 static PROVED: AtomicU32 = AtomicU32::new(0);
 const ENOUGH: u32 = 32;
 const WRONG: u32 = u32::MAX;
@@ -368,8 +366,7 @@ impl Python {
         let mut kept = 0;
         for (at, (code, instruction)) in found.iter().enumerate() {
             let bytes = &mut bytes[at];
-            // The call stops at the first address that cannot be read. That is rare, and the others are read one by
-            // one.
+            // The call stops at the first address that cannot be read. The others are then read one by one.
             if at >= whole && sys::peek(*code, bytes) != CODE {
                 continue;
             }

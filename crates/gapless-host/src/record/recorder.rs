@@ -187,8 +187,7 @@ impl Recorder {
         number
     }
 
-    /// Writes an allocation at time `now`, in microseconds. `interval` is 0 if every allocation of this size is
-    /// recorded.
+    /// Writes an allocation at time `now`, in microseconds. `interval` is 0 if each one of this size is recorded.
     pub(super) fn allocated(
         &mut self,
         block: *mut u8,

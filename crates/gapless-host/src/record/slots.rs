@@ -1,5 +1,4 @@
-//! Memory for sampled blocks of at most 32 KiB, at addresses of their own, so that `free` recognises them by a
-//! comparison.
+//! Memory for sampled blocks of at most 32 KiB, at addresses of their own, so that one comparison recognises them.
 //!
 //! The area is cut into regions of 64 KiB; a region has slots of one size. A free slot holds the address of the next.
 //! The caller holds the recorder's lock. Regions are never given back, because samples are few.

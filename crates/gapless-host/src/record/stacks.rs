@@ -1,8 +1,7 @@
 //! The origin of an allocation: the return addresses of this thread, and the file in which each of them lies.
 //!
-//! Stacks are numbered by a hash of 128 bits over their frames, and written once. Files are read from
-//! `/proc/self/maps`, because the loader's own functions take its lock, which a thread that loads a library holds while
-//! it allocates.
+//! Stacks are numbered by a hash of 128 bits over their frames, and written once. Files come from `/proc/self/maps`:
+//! the loader's functions take its lock, which a thread holds while it loads a library and allocates.
 
 use super::journal::{Journal, Kind};
 use crate::lock::Lock;
@@ -98,8 +97,7 @@ pub fn here(own: Range, stop: Range, into: &mut [u64; DEPTH]) -> (usize, bool) {
     (walk.count, true)
 }
 
-/// Stacks that were walked before. The unwinder takes microseconds, and most samples have a stack that an earlier one
-/// had.
+/// Stacks that were walked before. The unwinder takes microseconds, and most samples repeat an earlier stack.
 ///
 /// A stack is the same if each of its return addresses is at the same place. They are compared from the inside: as long
 /// as all are equal, the next one lies in a frame of the same function, so its place can be read.
@@ -275,8 +273,7 @@ pub struct Modules {
     /// Start and end of each.
     table: Option<Table<u64>>,
     count: usize,
-    /// The time of the last query to the kernel, in microseconds, so that code without a file does not cause one each
-    /// time.
+    /// The time of the last query to the kernel, in microseconds, because code without a file would cause many.
     asked: u64,
 }
 

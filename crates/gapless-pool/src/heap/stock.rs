@@ -1,6 +1,5 @@
 //! Free memory of a heap of large requests that windows can use, in order: wholly free pages, and the free fronts and
-//! backs of pages that are used in part. It is listed twice: all of it, and the settled part, which other lanes may
-//! have.
+//! backs of pages that are used in part. It is listed twice: all of it, and the settled part for other lanes.
 //!
 //! A request that its heap can serve only notes which pages and blocks it changed. A miss lists those anew. So a hit
 //! costs next to nothing, and a miss costs as much as changed since the last one, however much lies free.
@@ -23,7 +22,7 @@ pub(crate) struct Shelf {
     pub(crate) fronts: BTreeSet<(u64, u64)>,
     pub(crate) backs: BTreeSet<(u64, u64)>,
     /// Free blocks with wholly free pages: the size of those pages, the block's size and address. Large pages come
-    /// first, because they need fewer mappings; of equal ones those in the smallest free blocks, which serve the fewest
+    /// first, because they need fewer mappings; of equals those in the smallest free blocks, which serve fewest
     /// requests.
     whole: BTreeSet<Whole>,
     /// Bytes in wholly free pages.
@@ -217,8 +216,8 @@ impl Heap {
         }
     }
 
-    /// Corrects the numbers in the lists after `count` pages from `from` on became `new` pages. The new pages are not
-    /// listed yet.
+    /// Corrects the numbers in the lists after `count` pages from `from` on became `new` pages. These are not listed
+    /// yet.
     pub(super) fn renumber(&mut self, from: usize, count: usize, new: usize) {
         let behind = from + count;
         self.stock.stale_pages.retain(|page| page.index() < from || page.index() >= behind);

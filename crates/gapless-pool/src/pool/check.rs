@@ -87,8 +87,7 @@ impl<D: Device> Pool<D> {
         self.check_classes()
     }
 
-    /// Each page counts the windows that have it mapped, and a window of a private pool has pages of its own lane
-    /// alone.
+    /// Each page counts the windows that have it mapped, and a window of a private pool only has pages of its lane.
     fn check_windows(&self) -> Result<(), String> {
         let mut counts: FxHashMap<(HeapId, PageId), u32> = FxHashMap::default();
         for window in self.windows.iter() {

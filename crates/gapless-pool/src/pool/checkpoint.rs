@@ -78,8 +78,8 @@ impl<D: Device> Pool<D> {
         saved
     }
 
-    /// Frees the live allocations of a private pool, and makes those in `saved` live again. Returns the addresses that
-    /// were freed.
+    /// Frees the live allocations of a private pool, and makes those in `saved` live again. Returns the freed
+    /// addresses.
     ///
     /// # Errors
     /// If that is not possible. Then nothing has changed.

@@ -1,5 +1,4 @@
-//! The cost of calls, counted in blocks, pages and list entries that they look at. It must not grow with the number of
-//! blocks.
+//! The cost of calls, counted in blocks, pages and list entries that they look at. More blocks must not raise it.
 
 use super::{Pool, PoolKey};
 use crate::device::StreamHandle;

@@ -71,8 +71,7 @@ impl<D: Device> Pool<D> {
         let is_wanted = |pool: PoolKey| is_of_all || pool.is_private();
         let heaps = self.lanes.heap_ids().filter(|heap| is_wanted(self.lanes[heap.lane()].pool));
         let heaps: Vec<HeapId> = heaps.filter(|&heap| self.is_trimmed(heap)).collect();
-        // Windows of released pools go before their pages. Windows of the default pool keep theirs for one more request
-        // of their size.
+        // Windows of released pools go before their pages. Those of the default pool keep theirs for one more request.
         for lane in self.windows.lanes() {
             if self.lanes[lane].pool.is_private() && self.is_trimmed(lane.large()) {
                 self.drop_idle_windows_of(lane);
@@ -131,8 +130,8 @@ impl<D: Device> Pool<D> {
         !pool.is_private() || self.released.contains(&pool) || mutants::is(Mutant::TrimUsedPools)
     }
 
-    /// Gives back wholly free pages of a heap until `most` bytes are reached, those that work uses behind a fence.
-    /// Returns the bytes.
+    /// Gives back wholly free pages of a heap until `most` bytes are reached, those in use behind a fence. Returns the
+    /// bytes.
     pub(super) fn give_back_pages(&mut self, heap: HeapId, most: u64) -> u64 {
         self.give_back_where(heap, most, |_| true)
     }

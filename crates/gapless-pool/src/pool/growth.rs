@@ -102,8 +102,8 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// Takes new pages for a request of `size` bytes, in holes if one stretch is enough, else at the end, where `plain`
-    /// bytes are missing.
+    /// Takes new pages for a request of `size` bytes, in holes if one stretch is enough, else at the end, which lacks
+    /// `plain` bytes.
     pub(super) fn grow_for(&mut self, heap: HeapId, size: u64, plain: u64) -> Result<(), DeviceError> {
         let size = size.div_ceil(GRANULE) * GRANULE;
         if self.refill(heap, size, size).is_some() {
@@ -145,8 +145,8 @@ impl<D: Device> Pool<D> {
     }
 
     /// The bytes to take when a heap of large requests misses `bytes`. While less is held than the peak of active
-    /// bytes, that is more than `bytes`: the peak will be needed again, and few large pages are faster to take than
-    /// many small ones.
+    /// bytes, that is more than `bytes`: the peak will be needed again, and few large pages come faster than many small
+    /// ones.
     fn ahead(&self, heap: HeapId, bytes: u64) -> u64 {
         if let Some(more) = self.region_growth(heap, bytes)
             && self.may_grow(more)

@@ -62,8 +62,7 @@ enum Worth {
 }
 
 impl<D: Device> Pool<D> {
-    /// Serves a request after every cheaper way failed and the device had no memory for it; `error` is the device's
-    /// answer.
+    /// Serves a request after all cheaper ways and the device failed; `error` is the device's answer.
     #[cold]
     pub(super) fn climb(
         &mut self,
@@ -168,8 +167,7 @@ impl<D: Device> Pool<D> {
         self.within_reach(lane, Some(lent)).most()
     }
 
-    /// The bytes that a request lacks even if it got everything that is free; at least one page, because the request
-    /// failed.
+    /// The bytes that a request lacks even if it got everything that is free; one page at least.
     pub fn shortfall(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> u64 {
         let size = rounded(size.min(LARGEST));
         let room = self.room();
@@ -183,8 +181,7 @@ impl<D: Device> Pool<D> {
 
     // ---- waiting ----
 
-    /// Waits for pending frees until the request can be served: for the most useful ones first, and of equals for the
-    /// oldest.
+    /// Waits for pending frees until the request can be served: for the most useful first, and of equals the oldest.
     fn wait_for_enough(&mut self, asked: Asked) -> Option<Place> {
         let order = self.worth_waiting_for(asked);
         if order.is_empty() {
@@ -281,8 +278,7 @@ impl<D: Device> Pool<D> {
     // ---- giving back ----
 
     /// Gives back free pages that the request cannot reach, and takes them anew where it can: pages of small requests
-    /// for a large one, pages of the default pool for a private one; with `shrink` also those of released private
-    /// pools.
+    /// for a large one, pages of the default pool for a private one; with `shrink` also of released ones.
     fn trim_for(&mut self, asked: Asked, shrink: bool) -> Option<Place> {
         let Asked { lane, heap, size, is_at_home, .. } = asked;
         let heaps: Vec<HeapId> =

@@ -1,5 +1,4 @@
-//! The list of lanes, one for each stream of each pool, with the shard of each. [`streams`](super::streams) decides who
-//! gets a lane.
+//! The list of lanes, one for each stream of each pool, with the shard of each. [`streams`](super::streams) makes them.
 
 use super::PoolKey;
 use crate::device::StreamHandle;

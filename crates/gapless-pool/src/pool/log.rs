@@ -1,4 +1,4 @@
-//! Changes of memory between a caller's request and the caller's free, for histories. When the log is off it costs one
+//! Changes of memory between a caller's request and the caller's free, for histories. Off, the log costs one
 //! comparison.
 //!
 //! A page is shown at the place where its present user has it. An allocation in a window takes its bytes away at home

@@ -126,8 +126,7 @@ impl<D: Device> Pool<D> {
         }
         let has_lent = reach.has_lent();
         let missing = size.saturating_sub(reach.most()).div_ceil(GRANULE) * GRANULE;
-        // A window over hundreds of pages that saves next to nothing is not worth its driver calls, unless memory is
-        // scarce.
+        // A window over hundreds of pages that saves next to nothing is not worth it, unless memory is scarce.
         let little = if self.is_scarce() { 0 } else { self.stats.reserved.current / 1000 };
         if plain.saturating_sub(missing) <= little || !self.may_map_again(lane, size) {
             self.grow_for(heap, size, plain.min(self.missing_at_home(heap, size)))?;
@@ -157,8 +156,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// Serves a small request from a hole between the lane's own large blocks, if there are several lanes: otherwise
-    /// each lane would have one more half-used page of small blocks. For a single lane pages of small blocks are
-    /// better.
+    /// each lane would have one more half-used page of small blocks. A single lane does better with such pages.
     fn small_in_hole(&mut self, lane: LaneId, size: u64) -> Option<Place> {
         let heap = lane.large();
         let has_hole = self.heap(heap).fits(size).is_some_and(|free| free < GRANULE);
@@ -248,8 +246,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// [`Pool::take_stock`] with lenders, after a look at their fences. Also asks the lenders for fences, so that more
-    /// is settled soon.
+    /// [`Pool::take_stock`] with lenders, after a look at their fences. Asks the lenders for fences, so that more
+    /// settles soon.
     pub(super) fn look_for_lent(&mut self, lane: LaneId) {
         if self.lanes.len() > 1 && self.options.lending {
             self.look_at_fences();

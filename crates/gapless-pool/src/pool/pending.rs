@@ -1,5 +1,4 @@
-//! Frees that wait for other streams, in the order of each stream. [`waiting`](super::waiting) decides when they are
-//! polled.
+//! Frees that wait for other streams, in the order of each stream. [`waiting`](super::waiting) polls them.
 
 use super::AllocationId;
 use crate::device::{EventHandle, StreamHandle};

@@ -43,8 +43,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Does now what the next request would have to wait for: the program is between two steps, and has freed what it
-    /// will.
+    /// Does now what the next request would have to wait for: the program is between two steps, and done with frees.
     pub fn pause(&mut self) {
         for lane in self.lanes.ids() {
             if self.lanes.shard(lane).steps.as_ref().is_some_and(|steps| steps.needs_pool) {
@@ -260,8 +259,7 @@ impl<D: Device> Pool<D> {
             let Page { addr, size, freed, .. } = *self.heap(heap).page(page);
             let at = self.heap(heap).end();
             self.heap_mut(heap).grow_behind(handle, size, freed);
-            // In this order, because a reader that adds up the log then counts each page once, and has the same peak as
-            // the pool.
+            // In this order, because a reader that adds up the log then counts each page once, with the pool's peak.
             self.log_pages(heap, addr, size, false);
             self.log_pages(heap, at, size, true);
             self.stats.harvested += 1;

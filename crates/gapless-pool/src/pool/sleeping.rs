@@ -27,8 +27,7 @@ use crate::heap::{GRANULE, Heap, Page};
 use crate::ids::HeapId;
 use crate::mutants::{self, Mutant};
 
-/// New pages are at most this part of the memory that wakes. So a page that one small block holds costs no more than
-/// that.
+/// New pages are at most this part of the memory that wakes. So one small block holds no more.
 const PART: u64 = 16;
 /// The largest page for memory that wakes.
 const LARGEST_PAGE: u64 = 1 << 30;
@@ -177,8 +176,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Waits for all work and closes the heaps of these pools. Returns the bytes to keep, as address and size, by
-    /// address.
+    /// Waits for all work and closes the heaps of these pools. Returns the ranges to keep, by address.
     ///
     /// # Errors
     /// If the pools cannot sleep now. Then nothing has changed.
@@ -336,8 +334,7 @@ impl<D: Device> Pool<D> {
         Ok(pages)
     }
 
-    /// Puts memory behind one page that [`Pool::plan_wake`] returned. False if there was no room; then nothing has
-    /// changed.
+    /// Puts memory behind one page that [`Pool::plan_wake`] returned. False, with no change, if there was no room.
     ///
     /// # Errors
     /// If the device refuses. The page may then have memory that is not granted.
@@ -508,8 +505,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// The size of the next page of a region if `left` bytes are missing. It is large, because few large pages sleep
-    /// and wake faster.
+    /// The size of the next page of a region if `left` bytes are missing. Large, because few pages sleep and wake
+    /// faster.
     pub(super) fn region_page(&self, heap: HeapId, left: u64) -> Option<u64> {
         self.is_region_heap(heap).then(|| 1 << left.clamp(GRANULE, LARGEST_PAGE).ilog2())
     }

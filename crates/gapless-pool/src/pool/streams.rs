@@ -18,8 +18,7 @@ const MANY: usize = 64;
 /// A lane's ranges are sized for a card of at least this much.
 const LEAST: u64 = 1 << 30;
 /// A range is never smaller than this. The first lane takes at most the first part of the addresses that the process
-/// may still have, and each later lane the second part, because the program, windows and memory of other processes need
-/// some too.
+/// may still have, and each later lane the second part, because the program and windows need some too.
 const FEWEST: u64 = 64 << 20;
 const FIRST_PART: u64 = 2;
 const LATER_PART: u64 = 8;

@@ -1,6 +1,5 @@
 //! Private pools with an allocator of their own: their requests are served from memory that it supplied, and wholly
-//! free segments go back to it ([`supplied`](crate::supplied)). Such a pool has no windows, lends nothing and borrows
-//! nothing.
+//! free segments go back to it ([`supplied`](crate::supplied)). Such a pool has no windows and no loans.
 
 use super::view::block_view;
 use super::{BlockState, BlockView, Budget, Change, Lane, Place, Pool, PoolKey, SegmentView};

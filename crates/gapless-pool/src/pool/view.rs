@@ -297,8 +297,8 @@ impl<D: Device> Pool<D> {
         of_heaps + self.supplied.counts().iter().map(|counts| counts.split_bytes).sum::<u64>()
     }
 
-    /// The largest request that could succeed: free whole pages, which windows can put side by side, together with what
-    /// the device has left.
+    /// The largest request that could succeed: whole pages, which windows can put side by side, and what the device has
+    /// left.
     pub fn largest_available(&mut self) -> u64 {
         let (free, _) = self.device.memory();
         let reserved = self.stats.reserved.current;

@@ -67,8 +67,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Counts lent memory as completed once it waits only for a turn of its lane, because PyTorch's own allocator would
-    /// have it free by now.
+    /// Counts lent memory as completed once it waits only for a turn of its lane, because PyTorch would have it free by
+    /// now.
     pub(super) fn look_if_lent_only(&mut self, id: AllocationId) {
         let allocation = self.allocation_mut(id);
         if allocation.waits == 1 && allocation.waits_for_turn {

@@ -1,5 +1,4 @@
-//! Held memory that is not allocated, lane by lane: for tests and benchmarks that ask why a request failed, or why more
-//! is held than needed.
+//! Held memory that is not allocated, lane by lane: for tests and benchmarks that explain failures and waste.
 
 use super::{Pool, PoolKey};
 use crate::blocks::State;
@@ -14,8 +13,7 @@ pub struct HeapWaste {
     pub pool: PoolKey,
     pub is_small: bool,
     pub held: u64,
-    /// Free bytes in wholly free pages; those of them behind fences that are not done; those in pages that windows have
-    /// mapped.
+    /// Free bytes in wholly free pages; those behind fences that are not done; those that windows have mapped.
     pub whole: u64,
     pub unsettled: u64,
     pub in_windows: u64,

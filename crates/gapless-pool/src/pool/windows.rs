@@ -32,8 +32,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A window over `pages`, which are mapped in `[base, base + mapped)`. Its first `start` bytes belong to other
-    /// blocks.
+    /// A window over `pages`, which are mapped in `[base, base + mapped)`. Its first `start` bytes are others'.
     pub(super) fn new(
         lane: LaneId,
         is_kept: bool,

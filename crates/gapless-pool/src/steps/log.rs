@@ -1,5 +1,4 @@
-//! The log of a lane's large requests: their sizes, the live bytes before each, and the end of each. Repetitions are
-//! searched here.
+//! The log of a lane's large requests: their sizes, the live bytes before each, and the end of each. Finds repetitions.
 
 use super::{Gram, Recurring};
 use crate::pool::UNIT;
@@ -13,11 +12,10 @@ const LONGEST: usize = 1 << 17;
 const SEEN: usize = 1 << 11;
 /// Marks that are remembered.
 const BOUNDARIES: usize = 16;
-/// At most this many places are compared with a step. If all sizes are alike, each comparison takes as long as the
-/// step.
+/// At most this many places are compared with a step. With equal sizes each comparison takes a whole step.
 const PLACES: usize = 64;
-/// Places are searched this many steps back. Other requests may come in between: this many at once, and this part of
-/// the step in all.
+/// Places are searched this many steps back. In between, this many others may come at once, and this part of the step
+/// in all.
 const REACH: usize = 8;
 const BETWEEN: usize = 4;
 const BETWEEN_PART: usize = 16;
@@ -105,8 +103,7 @@ impl Log {
         self.boundaries.clear();
     }
 
-    /// Logs the last request. Returns its number, and the distance to the last entry that ended the same sequence with
-    /// as many live bytes.
+    /// Logs the last request. Returns its number, and how far back the same sequence last ended with equal live bytes.
     #[inline]
     pub(super) fn add(&mut self, units: u32, live: u64) -> (u32, Option<usize>) {
         if self.sizes.len() >= LONGEST {
@@ -175,8 +172,7 @@ impl Log {
     }
 
     /// True if the `length` sizes from an entry on came before it in the same order, with few others in between. In a
-    /// first step, requests that come only once are in between, such as the states of an optimizer or the workspaces of
-    /// libraries.
+    /// first step, requests that come only once are in between, such as optimizer states or workspaces of libraries.
     fn has_come_before(&self, at: usize, length: usize) -> bool {
         let sizes = &self.sizes[at..at + length];
         let Some((&first, earliest)) = sizes.first().zip(at.checked_sub(length)) else { return false };
@@ -252,8 +248,7 @@ fn contains(before: &[u32], sizes: &[u32]) -> bool {
 
 #[inline]
 fn rolled(hash: u64, oldest: u32, newest: u32) -> u64 {
-    // Each size is multiplied first, because sums of small numbers collide too easily. A place that is not filled yet
-    // counts as 0.
+    // Each size is multiplied first, because sums of small numbers collide too easily. An empty place counts as 0.
     let spread = |units: u32| u64::from(units).wrapping_mul(0xd6e8_feb8_6659_fd93);
     hash.wrapping_mul(FACTOR).wrapping_add(spread(newest)).wrapping_sub(spread(oldest).wrapping_mul(OLDEST))
 }

@@ -38,8 +38,7 @@ pub struct Recurring {
     pub size: u64,
     /// The time of the request, from the beginning of the period.
     pub start: u32,
-    /// The time at which its memory is free again, at most a period later. A time past the period's end lies in the
-    /// next period.
+    /// The time at which its memory is free again, at most a period later. It may lie in the next period.
     pub end: u32,
 }
 
@@ -156,8 +155,7 @@ impl Steps {
         (place != 0 && plan.sizes[cursor] == units(size)).then_some(place)
     }
 
-    /// Records a request that was served, at the expected place or not. Returns the number by which its end is
-    /// reported.
+    /// Records a request that was served, at the expected place or not. Returns its number, for [`Steps::ended`].
     #[inline]
     pub(crate) fn served(&mut self, size: u64, as_expected: bool) -> u32 {
         self.stats.requests += 1;

@@ -137,8 +137,7 @@ impl List {
 }
 
 impl Cache {
-    /// Counts the lists anew, because a thread that the fork did not copy may have been between writes of the two
-    /// words.
+    /// Counts the lists anew: a thread that the fork did not copy may have been between writes of the two words.
     pub fn recount(&mut self) {
         for list in &mut self.lists {
             let (mut count, mut block) = (0, list.head);

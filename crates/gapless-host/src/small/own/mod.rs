@@ -8,8 +8,7 @@
 //! ```
 //!
 //! An object may be freed by any thread: it goes into that thread's list, and a full list gives a batch to the shelf.
-//! So a thread that only frees supplies one that only allocates, 64 objects at a time. An object above 256 KiB has
-//! slices of its own.
+//! So a thread that only frees supplies one that only allocates. An object above 256 KiB has slices of its own.
 //!
 //! A thread takes the lock of a shelf, then that of the arena. It never takes two shelves, except around a fork, when
 //! all are taken in the order of their classes. A forked child gives the caches of its parent's other threads, with
@@ -204,8 +203,7 @@ impl Own {
         if list.room <= 0 {
             return false;
         }
-        // SAFETY: an object of this class that its owner gave up (the caller's contract): lists of the other two
-        // classes have no room.
+        // SAFETY: an object of this class that its owner gave up (the caller's contract), as only such lists have room.
         unsafe { list.push(block) };
         true
     }
@@ -382,8 +380,7 @@ impl Own {
         }
     }
 
-    /// Approximate figures of the present moment: the program's bytes of each class, and those that threads keep in
-    /// their lists.
+    /// Approximate present figures: the program's bytes of each class, and those in the lists of threads.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let mut figures = Figures { live: [0; COUNT], kept: [0; COUNT], threads: 0, most_kept: 0 };
@@ -392,8 +389,8 @@ impl Own {
         while !cache.is_null() {
             let mut bytes = 0;
             for (class, about) in CLASSES.iter().enumerate().take(WHOLE as usize).skip(1) {
-                // SAFETY: a cache of ours, which stays mapped. Its thread may change the list meanwhile; then the
-                // number is the old one.
+                // SAFETY: a cache of ours, which stays mapped. If its thread changes the list meanwhile, an old number
+                // is read.
                 let count = unsafe {
                     let list = &raw const (*cache).lists[class];
                     (&raw const (*list).limit).read_volatile() - (&raw const (*list).room).read_volatile()
@@ -449,8 +446,7 @@ impl Own {
     /// # Safety
     /// This thread called [`Own::before_fork`].
     pub unsafe fn after_fork(&self, in_child: bool) {
-        // SAFETY: this thread has all these locks since `before_fork` (the caller's contract), and no guard of them is
-        // alive.
+        // SAFETY: this thread has all these locks since `before_fork` (the caller's contract), and no guard is alive.
         unsafe {
             self.spans.after_fork(in_child);
             self.shelves.iter().for_each(|shelf| shelf.0.release());
@@ -467,7 +463,7 @@ impl Own {
         let own: *mut Cache = unsafe { (*local::get()).own.cast() };
         let mut cache = caches.all;
         while !cache.is_null() {
-            // SAFETY: a cache of ours, which stays mapped. Its thread does not exist in the child, so no other thread
+            // SAFETY: a cache of ours, which stays mapped. The child does not have its thread, so no other thread
             // writes to it.
             unsafe {
                 if (*cache).is_used && cache != own {
@@ -547,8 +543,7 @@ impl Own {
         }
         let moved = self.allocate(size, false);
         if !moved.is_null() {
-            // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each has the bytes
-            // that are copied.
+            // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
             unsafe {
                 moved.copy_from_nonoverlapping(block, old.min(size));
                 self.free(block);

@@ -175,8 +175,8 @@ impl Spans {
     }
 
     pub fn change<T>(&self, number: SpanNumber, change: impl FnOnce(&mut Span) -> T) -> T {
-        // SAFETY: `place` made the account writable, the calling shelf has the lock of the span's class, and no closure
-        // calls in here again.
+        // SAFETY: `place` made the account writable, the calling shelf has its class's lock, and no closure calls in
+        // here.
         change(unsafe { &mut *self.account(number - 1) })
     }
 
@@ -291,8 +291,7 @@ impl Spans {
         self.arena.held()
     }
 
-    /// Gives back memory of free slices: of all, or of those that no request needed since the last call. Returns the
-    /// bytes.
+    /// Gives back memory of free slices: of all, or of those unused since the last call. Returns the bytes.
     pub fn trim(&self, all: bool) -> u64 {
         let surplus = self.arena.low_water();
         self.arena.trim(if all { u32::MAX } else { surplus })
