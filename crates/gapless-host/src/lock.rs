@@ -1,7 +1,7 @@
 //! A lock that never allocates, and that a forked child can open.
 //!
-//! Between the handlers before and after a fork, the thread that forks has every lock. Handlers of other libraries run
-//! in between, and allocate, so for that thread alone the locks are open ([`hand_over`]).
+//! Between the handlers before and after a fork, the thread that forks has every lock. Handlers that were registered
+//! before ours run in between, and allocate, so for that thread alone the locks are open ([`hand_over`]).
 
 use crate::{local, sys};
 use std::cell::UnsafeCell;

@@ -83,7 +83,7 @@ fn what_was_given_back_serves_other_sizes_and_returns_whole() {
     pool.check().expect("the invariants hold");
 }
 
-/// The same where the borrowed memory lies in a window over pieces.
+/// The same with borrowed memory in a window over pieces.
 #[test]
 fn part_of_a_window_that_was_given_back_serves_a_smaller_request() {
     let mut device = SimDevice::new(8 << 30);

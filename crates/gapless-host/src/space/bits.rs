@@ -8,7 +8,7 @@ use crate::sys::Table;
 #[derive(Debug)]
 pub struct Bits {
     words: Table<u64>,
-    /// One bit a word: all of its bits are set, whatever the word says.
+    /// One bit for each word: if set, all bits of the word count as set, and the word is not read.
     full: Table<u64>,
 }
 

@@ -25,7 +25,7 @@
 //! 6. [`missing`]: another lane lends a settled block.
 //! 7. [`mapping`]: free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only
 //!    what is then still missing comes from the device. Nothing is copied, and nothing waits.
-//! 8. [`ladder`]: before the request fails, the pool does what is slow, from cheap to dear.
+//! 8. [`ladder`]: before the request fails, the pool takes its slow measures, from cheap to expensive.
 //!
 //! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it,
 //! so soon no step needs the driver.
