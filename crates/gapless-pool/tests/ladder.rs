@@ -246,8 +246,8 @@ fn a_fault_at_any_device_call_of_the_ladder_leaves_the_state_whole() {
     panic!("the ladder never ends ({failed} failed)");
 }
 
-/// Requests on a card that is always nearly full, compared with the free memory: it fails only if nothing could serve
-/// it.
+/// Requests on a card that is always nearly full, compared with the free memory: they fail only if nothing could serve
+/// them.
 #[test]
 fn random_programs_fail_only_where_too_little_is_free() {
     let (mut refused, mut served) = (0u32, [0u64; 4]);
