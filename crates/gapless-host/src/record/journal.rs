@@ -20,8 +20,8 @@ pub const MAGIC: &[u8; 8] = b"GAPHOST1";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// version u32, pid u32, parent u32, python u32 (its version, or 0), realtime µs u64, monotonic µs u64,
-    /// fixed interval u64 (0: it adapts), exact from u64, program u16 + text, host u16 + text
+    /// version u32, pid u32, parent u32, python u32 (its version, or 0), realtime µs u64, monotonic µs u64, fixed
+    /// interval u64 (0: it adapts), exact from u64, program u32 + text, host u32 + text
     Head = 1,
     /// start u64, end u64, offset u64, file size u64, modified ns u64, path
     Module = 2,
