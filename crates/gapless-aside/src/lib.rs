@@ -1,38 +1,38 @@
-//! Work with files beside a program's descriptors.
+//! Work with files outside of a program's descriptor table.
 //!
-//! Descriptors are the program's: any of its threads may close one by its number, or put another file in its place, at
-//! any moment. A library that opens a file there for an instant, at whatever number, can find itself writing to a file
-//! of the program, and a program that closes 3 to get 3 can find that the library was faster. So a library works with
-//! files where the program cannot see it:
+//! The program owns its descriptors: any of its threads may close one by its number, or put another file in its place,
+//! at any moment. A library that opens a file in this table, even for an instant and at any number, may write to a file
+//! of the program, and a program that closes 3 to get 3 may find that the library was faster. So a library uses files
+//! in a place that the program cannot see:
 //!
-//! * [`own_table`] gives a thread of the library's own an empty table of descriptors, for good. Nothing that needs the
-//!   program's descriptors may run in that thread, such as a driver.
+//! * [`own_table`] gives a thread of the library an empty descriptor table, for good. Nothing that needs the program's
+//!   descriptors, such as a driver, may run in that thread.
 //! * [`run`] does one piece of work in a process that shares the caller's memory and has a copy of the table, while the
-//!   calling thread waits. It costs about 0.1 ms, and closes the copies: use it rarely.
+//!   calling thread waits. It costs about 0.1 ms, and closes the copies, so use it rarely.
 //!
-//! Where the kernel has neither (`close_range` came with Linux 5.9) or a sandbox refuses, the work is done in place.
+//! If the kernel has neither (`close_range` came with Linux 5.9) or a sandbox refuses, the work is done in place.
 #![cfg(target_os = "linux")]
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// Gives the calling thread an empty table of descriptors. False: it shares the program's still.
+/// Gives the calling thread an empty descriptor table. False if it still shares the program's.
 ///
-/// A thread that it starts later shares its table. It has no standard error any more.
+/// Threads that it starts later share its table. It no longer has a standard error.
 #[must_use]
 pub fn own_table() -> bool {
     const UNSHARE: u32 = 2;
-    // SAFETY: takes numbers only. The descriptors that it closes are copies.
+    // SAFETY: takes only numbers. The descriptors that it closes are copies.
     unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, UNSHARE) == 0 }
 }
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const WORKS: u8 = 1;
-/// The process has memory of its own (valgrind makes a fork of it), or there can be none.
+/// The new process has memory of its own (valgrind makes it a fork), or none can be made.
 const FAILS: u8 = 2;
 
-/// From now on all work is done in place: the program may make few system calls (`seccomp`).
+/// Does all work in place from now on, because the program may make few system calls (`seccomp`).
 pub fn confine() {
     IS_CONFINED.store(true, Ordering::Relaxed);
     STATE.store(FAILS, Ordering::Relaxed);
@@ -40,14 +40,14 @@ pub fn confine() {
 
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`confine`] was called.
+/// True if [`confine`] was called.
 #[must_use]
 pub fn is_confined() -> bool {
     IS_CONFINED.load(Ordering::Relaxed)
 }
 
-/// Runs `work` where the program's descriptors cannot be touched. It must not wait for another thread, and must not
-/// panic. It sees the caller's memory and variables of its thread; its process number is another.
+/// Runs `work` outside of the program's descriptor table. The work must not wait for another thread, and must not
+/// panic. It sees the caller's memory and the variables of its thread, but another process number.
 pub fn run<T>(work: impl FnOnce() -> T) -> T {
     if STATE.load(Ordering::Relaxed) == UNKNOWN {
         let works = aside(|| ()).is_ok();
@@ -69,10 +69,10 @@ struct Task<T, W> {
     result: Option<T>,
 }
 
-/// Room for calls of the kernel's and of the standard library's functions for files.
+/// Enough for system calls and for the standard library's functions for files.
 const STACK: usize = 128 << 10;
 
-/// The result, or the work where it was not done.
+/// The result, or the work if it was not done.
 fn aside<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
     let mut task = Task { work: Some(work), result: None };
     let at: *mut Task<T, W> = &raw mut task;
@@ -82,9 +82,9 @@ fn aside<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
     let stack = unsafe { libc::mmap(std::ptr::null_mut(), STACK, rights, flags, -1, 0) };
     if stack != libc::MAP_FAILED {
         without_signals(|| {
-            // SAFETY: the stack grows down from its end, and nobody else uses it. This thread sleeps until the process
-            // has ended (`CLONE_VFORK`), so the two are one as far as memory and locks are concerned. No signal says
-            // that it ended: a program that waits for its children does not see it.
+            // SAFETY: the stack grows down from its end, and no other thread uses it. This thread sleeps until the
+            // process has ended (`CLONE_VFORK`), so for memory and locks the two are one. No signal reports the end, so
+            // a program that waits for its children does not see it.
             unsafe {
                 let child = libc::clone(
                     main::<T, W>,
@@ -92,7 +92,7 @@ fn aside<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
                     libc::CLONE_VM | libc::CLONE_VFORK,
                     at.cast(),
                 );
-                // By plain system calls: `waitpid` ends a thread that was cancelled.
+                // Plain system calls, because `waitpid` ends a thread that was cancelled.
                 let none = std::ptr::null_mut::<c_int>();
                 while child > 0
                     && libc::syscall(libc::SYS_wait4, child, none, libc::__WALL, none) < 0
@@ -100,11 +100,11 @@ fn aside<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
                 {}
             }
         });
-        // SAFETY: mapped above, and its user has ended.
+        // SAFETY: mapped above, and the process that used it has ended.
         unsafe { libc::munmap(stack, STACK) };
     }
-    // SAFETY: a variable of this function, which the process has left. It took the work and stored a result, or
-    // nothing.
+    // SAFETY: a variable of this function, and the process that used it has ended. It took the work and stored a
+    // result, or did nothing.
     unsafe {
         match ((*at).result.take(), (*at).work.take()) {
             (Some(result), _) => Ok(result),
@@ -115,13 +115,13 @@ fn aside<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
 }
 
 extern "C" fn main<T, W: FnOnce() -> T>(task: *mut c_void) -> c_int {
-    // SAFETY: the variable of `aside`, which waits.
+    // SAFETY: the variable of `aside`, which waits meanwhile.
     let task = unsafe { &mut *task.cast::<Task<T, W>>() };
     task.result = task.work.take().map(|work| work());
     0
 }
 
-/// A handler of the program's must not run in the process that is none of its threads.
+/// Blocks signals, because a handler of the program must not run in a process that is not one of its threads.
 fn without_signals(work: impl FnOnce()) {
     // SAFETY: valid when zero, and filled by the calls below.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -131,7 +131,7 @@ fn without_signals(work: impl FnOnce()) {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
     work();
-    // SAFETY: as above.
+    // SAFETY: `before` is a variable of this function, filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
 }
 
@@ -151,12 +151,11 @@ mod tests {
     }
 
     /// Another thread closes and replaces every descriptor all the time, as a program may. The files that it puts there
-    /// stay as they are, and what is read aside is what the file has.
+    /// do not change, and a file that is read aside has its own contents.
     #[test]
     fn no_descriptor_of_the_program_is_used() {
-        // In a process of its own: other tests have files too.
-        // SAFETY: the child calls nothing that another thread may have locked but the allocator, which the C library
-        // makes usable in a child.
+        // In a process of its own, because other tests have files too.
+        // SAFETY: the child takes only locks of the allocator, which the C library makes usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let fine = std::panic::catch_unwind(hostile).is_ok();
@@ -174,7 +173,7 @@ mod tests {
         static ROUNDS: AtomicU32 = AtomicU32::new(0);
         let attacker = std::thread::spawn(|| {
             let zero = File::open("/dev/zero").expect("a file").as_raw_fd();
-            // The file's own number is left open: `File` would close it.
+            // The temporary `File` has closed this number by now, so the copy fails and returns the number itself.
             let zero = unsafe_dup(zero);
             while !ENDS.load(Ordering::Relaxed) {
                 for number in 3..1024 {
@@ -186,7 +185,7 @@ mod tests {
                 ROUNDS.fetch_add(1, Ordering::Relaxed);
                 for number in 3..1024 {
                     if number != zero {
-                        // SAFETY: as above.
+                        // SAFETY: descriptors of this process, whose other thread opens none of its own here.
                         unsafe { libc::close(number) };
                     }
                 }
@@ -208,7 +207,7 @@ mod tests {
     }
 
     fn unsafe_dup(file: i32) -> i32 {
-        // SAFETY: takes a number only.
+        // SAFETY: takes only a number.
         let high = unsafe { libc::fcntl(file, libc::F_DUPFD, 1100) };
         if high < 0 { file } else { high }
     }

@@ -1,4 +1,4 @@
-//! Runs random programs on a device that knows time, and prints what they met.
+//! Runs random programs on a device that knows time, and prints counts of what happened.
 //!
 //! `cargo run --release -p gapless-checker --example check -- --operations 10000000 --seed 1`
 

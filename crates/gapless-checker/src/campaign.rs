@@ -8,26 +8,26 @@ use super::totals::Totals;
 use super::violation::{Rule, Violation};
 use std::fmt;
 
-/// What to run.
+/// The settings of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The first seed; the others follow.
     pub seed: u64,
     pub operations: u64,
-    /// Rules that may be broken.
+    /// Rules that may be violated.
     pub ignored: Vec<Rule>,
-    /// Stops after so many programs that broke a rule.
+    /// Stops after this number of programs that violate a rule.
     pub most_found: usize,
-    /// Looks for the shortest program of each.
+    /// True to find the shortest program for each.
     pub shrinks: bool,
 }
 
-/// A program that breaks a rule.
+/// A program that violates a rule.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub program: Program,
     pub violation: Violation,
-    /// Operations of all programs until it was found.
+    /// The sum of operations of all programs until it was found.
     pub after: u64,
 }
 
@@ -38,11 +38,11 @@ impl fmt::Display for Found {
     }
 }
 
-/// What came of it.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub totals: Totals,
-    /// The seeds that were used: the first, and the one after the last.
+    /// The first seed, and the one after the last.
     pub seeds: (u64, u64),
     pub found: Vec<Found>,
 }
@@ -62,7 +62,7 @@ impl Campaign {
             let (totals, violation) = run(&program, &self.ignored);
             outcome.totals.add(&totals);
             let Some(violation) = violation else { continue };
-            // One program a rule tells enough.
+            // One program for each rule is enough.
             if outcome.found.iter().any(|found| found.violation.rule == violation.rule) {
                 continue;
             }

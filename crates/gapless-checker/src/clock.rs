@@ -1,8 +1,8 @@
-//! Vector clocks: which work happens before which, whatever the schedule.
+//! Vector clocks: the order of work, independent of the schedule.
 //!
 //! A timeline is one stream from its creation to its last work; the handle of a destroyed stream may name another
-//! timeline later. Work is a [`Moment`]: a timeline and a tick. A [`Clock`] covers a moment when its own entry for
-//! that timeline is not smaller.
+//! timeline later. A piece of work is a [`Moment`]: a timeline and a tick. A [`Clock`] covers a moment if its own entry
+//! for that timeline is not smaller.
 
 /// A timeline's number.
 pub(crate) type Line = usize;
@@ -14,7 +14,7 @@ pub(crate) struct Moment {
     pub(crate) tick: u32,
 }
 
-/// For each timeline the last tick that happened before.
+/// For each timeline, the last tick that happened before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock(Vec<u32>);
 
@@ -30,7 +30,7 @@ impl Clock {
         self.0[line] = tick;
     }
 
-    /// What happened before either.
+    /// Adds all that happened before the other clock.
     pub(crate) fn join(&mut self, other: &Clock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -54,7 +54,7 @@ impl Clock {
     }
 }
 
-/// The last use of something by each timeline. What the host knows to be done may be left out.
+/// The last use of something by each timeline. Uses that the host knows to be done may be left out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uses(Vec<Moment>);
 

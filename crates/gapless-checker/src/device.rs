@@ -1,4 +1,4 @@
-//! The device's calls, each with the rules that it is held to.
+//! The device's calls, each with the rules that apply to it.
 
 use super::clock::Clock;
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT};
@@ -9,10 +9,10 @@ use gapless_pool::marks::{self, Calls};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What a driver answers to a handle that it cannot use.
+/// A driver's answer to a handle that it cannot use.
 const INVALID_HANDLE: DeviceError = DeviceError::Driver(400);
 const FAILED: DeviceError = DeviceError::Driver(999);
-/// What it answers to a question about an event that a capture took in.
+/// Its answer to a query of an event that a capture took in.
 const CAPTURED_EVENT: DeviceError = DeviceError::Driver(1);
 
 /// The allocator's view of a [`World`].
@@ -26,7 +26,7 @@ impl TimedDevice {
 }
 
 impl World {
-    /// Whether this call fails on purpose.
+    /// True if this call fails on purpose.
     fn fails(&mut self) -> bool {
         match &mut self.fail_in {
             None => false,
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// Records an event on a stream, whether it is captured or not.
+    /// Records an event on a stream, captured or not.
     fn record(&mut self, event: u64, handle: u64) -> Result<(), DeviceError> {
         self.enter();
         self.counts.records += 1;
@@ -56,7 +56,7 @@ impl World {
             }
             return Err(INVALID_HANDLE);
         };
-        // Nothing else covers a stream of another context.
+        // Only this event covers a stream of another context.
         let is_ours = self.streams.line(line).context != OTHER_CONTEXT;
         if (is_ours && self.fails()) || handle == PER_THREAD {
             return Err(INVALID_HANDLE);
@@ -68,10 +68,10 @@ impl World {
         Ok(())
     }
 
-    /// What an event stands for, for a question about it or a wait.
+    /// The clock of an event, for a query or a wait.
     fn clock_of(&mut self, event: EventHandle) -> Result<Clock, DeviceError> {
         self.enter();
-        // A capture does not mind who looks at events that are not its own (seen on an H200, in all three modes).
+        // A capture is not harmed by queries of events that are not its own (seen on an H200, in all three modes).
         match self.events.get(&event.0).cloned() {
             Some(Event { clock, capture: None }) => Ok(clock),
             Some(Event { capture: Some(capture), .. }) => {

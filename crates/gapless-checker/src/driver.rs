@@ -1,4 +1,4 @@
-//! The allocator as a program calls it: alone, or as threads do.
+//! The allocator as a program calls it, from one thread or through the fronts for many.
 
 use super::device::TimedDevice;
 use gapless_pool::budget::Budget;
@@ -47,7 +47,7 @@ impl Driver {
         }
     }
 
-    /// How often the whole pool was asked, where fronts could have been enough.
+    /// The number of times that the shards were gathered; `None` without fronts.
     pub(crate) fn gathers(&self) -> Option<u64> {
         match self {
             Driver::Alone(_) => None,

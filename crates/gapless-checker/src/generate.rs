@@ -1,5 +1,5 @@
-//! Programs from seeds. Six flavours, since states that matter are far apart: a bit of everything, steps that repeat,
-//! captures, a card that is too small, long runs that use addresses up, and streams and pools that come and go.
+//! Programs from seeds. There are six kinds, because states that matter are far apart: a bit of everything, steps that
+//! repeat, captures, a card that is too small, long runs that use addresses up, and streams and pools that come and go.
 
 mod captures;
 mod phases;
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const FEW_CARDS: u64 = 4;
 const MANY_CARDS: u64 = 64;
 
-/// What a driver has, 47 bits, and what is soon used up.
+/// The addresses of a driver, 47 bits, and few that are soon used up.
 const ALL_ADDRESSES: u64 = 1 << 47;
 const FEW_ADDRESSES: u64 = 48 << 30;
 
@@ -72,7 +72,7 @@ pub fn generate(seed: u64) -> Program {
         ops: Vec::new(),
         live: Vec::new(),
         bytes: 0,
-        // How full the program fills the card.
+        // The part of the card that the program fills.
         most: capacity / 16
             * match flavour {
                 Flavour::Pressed => 17,
@@ -87,7 +87,7 @@ pub fn generate(seed: u64) -> Program {
         shape: Vec::new(),
         streams: Vec::new(),
         has_faults: false,
-        // By the seed, so that all other programs are what they were.
+        // By the seed, so that all other programs stay as they were.
         has_sleep: seed % 4 == 3,
         has_elastic: seed % 4 == 1,
         has_windows: seed % 4 == 2,
@@ -99,7 +99,7 @@ pub fn generate(seed: u64) -> Program {
     Program { seed, config, ops: generator.ops }
 }
 
-/// Whether a program begins with [`Generator::loans`]. Nothing is planned in it: a plan holds memory of its own.
+/// True if a program begins with [`Generator::loans`]. It has no plans, because a plan holds memory of its own.
 fn has_loans(seed: u64) -> bool {
     seed % 32 == 20
 }
@@ -109,7 +109,7 @@ struct Generator {
     flavour: Flavour,
     capacity: u64,
     ops: Vec<Op>,
-    /// What should be live, with its size and stream.
+    /// Allocations that should be live, with their sizes and streams.
     live: Vec<(u32, u64, u8)>,
     bytes: u64,
     most: u64,
@@ -117,25 +117,25 @@ struct Generator {
     next_graph: u32,
     graphs: Vec<u32>,
     is_capturing: Option<u8>,
-    /// The stream whose steps repeat: others leave it alone.
+    /// The stream whose steps repeat, which other operations mostly avoid.
     stepping: Option<u8>,
-    /// The large requests of a step: their sizes, and before which request each is given back.
+    /// The large requests of a step: their sizes, and for each the request before which it is freed.
     shape: Vec<(u64, usize)>,
-    /// Streams that ask for memory, often ones more than once.
+    /// Streams that request memory; frequent ones more than once.
     streams: Vec<u8>,
-    /// Device calls fail. Without faults everything must be given back in the end.
+    /// True if device calls fail. Without faults everything must be given back in the end.
     has_faults: bool,
-    /// Private pools sleep and wake.
+    /// True if private pools sleep and wake.
     has_sleep: bool,
-    /// Elastic ranges grow and shrink.
+    /// True if elastic ranges grow and shrink.
     has_elastic: bool,
-    /// Private pools have memory free in pieces, and their states are kept and brought back.
+    /// True if private pools have free memory in pieces, and their states are saved and restored.
     has_windows: bool,
-    /// Streams borrow, give back and ask again, while the owner wants back what it had.
+    /// True if streams borrow, free and request again, while the owner wants its memory back.
     has_loans: bool,
-    /// Other threads capture streams at any moment.
+    /// True if other threads capture streams at any moment.
     has_meddlers: bool,
-    /// What another process should map.
+    /// Allocations that another process should map.
     shared: Vec<u32>,
 }
 
@@ -154,7 +154,7 @@ impl Generator {
             _ => 200 + self.random.below(1800) as usize,
         };
         if self.has_loans {
-            // At once, while nothing else is held.
+            // First, while nothing else is held.
             for _ in 0..4 {
                 self.loans();
             }
@@ -164,7 +164,7 @@ impl Generator {
                 let stream = self.random.pick(&MEDDLED);
                 let after = self.random.below(12) as u8;
                 self.ops.push(Op::Meddle { after, stream });
-                // Often it is a short one.
+                // Half of them are short.
                 if self.random.one_in(2) {
                     self.ops.push(Op::Meddle { after: after + 1 + self.random.below(4) as u8, stream });
                 }
@@ -202,7 +202,7 @@ impl Generator {
         }
     }
 
-    /// A stream that asks; not the one whose steps repeat, mostly.
+    /// A stream for a request; mostly not the one whose steps repeat.
     fn asking(&mut self) -> u8 {
         let stream = self.random.pick(&self.streams);
         match self.stepping {
@@ -257,7 +257,7 @@ impl Generator {
         }
     }
 
-    /// Something that makes no lane.
+    /// An operation that makes no lane.
     fn calm(&mut self) {
         let stream = self.random.pick(&OWN_SLOTS[..2]);
         match (self.random.below(8), self.any_live()) {
@@ -335,7 +335,7 @@ impl Generator {
         }
     }
 
-    /// Frees, sometimes right after another stream's use.
+    /// Frees an allocation, sometimes right after another stream's use.
     fn let_go(&mut self, at: usize) {
         match self.random.below(10) {
             0 => {

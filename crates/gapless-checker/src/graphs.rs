@@ -1,8 +1,8 @@
-//! Captures, and the graphs that they end in.
+//! Captures, and the graphs that they become.
 //!
-//! A capture runs nothing: it notes which allocations its kernels used. A replay uses all of them at once, as one
-//! piece of work on whichever stream it is launched on. A graph's own allocations may be free again by then; their
-//! addresses must still lie over the same bytes.
+//! A capture runs nothing, and only records the allocations that its kernels used. A replay uses all of them at once,
+//! as one piece of work on the stream on which it is launched. A graph's own allocations may be free again by then;
+//! their addresses must still lie over the same bytes.
 
 use super::clock::{Clock, Line};
 use super::memory::{MapId, OwnerId};
@@ -15,13 +15,13 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(crate) struct Capture {
     number: u64,
-    /// The stream that it began on, and those that joined it.
+    /// The stream on which it began, and those that joined it.
     pub(crate) lines: Vec<Line>,
     pub(crate) pool: PoolKey,
     used: Vec<OwnerId>,
 }
 
-/// What can be replayed.
+/// A graph that can be replayed.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) pool: PoolKey,
@@ -37,7 +37,7 @@ impl World {
         self.capture = Some(Capture { number, lines: vec![line], pool, used: Vec::new() });
     }
 
-    /// The capture that a stream is in, told or not.
+    /// The capture of a stream, reported by the program or not.
     pub(crate) fn capture_of(&self, line: Line) -> Option<u64> {
         let told = self.capture.as_ref().filter(|capture| capture.lines.contains(&line));
         told.map(|capture| capture.number).or_else(|| self.raw.get(&line).copied())
@@ -54,7 +54,7 @@ impl World {
 
     // ---- captures without a word ----
 
-    /// A driver call begins: before it, other threads do what they do.
+    /// Begins a driver call: first, other threads do what is due.
     pub(crate) fn enter(&mut self) {
         let mut due = Vec::new();
         self.meddles.retain_mut(|(after, line)| {
@@ -83,19 +83,19 @@ impl World {
         }
     }
 
-    /// A capture that nobody told of ends.
+    /// Ends a capture that the program did not report.
     pub(crate) fn end_raw(&mut self, line: Line) {
         self.raw.remove(&line);
     }
 
-    /// Another stream waits for an event of the capture, and is captured too.
+    /// Another stream waits for an event of the capture, and so becomes part of it.
     pub(crate) fn join_capture(&mut self, line: Line) {
         if let Some(capture) = &mut self.capture {
             capture.lines.push(line);
         }
     }
 
-    /// A kernel of the capture uses an allocation.
+    /// Notes that a kernel of the capture uses an allocation.
     pub(crate) fn capture_use(&mut self, owner: OwnerId) {
         if let Some(capture) = &mut self.capture {
             capture.used.push(owner);
@@ -119,8 +119,8 @@ impl World {
         self.memory.hold(&graph.maps, false);
     }
 
-    /// Launches a graph. `after`: the replays of its pool before it, which the program puts it behind. The end of the
-    /// replay.
+    /// Launches a graph. `after` covers earlier replays of its pool, which the program orders before it. Returns its
+    /// end.
     pub(crate) fn replay(&mut self, graph: &Graph, line: Line, after: &Clock) -> Clock {
         self.streams.wait(line, after);
         if self.memory.are_there(&graph.maps).is_err() {

@@ -1,8 +1,8 @@
 //! Elastic ranges of a program: they grow and shrink while work uses them, on pages of a book of their own.
 //!
-//! A slot that is wanted and there is an allocation like any other: it is written when it comes, and nobody's when it
-//! is not wanted any more. Work that is queued may still use it then. A range that wants a slot again before its page
-//! has gone has the same page with that work: the program orders what one tensor does.
+//! A slot that is wanted and mapped is an allocation like any other: it is written when it comes, and has no owner when
+//! it is no longer wanted. Queued work may still use it then. If a range wants a slot again before its page has gone,
+//! it has the same page with that work, because the program orders the work of one tensor.
 
 use super::clock::{Clock, Line};
 use super::device::TimedDevice;
@@ -17,9 +17,9 @@ use std::rc::Rc;
 
 const PAGE: u64 = 2 << 20;
 const SLOTS: usize = 8;
-/// Pages of the book at most: two ranges have to share them.
+/// The book has at most this many pages, so that two ranges have to share them.
 const MOST_PAGES: usize = 10;
-/// Jobs that are done at once.
+/// At most this many jobs are done at once.
 const MOST_JOBS: usize = 64;
 /// Allocations of the program have smaller names.
 const FIRST_NAME: u32 = 1 << 30;
@@ -28,7 +28,7 @@ const FIRST_NAME: u32 = 1 << 30;
 struct Range {
     id: RangeId,
     base: u64,
-    /// Of each slot that is in use.
+    /// The owner of each slot that is in use.
     owners: Vec<OwnerId>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Growing {
     device: TimedDevice,
     book: Book,
     ranges: [Option<Range>; 2],
-    /// The work that the pool waits for.
+    /// The work for which the pool waits.
     queued: Option<Clock>,
 }
 
@@ -49,7 +49,7 @@ impl Growing {
         Growing { world, device, book: Book::new(PAGE, Some(MOST_PAGES)), ranges: [None, None], queued: None }
     }
 
-    /// A range has this many slots from now on, if it can; the new ones are written on a stream. Whether it could.
+    /// Resizes a range, if that is possible; the new slots are written on a stream. Returns true if it was.
     pub(crate) fn resize(&mut self, at: usize, slots: usize, line: Line) -> Option<bool> {
         if self.ranges[at].is_none() {
             let base = self.device.reserve(SLOTS as u64 * PAGE).ok()?;
@@ -78,14 +78,14 @@ impl Growing {
         Some(true)
     }
 
-    /// A kernel that uses all of a range.
+    /// Queues a kernel that uses all of a range.
     pub(crate) fn touch(&mut self, at: usize, line: Line) {
         for &owner in self.ranges[at].iter().flat_map(|range| &range.owners) {
             self.world.borrow_mut().touch(line, owner);
         }
     }
 
-    /// What the pool's own thread does: until it has nothing to do, or can only wait.
+    /// Runs the jobs of the pool's own thread until there are none, or it can only wait.
     pub(crate) fn work(&mut self) {
         self.world.borrow_mut().call = Call { name: "elastic", may_wait: true, ..Call::default() };
         for _ in 0..MOST_JOBS {
@@ -107,7 +107,7 @@ impl Growing {
         self.world.borrow_mut().call = Call::default();
     }
 
-    /// Everything goes back. The program has synchronised.
+    /// Ends all ranges. The program has synchronised.
     pub(crate) fn end(&mut self) {
         for range in self.ranges.iter_mut().filter_map(Option::take) {
             for owner in range.owners {

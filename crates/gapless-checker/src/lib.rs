@@ -13,7 +13,7 @@
 //!
 //! Leaves out: the values that kernels compute, and races that the program itself has.
 //!
-//! Read [`world`](World) first for the model, then `run` for what programs do.
+//! Read [`world`](World) first for the model, then `run` for the actions of programs.
 
 mod campaign;
 mod clock;

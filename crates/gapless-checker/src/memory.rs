@@ -1,9 +1,9 @@
-//! Addresses, pages, what is mapped where, and who used which physical byte last.
+//! Addresses, pages, mappings, and the last use of each physical byte.
 //!
-//! A mapping is one page at one address, from its map to its unmap, and has a number that never comes again: work
-//! that remembers the number remembers the physical bytes.
+//! A mapping is one page at one address, from its map to its unmap. Its number is never used again, so work that
+//! remembers the number remembers the physical bytes.
 //!
-//! Invariant: the owners of a page are intervals `[from, to)` that do not meet, each with the allocation that was
+//! Invariant: the owners of a page are intervals `[from, to)` that do not overlap, each with the allocation that was
 //! handed out there last.
 
 use super::clock::{Clock, Moment, Uses};
@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub(crate) type MapId = u32;
 pub(crate) type OwnerId = u32;
 
-/// A rule that was broken, and how.
+/// A violation of a rule, with a description.
 pub(crate) type Broken = (Rule, String);
 
 #[derive(Debug)]
@@ -44,12 +44,12 @@ struct Mapping {
 #[derive(Debug)]
 struct Reservation {
     size: u64,
-    /// Every address that was ever mapped, as intervals, and the bytes of them.
+    /// All addresses that were ever mapped, as intervals, and their bytes.
     touched: BTreeMap<u64, u64>,
     bytes: u64,
 }
 
-/// An allocation, live or not, as long as some byte was handed out to it last.
+/// An allocation, live or not, as long as it was the last owner of some byte.
 #[derive(Debug)]
 pub(crate) struct Owner {
     /// The program's number.
@@ -75,12 +75,12 @@ pub(crate) struct Stretch {
 pub(crate) struct Memory {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
-    /// Addresses that there are, and that are reserved.
+    /// The addresses of the device, and those that are reserved.
     addresses: u64,
     reserved: u64,
     next_addr: u64,
     reservations: BTreeMap<u64, Reservation>,
-    /// Reservations that were given back, by size: the next of that size gets the same addresses.
+    /// Reservations that were given back, by size. The next reservation of that size gets the same addresses.
     given_back: FxHashMap<u64, Vec<u64>>,
     pages: FxHashMap<u64, Page>,
     next_page: u64,
@@ -89,11 +89,11 @@ pub(crate) struct Memory {
     owners: Vec<Owner>,
     /// Addresses of present reservations that were ever mapped.
     touched: u64,
-    /// What is mapped, now and at most.
+    /// Mapped bytes, now and at most.
     mapped_now: u64,
     most_mapped: u64,
-    /// Addresses that were ever mapped, beyond twice what was mapped at once: what may be, and what was at most. The
-    /// driver's own bound would take days to reach.
+    /// Addresses that were ever mapped, beyond twice the bytes that were mapped at once: the limit, and the highest
+    /// number. The driver's own limit would take days to reach.
     may_touch: u64,
     pub(crate) most_beyond: u64,
 }
@@ -171,7 +171,7 @@ impl Memory {
         self.touched += more;
         self.mapped_now += size;
         self.most_mapped = self.most_mapped.max(self.mapped_now);
-        // Gaps may be as large as what is mapped.
+        // Gaps may be as large as the mapped bytes.
         let beyond = self.touched.saturating_sub(2 * self.most_mapped);
         self.most_beyond = self.most_beyond.max(beyond);
         if more > 0 && beyond > self.may_touch {
@@ -311,7 +311,7 @@ impl Memory {
         broken.map_or(Ok(()), Err)
     }
 
-    /// Whether work that was queued with these mappings still finds them.
+    /// Checks that work that was queued with these mappings still finds them.
     pub(crate) fn are_there(&self, maps: &[MapId]) -> Result<(), Broken> {
         match maps.iter().map(|&id| &self.mappings[id as usize]).find(|m| !m.is_mapped || !m.is_granted) {
             Some(mapping) => {
@@ -342,7 +342,7 @@ impl Memory {
         Ok(found)
     }
 
-    /// Notes that a live allocation or a graph lies in these mappings, or does no more.
+    /// Notes that a live allocation or a graph lies in these mappings, or no longer does.
     pub(crate) fn hold(&mut self, maps: &[MapId], is_held: bool) {
         for &id in maps {
             let users = &mut self.mappings[id as usize].users;
@@ -350,7 +350,7 @@ impl Memory {
         }
     }
 
-    /// Notes that another process maps the pages behind these mappings, or does no more.
+    /// Notes that another process maps the pages behind these mappings, or no longer does.
     pub(crate) fn export(&mut self, maps: &[MapId], is_exported: bool) {
         let change = |count: &mut u32| *count = if is_exported { *count + 1 } else { *count - 1 };
         for &id in maps {
@@ -390,7 +390,7 @@ impl Memory {
         (self.owners.len() - 1) as OwnerId
     }
 
-    /// Who was handed any of these bytes last.
+    /// The last owners of these bytes.
     pub(crate) fn owners_of(&self, stretches: &[Stretch]) -> Vec<OwnerId> {
         let mut found: Vec<OwnerId> = Vec::new();
         for stretch in stretches {
@@ -409,7 +409,7 @@ impl Memory {
         found
     }
 
-    /// These bytes belong to `owner` from now on.
+    /// Makes `owner` the owner of these bytes.
     pub(crate) fn own(&mut self, stretches: &[Stretch], owner: OwnerId) {
         for stretch in stretches {
             let owners = &mut self.pages.get_mut(&stretch.page).expect("it was resolved").owners;
@@ -429,7 +429,7 @@ impl Memory {
     }
 }
 
-/// Work in words.
+/// A description of a piece of work.
 pub(crate) fn work_of(name: u32, Moment { line, tick }: Moment) -> String {
     format!("work {tick} of timeline {line}, for allocation {name},")
 }

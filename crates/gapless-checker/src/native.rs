@@ -1,14 +1,15 @@
-//! What PyTorch's own allocator would hold, beside the one that is checked: so that a request that natively finds what
-//! its stream has cached, or new memory, is not refused here, and waits for nobody.
+//! The memory that PyTorch's own allocator would hold, simulated beside the checked one. If native PyTorch serves a
+//! request from its stream's cache, or from new memory, the checked allocator must not refuse it, and must not wait.
 //!
-//! It has less of the card than the allocator has: pages are coarser than blocks, and lie where they were first mapped.
+//! The simulation has less of the card than the allocator has, because pages are coarser than blocks, and lie where
+//! they were first mapped.
 
 use gapless_pool::device::StreamHandle;
 use gapless_pool::pool::PoolKey;
 use gapless_pool::supplied::{Owner, Supplied};
 use rustc_hash::FxHashMap;
 
-/// Of the card.
+/// The simulation's part of the card.
 const PART: u64 = 4;
 const OF_PARTS: u64 = 3;
 
@@ -17,21 +18,22 @@ pub(crate) struct Native {
     memory: Supplied,
     next: u64,
     live: FxHashMap<u32, u64>,
-    /// What private pools held when it began.
+    /// Bytes that private pools held when it began.
     beside: u64,
-    /// It had to give back what streams had cached, which the allocator perhaps need not: they cannot be compared.
+    /// True once it had to give back what streams had cached, which the allocator may not need: no comparison is fair
+    /// then.
     is_over: bool,
-    /// Given back while other streams may use them: free after the next wait for all work.
+    /// Freed blocks that other streams may still use, free after the next wait for all work.
     late: Vec<u64>,
 }
 
 impl Native {
-    /// With nothing, beside `beside` bytes that private pools hold.
+    /// An empty simulation, beside `beside` bytes that private pools hold.
     pub(crate) fn beside(beside: u64) -> Native {
         Native { beside, ..Native::default() }
     }
 
-    /// A request of `size` bytes, with `most` for all. Whether it is served without a wait for any stream.
+    /// Requests `size` bytes, with a limit of `most` for all. True if it is served without a wait for a stream.
     pub(crate) fn alloc(&mut self, id: u32, size: u64, stream: u64, pool: PoolKey, most: u64) -> bool {
         self.memory.set_pool(pool, false);
         let owner = Owner::of(pool, StreamHandle(stream), size);
@@ -47,7 +49,7 @@ impl Native {
         !self.is_over
     }
 
-    /// Given back; `is_used`: other streams may still use it.
+    /// Frees an allocation; `is_used` is true if other streams may still use it.
     pub(crate) fn free(&mut self, id: u32, is_used: bool) {
         match self.live.remove(&id) {
             Some(addr) if is_used => self.late.push(addr),
@@ -56,7 +58,7 @@ impl Native {
         }
     }
 
-    /// All that is free goes back, after a wait for all work, as the program wants it. Private pools keep theirs.
+    /// Gives back all free memory, after a wait for all work, as the program asked. Private pools keep theirs.
     pub(crate) fn empty(&mut self) {
         for addr in std::mem::take(&mut self.late) {
             self.memory.release(addr);

@@ -1,17 +1,17 @@
-//! What programs are made of. Allocations, graphs and pools have names, so that an operation means the same after
-//! others were left out; an operation that does not apply (its allocation was never made, its stream is gone) does
+//! The operations of programs. Allocations, graphs and pools have names, so that an operation keeps its meaning when
+//! others are left out. An operation that does not apply (its allocation was never made, its stream is gone) does
 //! nothing.
 
 use gapless_pool::options::Options;
 use std::fmt;
 
-/// The streams of a program, by slot. Handle 0 is nobody's to destroy.
+/// The streams of a program, by slot. The program cannot destroy handle 0.
 pub(crate) const DEFAULT_SLOT: u8 = 0;
 /// Streams that programs make and destroy.
 pub(crate) const OWN_SLOTS: [u8; 4] = [1, 2, 3, 4];
-/// Handle 2: another stream in each thread.
+/// Handle 2, which is another stream in each thread.
 pub(crate) const PER_THREAD_SLOT: u8 = 5;
-/// A stream of another context: a fence does not cover it.
+/// A stream of another context, which a fence does not cover.
 pub(crate) const FOREIGN_SLOT: u8 = 6;
 /// A stream that the allocator never hears of.
 pub(crate) const UNHEARD_SLOT: u8 = 7;
@@ -20,7 +20,7 @@ pub(crate) const SLOTS: usize = 8;
 /// One operation of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Asks for memory on a stream, from a private pool (0: the default one), and writes it.
+    /// Requests memory on a stream, from a private pool (0 is the default pool), and writes it.
     Alloc {
         id: u32,
         stream: u8,
@@ -42,26 +42,26 @@ pub enum Op {
         id: u32,
         stream: u8,
     },
-    /// The same, but the free comes before the owner's wait; see [`Op::Pay`].
+    /// The same, but the owner's wait comes after the free; see [`Op::Pay`].
     LateWait {
         id: u32,
         stream: u8,
         thread: u8,
     },
-    /// A stream waits for what its late waits still owe. Its next request does so too.
+    /// Lets a stream make the late waits that it still owes. Its next request does so too.
     Pay {
         stream: u8,
     },
-    /// Gives back, in a thread.
+    /// Frees an allocation, in a thread.
     Free {
         id: u32,
         thread: u8,
     },
-    /// Destroys a stream, whose work goes on.
+    /// Destroys a stream. Its work goes on.
     Destroy {
         stream: u8,
     },
-    /// Makes a new stream in place of a destroyed one, with an old handle where that is right.
+    /// Makes a new stream in place of a destroyed one, with an old handle if the host knows that its work is done.
     Create {
         stream: u8,
         reuse: bool,
@@ -81,7 +81,7 @@ pub enum Op {
         stream: u8,
     },
     SyncDevice,
-    /// The calls that follow come from this thread.
+    /// The following calls come from this thread.
     Thread {
         thread: u8,
     },
@@ -96,13 +96,14 @@ pub enum Op {
         stream: u8,
     },
     EndCapture,
-    /// A request of a stream that is captured without a word: it goes to the plain pool, and leaves the capture alone.
+    /// A request of a stream in a capture that the program did not report. It goes to the default pool, outside of the
+    /// capture.
     AllocInRawCapture {
         id: u32,
         stream: u8,
         size: u64,
     },
-    /// Another thread begins to capture a stream through the driver, or ends that, after so many driver calls.
+    /// Another thread begins to capture a stream through the driver, or ends that, after this number of driver calls.
     Meddle {
         after: u8,
         stream: u8,
@@ -114,17 +115,17 @@ pub enum Op {
     DropGraph {
         graph: u32,
     },
-    /// Begins the use of a private pool: the last one of its slot again, or a new one.
+    /// Begins the use of a private pool: of the last one in its slot again, or of a new one.
     UsePool {
         pool: u8,
         again: bool,
     },
-    /// Ends it.
+    /// Releases a private pool.
     ReleasePool {
         pool: u8,
     },
     Trim,
-    /// Gives back what no work uses, without a wait; of private pools that nobody uses, or of all.
+    /// Gives back memory that no work uses, without a wait; of released private pools, or of all.
     TrimBehind {
         of_all: bool,
     },
@@ -134,20 +135,20 @@ pub enum Op {
     TrimGraphPool {
         pool: u8,
     },
-    /// Completes what no stream uses any more.
+    /// Completes frees that no stream uses any more.
     Poll,
     /// Grants all memory again, as for peers.
     GrantAgain,
     ResetPeaks,
-    /// Plans that were asked for are put in place, where they come late.
+    /// Installs plans that were requested, if plans come late.
     Install,
     MarkStep,
     Pause,
-    /// Limits the pool to eighths of the card; 0: no limit.
+    /// Limits the pool to eighths of the card; 0 for no limit.
     Limit {
         eighths: u8,
     },
-    /// Takes memory beforehand.
+    /// Takes memory in advance.
     Hold {
         stream: u8,
         eighths: u8,
@@ -165,11 +166,11 @@ pub enum Op {
     RestoreGraphs {
         pool: u8,
     },
-    /// The memory of a private pool falls asleep, after the program's work.
+    /// Puts the memory of a private pool to sleep, after the program's work.
     Sleep {
         pool: u8,
     },
-    /// It wakes up.
+    /// Wakes it.
     Wake {
         pool: u8,
     },
@@ -177,11 +178,11 @@ pub enum Op {
     Share {
         id: u32,
     },
-    /// It has them no more. What was given back since then goes now.
+    /// The other process unmaps them. An allocation that was freed since then goes now.
     Unshare {
         id: u32,
     },
-    /// An elastic range has so many slots from now on: it grows or shrinks, and writes what is new.
+    /// Resizes an elastic range to this number of slots, and writes the new ones.
     Resize {
         range: u8,
         slots: u8,
@@ -192,7 +193,7 @@ pub enum Op {
         range: u8,
         stream: u8,
     },
-    /// The thread of the elastic ranges does what it has to.
+    /// Runs the jobs of the thread of the elastic ranges.
     ElasticWork,
     /// The device call after `after` others fails.
     Fault {
@@ -200,7 +201,7 @@ pub enum Op {
     },
 }
 
-/// Who plans steps.
+/// The kind of planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plans {
     Nobody,
@@ -209,21 +210,21 @@ pub enum Plans {
     Later,
 }
 
-/// What a program runs on.
+/// The environment of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub capacity: u64,
     pub options: Options,
-    /// Through [`SharedPool`](gapless_pool::SharedPool) and its fronts.
+    /// True to call the pool through [`SharedPool`](gapless_pool::SharedPool) and its fronts.
     pub is_shared: bool,
     pub planner: Plans,
     /// Addresses that the device has.
     pub addresses: u64,
-    /// Addresses that may ever be mapped beyond twice what is mapped at once, in multiples of the card.
+    /// Addresses that may ever be mapped beyond twice the bytes that are mapped at once, in multiples of the card.
     pub most_cards: u64,
 }
 
-/// A program, and what it runs on.
+/// A program, and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! Planners that answer at once, or when they are asked again: first fit, largest first. No good plan, but a valid
+//! Planners that answer at once, or when they are asked again: first fit, largest first. Not a good plan, but a valid
 //! one.
 
 use gapless_pool::steps::{Period, Planner, Recurring, Spot, Ticket};
@@ -13,7 +13,7 @@ impl Planner for AtOnce {
     }
 }
 
-/// Keeps what it is asked for until somebody takes the plans.
+/// Keeps the periods that it is asked for until the plans are collected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Later(Arc<Mutex<Vec<Period>>>);
 
@@ -60,7 +60,7 @@ fn first_fit(period: &Period) -> Vec<Spot> {
     spots.into_iter().flatten().collect()
 }
 
-/// Whether two requests are live at once, in any two periods that follow each other.
+/// True if two requests are live at once, in any two periods that follow each other.
 fn meet(a: &Recurring, b: &Recurring, length: u32) -> bool {
     let pieces = |r: &Recurring| match r.end.checked_sub(length) {
         Some(over) if over > 0 => [(0, over), (r.start, length)],

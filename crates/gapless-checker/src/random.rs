@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudo-random numbers, the same for the same seed.
 
-/// A generator (splitmix64): every seed is a good one.
+/// A generator (splitmix64), for which every seed is good.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

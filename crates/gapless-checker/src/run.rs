@@ -1,7 +1,6 @@
-//! Runs a program: does what is right on native PyTorch, and leaves out what is not.
+//! Runs a program: does what is right on native PyTorch, and leaves out the rest.
 //!
-//! What makes an operation right is written at each of them. The allocator is called between [`World`] calls, never
-//! inside one.
+//! Each operation states what makes it right. The allocator is called between [`World`] calls, never inside one.
 
 mod leaving;
 mod memory;
@@ -31,13 +30,13 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// Operations between two looks at all invariants of the pool.
+/// All invariants of the pool are checked after this number of operations.
 const CHECK_EVERY: usize = 16;
-/// Handle 2 asks for memory in this thread alone: lanes are told apart by handles.
+/// Only this thread requests memory on handle 2, because the pool distinguishes lanes by handles.
 const ASKING_THREAD: usize = 1;
 const DEFAULT_POOL: PoolKey = PoolKey(0, 0);
 
-/// Runs a program until it ends or breaks a rule that is not ignored.
+/// Runs a program until it ends, or violates a rule that is not ignored.
 #[must_use]
 pub fn run(program: &Program, ignored: &[Rule]) -> (Totals, Option<Violation>) {
     let mut runner = Runner::new(program, ignored);
@@ -49,7 +48,7 @@ pub fn run(program: &Program, ignored: &[Rule]) -> (Totals, Option<Violation>) {
         let mut world = world.borrow_mut();
         world.call = Call::default();
         world.broken((Rule::Panic, text.unwrap_or_else(|| "a panic".to_owned())));
-        // The pool is in no state to be asked, or dropped with care.
+        // The pool may be broken, so it is neither asked nor dropped.
         std::mem::forget(runner.driver);
         let violation = world.violation().cloned();
         return (runner.totals, violation);
@@ -67,37 +66,37 @@ struct Slot {
     is_alive: bool,
 }
 
-/// What the program holds.
+/// An allocation of the program.
 #[derive(Clone, Debug)]
 struct Held {
     owner: OwnerId,
     addr: u64,
     size: u64,
-    /// The timeline that it was asked for on.
+    /// The timeline on which it was requested.
     line: Line,
     handle: u64,
     pool: PoolKey,
     announced: Vec<u64>,
-    /// The thread whose own stream uses it: it must free it too, as an event on handle 2 is of the thread that
-    /// records it.
+    /// The thread whose own stream uses it. This thread must free it too, because an event on handle 2 belongs to the
+    /// thread that records it.
     thread: Option<usize>,
 }
 
 /// Allocations with their names.
 type Named = Vec<(u32, Held)>;
 
-/// A private pool of the program's.
+/// A private pool of the program.
 #[derive(Clone, Debug)]
 struct Private {
     key: PoolKey,
     is_used: bool,
     saved: Option<(Vec<Saved>, Named)>,
-    /// The end of the last replay of its graphs, and how many there are.
+    /// The end of the last replay of its graphs, and the number of graphs.
     last: Clock,
     graphs: u32,
 }
 
-/// Whose private pools.
+/// The kind of private pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -109,12 +108,12 @@ struct Runner {
     driver: Driver,
     slots: [Slot; SLOTS],
     held: FxHashMap<u32, Held>,
-    /// What the program holds and may not use: it sleeps.
+    /// Allocations that the program holds and may not use, because they sleep.
     asleep: FxHashMap<u32, Held>,
-    /// What another process maps, and the thread that gave it back since: the owner holds it for the other.
+    /// Allocations that another process maps, and the thread that freed each since: the owner holds it meanwhile.
     shared: FxHashMap<u32, Option<u8>>,
     growing: Growing,
-    /// What native PyTorch would hold, since nothing was held: until the program does what it does not know.
+    /// The simulation of native PyTorch, since nothing was held. It ends at an operation that it does not model.
     native: Option<Native>,
     has_native: bool,
     private: FxHashMap<u8, Private>,
@@ -124,7 +123,7 @@ struct Runner {
     windowed: FxHashSet<u32>,
     /// The open capture: its graph, and the slot of its pool.
     capture: Option<(u32, u8)>,
-    /// What timelines must wait for before they ask for memory again.
+    /// The work for which timelines must wait before they request memory again.
     owed: FxHashMap<Line, Clock>,
     budgets: [&'static Budget; 2],
     limit: Option<u64>,
@@ -173,7 +172,7 @@ impl Runner {
             shared: FxHashMap::default(),
             growing,
             native: None,
-            // Plans hold memory where their steps will want it.
+            // Plans hold memory at the places that their steps will need.
             has_native: config.planner == Plans::Nobody,
             private: FxHashMap::default(),
             graph_pools: FxHashMap::default(),
@@ -341,7 +340,7 @@ impl Runner {
 
     // ---- streams ----
 
-    /// The timeline of a slot in this thread, where work can be queued on it.
+    /// The timeline of a slot in this thread, if work can be queued on it.
     fn usable(&self, slot: u8) -> Option<Line> {
         let Slot { handle, line, is_alive } = self.slots[slot as usize];
         let world = self.world.borrow();
@@ -349,14 +348,14 @@ impl Runner {
         (is_alive && !world.is_captured(line)).then_some(line)
     }
 
-    /// Whether the stream of a timeline is there, and not captured: work can be queued behind its own.
+    /// True if the stream of a timeline exists and is not captured, so that work can be queued behind its own.
     fn is_usable(&self, line: Line) -> bool {
         let world = self.world.borrow();
         let handle = world.streams.line(line).handle;
         (handle == PER_THREAD || world.named.get(&handle) == Some(&line)) && !world.is_captured(line)
     }
 
-    /// A stream waits for what its late waits owe: before it asks for memory, is captured, or goes.
+    /// Lets a stream make the late waits that it owes, before it requests memory, is captured, or ends.
     fn pay(&mut self, line: Line) {
         if self.world.borrow().is_captured(line) {
             return;
@@ -370,7 +369,7 @@ impl Runner {
         let is_own = OWN_SLOTS.contains(&slot) || slot == UNHEARD_SLOT;
         let Some(line) = self.usable(slot).filter(|_| is_own) else { return };
         self.pay(line);
-        // What a stream had that is gone is of no use to anybody.
+        // Memory that a destroyed stream had cached helps no other stream.
         self.native = None;
         let mut world = self.world.borrow_mut();
         self.totals.destroyed_busy += u64::from(world.streams.queued(line) > 0);
@@ -392,7 +391,7 @@ impl Runner {
 
     // ---- the end ----
 
-    /// Everything ends, and everything is given back.
+    /// Ends everything, and frees everything.
     fn end(&mut self) {
         {
             let mut world = self.world.borrow_mut();

@@ -1,16 +1,16 @@
-//! Short programs: leaves operations out for as long as the same rule is broken (delta debugging).
+//! Short programs: leaves operations out as long as the same rule is violated (delta debugging).
 
 use super::ops::Program;
 use super::run::run;
 use super::violation::{Rule, Violation};
 
-/// Programs that are tried at most.
+/// At most this many programs are tried.
 const TRIES: usize = 6000;
 
-/// The shortest program found that breaks the same rule, and how it does.
+/// The shortest program found that violates the same rule, and its violation.
 #[must_use]
 pub fn shrink(program: &Program, violation: &Violation, ignored: &[Rule]) -> (Program, Violation) {
-    // Programs that panic would print it each time.
+    // Otherwise programs that panic would print it each time.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let mut best = (program.clone(), violation.clone());

@@ -1,4 +1,4 @@
-//! Streams: their queues, their clocks, and a scheduler that runs only what it is told to.
+//! Streams: their queues, their clocks, and a scheduler that runs only the work that it is told to.
 //!
 //! Invariant: `ran <= clock[line]`, and the queue holds the work of the ticks `ran + 1 ..= clock[line]` in order.
 
@@ -7,7 +7,7 @@ use super::memory::MapId;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The context that the allocator's device belongs to.
+/// The context of the allocator's device.
 pub(crate) const OWN_CONTEXT: u8 = 0;
 /// A context whose streams a fence does not cover.
 pub(crate) const OTHER_CONTEXT: u8 = 1;
@@ -15,7 +15,7 @@ pub(crate) const OTHER_CONTEXT: u8 = 1;
 /// Queued work.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// What it waits for, beside the work before it on its own stream.
+    /// The work for which it waits, beside earlier work on its own stream.
     after: Option<Clock>,
     /// The mappings that it uses.
     pub(crate) maps: Rc<[MapId]>,
@@ -30,7 +30,7 @@ pub(crate) struct Timeline {
     /// The last tick whose work is done.
     ran: u32,
     queue: VecDeque<Item>,
-    /// It waited for another stream since its last work.
+    /// True if it waited for another stream since its last work.
     has_waited: bool,
 }
 
@@ -57,7 +57,7 @@ impl Streams {
         self.0[line].queue.len()
     }
 
-    /// Work begins behind what the host knows to be done, and behind what its stream waited for.
+    /// Queues work after all that the host knows to be done, and all for which its stream waited.
     pub(crate) fn enqueue(&mut self, line: Line, host: &Clock, maps: Rc<[MapId]>) -> Moment {
         let timeline = &mut self.0[line];
         timeline.clock.join(host);
@@ -68,13 +68,13 @@ impl Streams {
         Moment { line, tick }
     }
 
-    /// Later work of a stream begins behind `clock`.
+    /// Lets later work of a stream begin after `clock`.
     pub(crate) fn wait(&mut self, line: Line, clock: &Clock) {
         self.0[line].clock.join(clock);
         self.0[line].has_waited = true;
     }
 
-    /// The present end of every stream of a context, also of streams that are gone.
+    /// The present end of every stream of a context, also of destroyed streams.
     pub(crate) fn all(&self, context: u8) -> Clock {
         let mut clock = Clock::default();
         for timeline in self.0.iter().filter(|timeline| timeline.context == context) {
@@ -87,7 +87,7 @@ impl Streams {
         clock.moments().all(|moment| self.0[moment.line].ran >= moment.tick)
     }
 
-    /// Runs the next work of a stream, if it has some and waits for nothing.
+    /// Runs the next work of a stream, if there is some and it does not have to wait.
     pub(crate) fn run_next(&mut self, line: Line) -> Option<Item> {
         let front = self.0[line].queue.front()?;
         let tick = self.0[line].ran + 1;
@@ -99,9 +99,9 @@ impl Streams {
         self.0[line].queue.pop_front()
     }
 
-    /// Runs what must be done for `clock` to have happened; `ran` sees each piece of work.
+    /// Runs the work that must be done for `clock` to have happened; `ran` gets each piece of work.
     pub(crate) fn finish(&mut self, clock: &Clock, ran: &mut impl FnMut(Item)) {
-        // Work that waits is put behind what it waits for.
+        // Work that has to wait comes after the work for which it waits.
         let mut wanted: Vec<Moment> = clock.moments().collect();
         while let Some(&moment) = wanted.last() {
             if self.0[moment.line].ran >= moment.tick {

@@ -1,17 +1,17 @@
-//! How often each interesting thing happened: a checker that never reaches a state proves nothing about it.
+//! Counts of the interesting events: a checker that never reaches a state proves nothing about it.
 
 macro_rules! totals {
     ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
-        /// What programs did and met, in all.
+        /// The sums of all programs.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Totals {
             $($(#[$doc])* pub $name: u64,)*
-            /// Addresses that one program had mapped beyond twice what was mapped at once, at most, in cards.
+            /// The most addresses that one program had mapped, beyond twice the bytes mapped at once, in cards.
             pub most_cards: u64,
         }
 
         impl Totals {
-            /// Each number with what it counts.
+            /// Each count with its name.
             #[must_use]
             pub fn list(&self) -> Vec<(&'static str, u64)> {
                 vec![$(($text, self.$name),)* ("cards of addresses beyond what was mapped, at most", self.most_cards)]

@@ -1,60 +1,60 @@
-//! The rules of the device, and what is said when one is broken.
+//! The rules of the device, and the messages of violations.
 
 use std::fmt;
 
-/// A rule that the allocator keeps.
+/// A rule that the allocator must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rule {
-    /// Memory is handed out when all earlier work on its physical bytes happens before the first work of the new
+    /// Memory is handed out only if all earlier work on its physical bytes happens before the first work of the new
     /// owner.
     HandOut,
     /// Two live allocations share no physical byte.
     SharedBytes,
-    /// Addresses are unmapped when the host knows that all work through them is done.
+    /// Addresses are unmapped only if the host knows that all work through them is done.
     UnmapInUse,
     /// Addresses of a live allocation, or of a graph that can be replayed, stay mapped.
     UnmapLive,
-    /// A page is released when the host knows that all work on it is done.
+    /// A page is released only if the host knows that all work on it is done.
     ReleaseInUse,
-    /// A page is released when it is mapped nowhere.
+    /// A page is released only if it is mapped nowhere.
     ReleaseMapped,
-    /// Nothing is mapped where something is.
+    /// A page is mapped only at addresses at which nothing is mapped.
     MapOverMapped,
-    /// Ranges are those that were reserved, created and mapped.
+    /// Calls use only ranges that were reserved, created or mapped before.
     BadRange,
     /// Pages that another process maps stay mapped here, and are not released.
     Exported,
-    /// Work uses addresses that are mapped and granted when it is queued.
+    /// Work uses only addresses that are mapped and granted when it is queued.
     Access,
-    /// The mapping that work was queued with is there when it runs.
+    /// The mapping with which work was queued is still there when it runs.
     StaleRun,
-    /// No capture is ended from outside, by whichever call and at whichever moment it began.
+    /// No call of the allocator ends a capture, whenever the capture began.
     CaptureHarmed,
-    /// The host waits for nothing while a capture is open that the program told of.
+    /// The host does not wait while a capture is open that the program reported.
     WaitInCapture,
     /// A trim during a capture gives nothing back.
     TrimInCapture,
     /// A trim of a private pool that is in use gives nothing back.
     TrimPoolInUse,
-    /// A graph finds its addresses over the physical bytes that it was captured with.
+    /// A graph's addresses lie over the physical bytes with which it was captured.
     GraphMoved,
-    /// A graph's bytes serve nobody outside of its pool while it can be replayed.
+    /// A graph's bytes serve no request outside of its pool while the graph can be replayed.
     GraphShared,
-    /// The handle of a destroyed stream is not touched, but in the free of a block that was announced on it.
+    /// The handle of a destroyed stream is not used, except in the free of a block that was announced on it.
     DeadStream,
-    /// The host waits only where native PyTorch would synchronise too.
+    /// The host waits only if native PyTorch would synchronise too.
     HostWait,
-    /// Events are used between their making and their end.
+    /// Events are used only between their creation and their end.
     UnknownEvent,
-    /// Addresses are used again: those that were ever mapped are not many times what was mapped at once.
+    /// Addresses are used again: those that were ever mapped are not many times the bytes that were mapped at once.
     Addresses,
     /// A request is served while the card has room for it.
     RefusedWithRoom,
-    /// What the caller holds can be given back.
+    /// A free of an allocation that the caller holds succeeds.
     FreeRefused,
     /// After everything was freed, a trim gives everything back.
     Kept,
-    /// A restore frees what was live, and changes nothing where it fails.
+    /// A restore frees what was live; if it fails, it changes nothing.
     Restore,
     /// The pool's own invariants hold.
     Broken,
@@ -100,11 +100,11 @@ impl Rule {
     }
 }
 
-/// A rule that was broken, and how.
+/// A violation of a rule, with a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
-    /// The operation during which it was noticed, counted from 0.
+    /// The operation during which it was found, counted from 0.
     pub at: usize,
     pub text: String,
 }

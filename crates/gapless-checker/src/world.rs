@@ -15,80 +15,80 @@ use gapless_pool::pool::PoolKey;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// The handle of the legacy default stream, and the one that is another stream in each thread.
+/// The handle of the legacy default stream, and the handle that is another stream in each thread.
 pub(crate) const DEFAULT_STREAM: u64 = 0;
 pub(crate) const PER_THREAD: u64 = 2;
 /// Host threads.
 pub(crate) const THREADS: usize = 2;
 
-/// An event as it was recorded last: on a captured stream it is that capture's.
+/// An event as it was last recorded. On a captured stream it belongs to the capture.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) clock: Clock,
     pub(crate) capture: Option<u64>,
 }
 
-/// What of the allocator is being called, and what that allows.
+/// The call of the allocator that is running, and its permissions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     pub(crate) name: &'static str,
-    /// Native PyTorch would synchronise here too.
+    /// True if native PyTorch would synchronise here too.
     pub(crate) may_wait: bool,
-    /// Streams that the program announced for the block that is freed.
+    /// Streams that the program announced for the block that is being freed.
     pub(crate) announced: Vec<u64>,
-    /// A device call failed in it, on purpose or for want of memory or addresses.
+    /// True if a device call failed in it, on purpose or for lack of memory or addresses.
     pub(crate) had_failure: bool,
 }
 
-/// How memory comes to an owner.
+/// The way in which memory comes to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handing {
     /// Its stream writes all of it at once.
     Written(Line),
-    /// Its stream writes it, and it may be a place that the same tensor let go of and has again: that tensor's own
-    /// earlier work there is the program's to order.
+    /// Its stream writes it. It may be a place that the same tensor let go of and has again; the program orders that
+    /// tensor's own earlier work there.
     Grown(Line),
-    /// In a capture: nothing runs before a replay.
+    /// In a capture, so nothing runs before a replay.
     Captured,
-    /// It was live before, and is again.
+    /// It was live before, and is live again.
     Restored,
 }
 
-/// Everything but the allocator.
+/// Everything except the allocator.
 #[derive(Debug)]
 pub struct World {
     pub(crate) streams: Streams,
     pub(crate) memory: Memory,
     pub(crate) host: Clock,
-    /// The thread that calls.
+    /// The thread that makes the calls.
     pub(crate) thread: usize,
-    /// Streams that can be named, by handle.
+    /// Streams that the program can name, by handle.
     pub(crate) named: FxHashMap<u64, Line>,
-    /// What handle 2 means in each thread.
+    /// The stream of handle 2 in each thread.
     pub(crate) per_thread: [Line; THREADS],
     pub(crate) events: FxHashMap<u64, Event>,
     pub(crate) next_event: u64,
     pub(crate) capture: Option<Capture>,
-    /// Streams that are captured without a word, with the number of each capture.
+    /// Streams whose captures the program did not report, with the number of each capture.
     pub(crate) raw: FxHashMap<Line, u64>,
     pub(crate) next_capture: u64,
-    /// After so many driver calls another thread begins a capture of a stream, or ends it.
+    /// After this number of driver calls another thread begins a capture of this stream, or ends it.
     pub(crate) meddles: Vec<(u32, Line)>,
     pub(crate) call: Call,
-    /// Counts down with every device call that may fail; at 0 that call does.
+    /// Counts down with every device call that may fail. The call at 0 fails.
     pub(crate) fail_in: Option<u32>,
     ignored: Vec<Rule>,
-    /// The operation that is being done.
+    /// The operation that is running.
     pub(crate) at: usize,
     violations: Vec<Violation>,
     pub(crate) counts: Counts,
 }
 
-/// What happened on the device.
+/// Counts of events on the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) failures: u64,
-    /// Reservations that there were no addresses for.
+    /// Reservations that failed for lack of addresses.
     pub(crate) unreserved: u64,
     pub(crate) records: u64,
     pub(crate) captured_records: u64,
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// The first rule that was broken.
+    /// The first violation.
     #[must_use]
     pub fn violation(&self) -> Option<&Violation> {
         self.violations.first()
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Notes what was broken. Whether nothing was.
+    /// Records a violation, if there is one. `None` if there was.
     pub(crate) fn keeps<T>(&mut self, result: Result<T, Broken>) -> Option<T> {
         result.map_err(|broken| self.broken(broken)).ok()
     }
@@ -155,8 +155,8 @@ impl World {
         }
     }
 
-    /// A new stream. It gets the handle of an old one where the host knows that all work of that one is done, as a
-    /// driver may do.
+    /// Makes a new stream. It may get the handle of an old one, as from a driver, if the host knows that its work is
+    /// done.
     pub(crate) fn create_stream(&mut self, context: u8, reuse: bool) -> (u64, Line) {
         let is_gone = |line: &Line| {
             let timeline = self.streams.line(*line);
@@ -181,12 +181,12 @@ impl World {
         (handle, line)
     }
 
-    /// Destroys a stream; its work goes on.
+    /// Destroys a stream. Its work goes on.
     pub(crate) fn destroy_stream(&mut self, handle: u64) {
         self.named.remove(&handle);
     }
 
-    /// Later work of `line` begins behind the present end of `other`.
+    /// Lets later work of `line` begin after the present end of `other`.
     pub(crate) fn wait_stream(&mut self, line: Line, other: Line) {
         let clock = self.streams.line(other).clock.clone();
         self.streams.wait(line, &clock);
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// The host waits until `clock` has happened.
+    /// Lets the host wait until `clock` has happened.
     pub(crate) fn host_wait(&mut self, clock: &Clock) {
         let mut ran = Vec::new();
         self.streams.finish(clock, &mut |item| ran.push(item));
@@ -228,7 +228,7 @@ impl World {
         moment
     }
 
-    /// Queues work on a whole allocation, which must lie where it did.
+    /// Queues work on a whole allocation, which must not have moved.
     pub(crate) fn touch(&mut self, line: Line, owner: OwnerId) {
         let (addr, size, maps) = {
             let owner = self.memory.owner(owner);
@@ -249,7 +249,7 @@ impl World {
         uses.add(moment);
     }
 
-    /// The allocator handed memory out: nobody else has it, and earlier work on it happens before.
+    /// Checks memory that the allocator handed out: no other owner has it, and earlier work on it happens before.
     pub(crate) fn hand_out(
         &mut self,
         name: u32,
@@ -260,7 +260,7 @@ impl World {
         let stretches = self.keeps(self.memory.resolve(addr, size))?;
         let maps: Rc<[MapId]> = stretches.iter().map(|stretch| stretch.map).collect();
         let earlier = self.memory.owners_of(&stretches);
-        // The first work of the new owner.
+        // The clock of the new owner's first work.
         let clock = match handing {
             Handing::Written(line) | Handing::Grown(line) => {
                 let moment = self.work(line, &maps);
@@ -284,7 +284,7 @@ impl World {
                 ));
             }
             let is_ordered = match handing {
-                // Graphs of one pool follow each other: that is the program's to see to.
+                // The program has to order the graphs of one pool.
                 Handing::Captured => of == pool,
                 Handing::Grown(_) => of == pool && was_at == addr,
                 Handing::Written(_) | Handing::Restored => false,
@@ -304,7 +304,7 @@ impl World {
         Some(id)
     }
 
-    /// The program lets an allocation go, or (after a restore that failed) has it again.
+    /// Notes that the program lets an allocation go, or (after a restore that failed) has it again.
     pub(crate) fn set_live(&mut self, id: OwnerId, is_live: bool) {
         let owner = self.memory.owner_mut(id);
         if owner.is_live != is_live {
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// What the allocator may still take from the card.
+    /// The memory that the allocator may still take from the card.
     pub(crate) fn room(&self, limit: Option<u64>) -> u64 {
         let most = limit.map_or(self.memory.capacity, |limit| limit.min(self.memory.capacity));
         most.saturating_sub(self.memory.used)
@@ -373,7 +373,7 @@ mod tests {
         world.wait_stream(b, a);
         let owner = world.hand_out(1, place, POOL, Handing::Written(b)).expect("memory");
         world.set_live(owner, false);
-        // The work is done, but nobody looked: that is no knowledge.
+        // The work is done, but the host has not looked, so it does not know.
         world.run(a, 9);
         world.run(b, 9);
         assert!(world.host.moments().next().is_none());

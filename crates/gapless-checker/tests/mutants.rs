@@ -6,10 +6,10 @@
 use gapless_checker::Campaign;
 use gapless_pool::mutants::{self, Mutant};
 
-/// Operations within which a mutant is found.
+/// A mutant must be found within this number of operations.
 const MOST: u64 = 100_000;
 
-/// One test: a mutant is switched on for the whole process.
+/// One test, because a mutant is switched on for the whole process.
 #[test]
 fn every_mutant_is_found() {
     mutants::set(None);

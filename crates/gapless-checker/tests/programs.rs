@@ -1,12 +1,12 @@
-//! The allocator on a device that knows time: random programs that are right on native PyTorch break no rule, and
-//! they reach the states in which rules could be broken. `examples/check.rs` runs more of them.
+//! The allocator on a device that knows time: random programs that are right on native PyTorch violate no rule, and
+//! they reach the states in which rules could be violated. `examples/check.rs` runs more of them.
 
 use gapless_checker::{Campaign, Config, Op, Plans, Program, Rule, Totals, generate, run};
 use gapless_pool::Options;
 
 const OPERATIONS: u64 = 200_000;
 
-/// Fewer than so many, and the programs prove less than they claim.
+/// The least counts; with fewer, the programs prove less than they claim.
 fn least(totals: &Totals) -> [(&'static str, u64, u64); 34] {
     [
         ("requests served", totals.requests, 30_000),
@@ -72,7 +72,7 @@ fn the_same_program_gives_the_same_result() {
     }
 }
 
-/// Programs that broke a rule once, as they were found.
+/// Runs programs that once violated a rule.
 fn runs_clean(ops: &[Op]) {
     let config = Config {
         capacity: 512 << 20,
@@ -105,8 +105,8 @@ fn a_restore_that_finds_its_memory_gone_changes_nothing() {
     ]);
 }
 
-/// What a graph's pool has freed is used by every replay again. The pool may be released while one is under way, and
-/// what no work uses goes back to the device without a wait.
+/// Every replay of a graph uses again what the graph's pool has freed. The pool may be released during a replay, and
+/// memory that no work uses goes back to the device without a wait.
 #[test]
 fn a_pool_that_is_released_under_a_replay_keeps_its_memory_until_that_is_done() {
     for of_all in [true, false] {
@@ -115,7 +115,7 @@ fn a_pool_that_is_released_under_a_replay_keeps_its_memory_until_that_is_done() 
             Op::Alloc { id: 0, stream: 1, pool: 0, size: 96 << 20, budget: None },
             Op::Free { id: 0, thread: 0 },
             Op::EndCapture,
-            // A wait behind the free, which is over before the replay begins.
+            // A wait after the free, which ends before the replay begins.
             Op::Trim,
             Op::Alloc { id: 1, stream: 2, pool: 0, size: 8 << 20, budget: None },
             Op::Replay { graph: 0, stream: 2 },

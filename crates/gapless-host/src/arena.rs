@@ -1,6 +1,7 @@
-//! A range of reserved addresses in units of `UNIT` bytes: which are handed out, which are writable, which have memory.
+//! A range of reserved addresses in units of `UNIT` bytes. Knows which are handed out, which are writable, and which
+//! have memory.
 //!
-//! The lock covers the tables, never a call to the kernel: while one thread waits for the kernel, others go on.
+//! The lock covers the tables, never a system call: while one thread waits for the kernel, others go on.
 
 use crate::budget::Budget;
 use crate::lock::{Guard, Lock};
@@ -9,15 +10,15 @@ use crate::sys;
 use crate::units::MOST_ALIGNMENT;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Memory goes back in parts of 16 MiB: a fork waits for the helper, and one part takes about a millisecond.
+/// Memory goes back in parts of 16 MiB, because a fork waits for the helper, and one part takes about a millisecond.
 const PART: usize = 16 << 20;
-/// The least that is reserved where addresses are scarce.
+/// The least that is reserved if addresses are scarce.
 const LEAST: usize = 1 << 30;
 /// The least that becomes writable at once.
 const LEAST_STEP: usize = 4 << 20;
-/// The same where addresses count (`ulimit -v`).
+/// The same under a limit on addresses (`ulimit -v`).
 const TIGHT_STEP: usize = 1 << 20;
-/// Where arenas begin that do not reserve their addresses: programs and libraries lie far above and below.
+/// The first addresses of arenas that do not reserve their addresses. Programs and libraries lie far above and below.
 const PLACES: [usize; 3] = [0x1000_0000_0000, 0x2000_0000_0000, 0x3000_0000_0000];
 
 #[derive(Debug)]
@@ -28,13 +29,13 @@ pub struct Arena<const UNIT: usize> {
     space: Lock<Option<Space>>,
     /// Units from the start that are writable.
     writable: Lock<u32>,
-    /// The most bytes that become writable at once.
+    /// At most this many bytes become writable at once.
     step: usize,
-    /// Addresses behind the writable part are not reserved: they are scarce.
+    /// True if addresses beyond the writable part are not reserved, because they are scarce.
     is_tight: AtomicBool,
 }
 
-/// What an arena holds, in bytes.
+/// The memory of an arena, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     pub live: u64,
@@ -42,7 +43,7 @@ pub struct Held {
 }
 
 impl<const UNIT: usize> Arena<UNIT> {
-    /// Addresses become writable in steps: one call for many buffers, and a program that locks all its memory
+    /// Addresses become writable in steps. So one call serves many buffers, and a program that locks all its memory
     /// (`mlockall`) does not get terabytes.
     #[must_use]
     pub const fn new(budget: &'static Budget, step: usize) -> Arena<UNIT> {
@@ -57,7 +58,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         }
     }
 
-    /// Reserves addresses at a multiple of `alignment`: `size`, or what can be had. True if there are any.
+    /// Reserves addresses at a multiple of `alignment`: `size` bytes, or as many as possible. False if there are none.
     pub fn begin(&self, size: usize, alignment: usize) -> bool {
         let mut writable = self.writable.lock();
         let mut space = self.space.lock();
@@ -81,7 +82,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         }
         let mut size = size;
         while size >= LEAST {
-            // Where addresses are scarce the arena takes a part, not all of them.
+            // If addresses are scarce, the arena takes a part of them, not all.
             if let Some(start) = sys::reserve(size, alignment) {
                 let Some(tables) = Space::new((size / UNIT) as u32) else {
                     sys::unmap(start, size);
@@ -97,14 +98,14 @@ impl<const UNIT: usize> Arena<UNIT> {
         false
     }
 
-    /// Addresses at which `size` bytes are likely to be free. The first step of them is mapped.
+    /// Addresses at which `size` bytes are probably free. The first step of them is mapped.
     fn tight_place(size: usize) -> Option<*mut u8> {
         let starts = PLACES.iter().flat_map(|place| (0..8).map(move |at| place + at * (size.max(1 << 40))));
         starts.map(|start| start as *mut u8).find(|start| sys::map_at(*start, TIGHT_STEP))
     }
 
-    /// Addresses are scarce from now on: the arena ends after `most` bytes, or behind what is in use, and gives up
-    /// addresses that nobody uses.
+    /// Notes that addresses are scarce from now on. The arena ends after `most` bytes, or behind what is in use, and
+    /// gives up unused addresses.
     pub fn tighten(&self, most: usize) {
         let mut writable = self.writable.lock();
         let mut space = self.space.lock();
@@ -124,7 +125,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         self.is_tight.store(true, Ordering::Relaxed);
     }
 
-    /// Takes addresses that the caller reserved, for good. False: there is no memory for the tables.
+    /// Takes over addresses that the caller reserved. False if there is no memory for the tables.
     pub fn begin_at(&self, start: *mut u8, size: usize) -> bool {
         let mut space = self.space.lock();
         let Some(tables) = Space::new((size / UNIT) as u32) else { return false };
@@ -134,21 +135,21 @@ impl<const UNIT: usize> Arena<UNIT> {
         true
     }
 
-    /// Whether an address lies in the arena.
+    /// True if an address lies in the arena.
     #[inline]
     #[must_use]
     pub fn contains(&self, block: *const u8) -> bool {
         self.offset(block) < self.size.load(Ordering::Relaxed)
     }
 
-    /// How far an address lies behind the start; more than the size where it is outside.
+    /// The distance of an address from the start; more than the size if the address is outside.
     #[inline]
     #[must_use]
     pub fn offset(&self, block: *const u8) -> usize {
         (block as usize).wrapping_sub(self.base.load(Ordering::Relaxed))
     }
 
-    /// Reserved bytes; 0 before [`Arena::begin`], and where no addresses could be reserved.
+    /// Reserved bytes; 0 before [`Arena::begin`], or if no addresses could be reserved.
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
@@ -160,7 +161,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         (self.base.load(Ordering::Relaxed) + unit as usize * UNIT) as *mut u8
     }
 
-    /// The unit that begins at an address; `None` inside of one.
+    /// The unit that begins at an address; `None` if the address is inside of a unit.
     #[must_use]
     pub fn unit(&self, block: *const u8) -> Option<u32> {
         let offset = self.offset(block);
@@ -171,7 +172,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         self.space.lock()
     }
 
-    /// Addresses that are charged and writable. `prepare` is called for what becomes writable.
+    /// A place that is charged and writable. `prepare` is called with memory that becomes writable.
     pub fn place(
         &self,
         len: u32,
@@ -179,7 +180,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         phase: u32,
         prepare: impl FnOnce(*mut u8, usize),
     ) -> Option<Placed> {
-        // An arena begins at a multiple of an alignment that is not the largest: a larger one counts from address 0.
+        // The arena begins at a multiple of [`MOST_ALIGNMENT`]. For a larger alignment the phase counts from address 0.
         let base = (self.base.load(Ordering::Relaxed) / UNIT) as u32;
         let phase = if align as usize * UNIT > MOST_ALIGNMENT {
             phase.wrapping_sub(base) & (align - 1)
@@ -196,8 +197,8 @@ impl<const UNIT: usize> Arena<UNIT> {
         None
     }
 
-    /// Makes a buffer longer where it is. Gives the new part; `None`: there is no room behind it. `Some(None)`: there
-    /// is room, and no memory.
+    /// Makes a buffer longer in place. Returns the new part; `None` if there is no room behind it, and `Some(None)` if
+    /// there is room, but no memory.
     pub fn grow(&self, start: u32, len: u32, prepare: impl FnOnce(*mut u8, usize)) -> Option<Option<Placed>> {
         let (old, part) = {
             let mut guard = self.space.lock();
@@ -213,7 +214,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         Some(None)
     }
 
-    /// Charges what has no memory yet, and makes all of it writable.
+    /// Charges the units without memory, and makes all of them writable.
     fn charge(&self, placed: Placed, prepare: impl FnOnce(*mut u8, usize)) -> bool {
         let bytes = u64::from(placed.len - placed.backed) * UNIT as u64;
         if !self.budget.charge(bytes) {
@@ -233,7 +234,8 @@ impl<const UNIT: usize> Arena<UNIT> {
         }
         let most = (self.size.load(Ordering::Relaxed) / UNIT) as u32;
         let is_tight = self.is_tight.load(Ordering::Relaxed);
-        // An eighth more each time: a process that needs little may write little, and one that needs much asks seldom.
+        // An eighth more each time, so that a process that needs little may write to little, and one that needs much
+        // calls the kernel rarely.
         let grown = (*writable as usize * UNIT / 8).next_multiple_of(LEAST_STEP);
         let step = if is_tight { TIGHT_STEP } else { grown.clamp(LEAST_STEP, self.step) };
         let start = self.address(*writable);
@@ -242,7 +244,7 @@ impl<const UNIT: usize> Arena<UNIT> {
             let length = length(wanted);
             sys::keep_errno(|| if is_tight { sys::map_at(start, length) } else { sys::commit(start, length) })
         };
-        // A whole step, or what is needed where that is too much.
+        // A whole step, or only what is needed if a step is too much.
         let wanted =
             [end.next_multiple_of((step / UNIT) as u32).min(most), end].into_iter().find(|end| make(*end));
         let Some(wanted) = wanted else { return false };
@@ -251,25 +253,25 @@ impl<const UNIT: usize> Arena<UNIT> {
         true
     }
 
-    /// Calls `work` with all that is writable; what becomes writable meanwhile waits.
+    /// Calls `work` with the writable part. No more of the arena becomes writable meanwhile.
     pub fn with_writable(&self, work: impl FnOnce(*mut u8, usize)) {
         let writable = self.writable.lock();
         work(self.address(0), *writable as usize * UNIT);
     }
 
-    /// The length of the buffer that begins at an address; `None` where none does.
+    /// The length of the buffer that begins at an address; `None` if no buffer begins there.
     #[must_use]
     pub fn usable(&self, block: *const u8) -> Option<usize> {
         let unit = self.unit(block)?;
         self.space.lock().as_ref()?.length(unit).map(|len| len as usize * UNIT)
     }
 
-    /// Gives back kept memory, at most that many units. Gives the bytes.
+    /// Gives back kept memory, at most so many units. Returns the bytes.
     pub fn trim(&self, most: u32) -> u64 {
         self.trim_around(most, |_, _| {}, |_, _| {})
     }
 
-    /// The same, with a call before each part loses its memory, and one after it did.
+    /// [`Arena::trim`], with a call before each part loses its memory, and one after that.
     pub fn trim_around(
         &self,
         most: u32,
@@ -310,40 +312,41 @@ impl<const UNIT: usize> Arena<UNIT> {
             .map_or_else(Held::default, |space| Held { live: bytes(space.live()), kept: bytes(space.kept()) })
     }
 
-    /// Units that nobody needed since the last call.
+    /// Units that no request needed since the last call.
     pub fn low_water(&self) -> u32 {
         self.space.lock().as_mut().map_or(0, Space::low_water)
     }
 
-    /// Says what is wrong with the tables; for tests.
+    /// Describes an error in the tables; for tests.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         self.space.lock().as_ref().and_then(Space::fault)
     }
 
-    /// Before a fork: nobody is in the middle of a change.
+    /// Called before a fork: takes the locks, so that no thread is in the middle of a change.
     pub fn before_fork(&self) {
         self.writable.acquire();
         self.space.acquire();
     }
 
-    /// After it, in the parent.
+    /// Called after a fork, in the parent.
     ///
     /// # Safety
-    /// [`Arena::before_fork`] was called by this thread.
+    /// This thread called [`Arena::before_fork`].
     pub unsafe fn after_fork(&self) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has the lock since `before_fork` (the caller's contract).
         unsafe { self.space.release() };
-        // SAFETY: as the caller says.
+        // SAFETY: the same holds for this lock.
         unsafe { self.writable.release() };
     }
 
-    /// After it, in the child: what other threads were giving back is free again. Gives what is kept.
+    /// Called after a fork, in the child. Memory that other threads were giving back is free again. Returns the kept
+    /// units.
     ///
     /// # Safety
-    /// [`Arena::before_fork`] was called by this thread, in the parent.
+    /// This thread called [`Arena::before_fork`], in the parent.
     pub unsafe fn after_fork_in_child(&self) -> u32 {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread took the locks in `before_fork`, in the parent (the caller's contract).
         unsafe { self.after_fork() };
         let mut guard = self.space.lock();
         let Some(space) = guard.as_mut() else { return 0 };

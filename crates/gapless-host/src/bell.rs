@@ -1,18 +1,18 @@
-//! Wakes the helper. `ring` is one load where the helper is awake or looks by itself soon.
+//! Wakes the helper. `ring` is one load if the helper is awake or will wake by itself soon.
 
 use crate::sys;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const AWAKE: u32 = 0;
-/// Sleeps until somebody rings.
+/// It sleeps until a thread rings.
 const ASLEEP: u32 = 1;
-/// Sleeps, and wakes up by itself.
+/// It sleeps, and wakes by itself.
 const DOZING: u32 = 2;
 
 static WORD: AtomicU32 = AtomicU32::new(AWAKE);
 
-/// There may be work.
+/// Wakes the helper if it sleeps until the bell rings.
 #[inline]
 pub fn ring() {
     if WORD.load(Ordering::SeqCst) == ASLEEP {
@@ -28,8 +28,8 @@ pub fn wake() {
     }
 }
 
-/// The helper sleeps; without a time until somebody rings. `may_sleep` is asked when the bell is ready: what came
-/// before is not missed.
+/// Lets the helper sleep for at most this time; `None` for until the bell rings. `may_sleep` is called when the bell is
+/// ready, so that no earlier ring is missed.
 pub fn sleep(most: Option<Duration>, may_sleep: impl Fn() -> bool) {
     let word = if most.is_some() { DOZING } else { ASLEEP };
     WORD.store(word, Ordering::SeqCst);

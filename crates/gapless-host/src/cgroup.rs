@@ -1,11 +1,11 @@
-//! What the control groups of this process allow it, and whether one of them, or the machine, is short of memory.
+//! The limits of this process's control groups, and a check if one of them, or the machine, is short of memory.
 
 use crate::sys;
 use crate::text::Text;
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
-/// The names of the two versions.
+/// The file names of one version of control groups.
 #[derive(Clone, Copy, Debug)]
 struct Names {
     root: &'static str,
@@ -17,7 +17,7 @@ const SECOND: Names = Names { root: "/sys/fs/cgroup", limit: "memory.max", used:
 const FIRST: Names =
     Names { root: "/sys/fs/cgroup/memory", limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes" };
 
-/// The least limit of this process' group and of those above it.
+/// The lowest limit of this process's group and of those above it.
 #[must_use]
 pub fn limit() -> Option<u64> {
     let mut least = None;
@@ -27,7 +27,7 @@ pub fn limit() -> Option<u64> {
     least
 }
 
-/// Whether the machine, or a group of this process, is short of memory: less than a twentieth is available.
+/// True if the machine, or a group of this process, is short of memory: less than a twentieth is available.
 #[must_use]
 pub fn is_short() -> bool {
     let mut buffer = [0; 4096];
@@ -52,12 +52,12 @@ fn is_machine_short(meminfo: &[u8]) -> bool {
     matches!((total, available), (Some(total), Some(available)) if available < total / 20)
 }
 
-/// Pages of files count as used, and the kernel takes them first.
+/// Pages of files count as used, but the kernel reclaims them first, so they are subtracted.
 fn is_group_short(limit: u64, used: u64, files: u64) -> bool {
     limit.saturating_sub(used.saturating_sub(files)) < limit / 20
 }
 
-/// Bytes of files' pages from `memory.stat`. With version 1, the lines of the group with all below it begin with
+/// Bytes of files' pages from `memory.stat`. With version 1, the lines that include all groups below begin with
 /// `total_`.
 fn files_in(text: &[u8]) -> Option<u64> {
     let line = |name: &[u8]| {
@@ -68,7 +68,7 @@ fn files_in(text: &[u8]) -> Option<u64> {
     all(b"total_inactive_file ", b"total_active_file ").or_else(|| all(b"inactive_file ", b"active_file "))
 }
 
-/// Calls this for each group of the process that counts memory, and for those above it.
+/// Calls `visit` for each group of the process that counts memory, and for those above it.
 fn each(mut visit: impl FnMut(Names, &[u8])) {
     let mut buffer = [0; 4096];
     let text = sys::read_file(c"/proc/self/cgroup", &mut buffer);

@@ -1,5 +1,5 @@
-//! Small or large, by size: the memory of the process, without checks. Also what happens around a fork, and what the
-//! helper does.
+//! The memory of the process without checks: small or large, by size. Also the handlers of a fork, and the helper's
+//! work.
 
 use crate::bell;
 use crate::budget::Budget;
@@ -29,36 +29,36 @@ pub static PINNED: Pinned = Pinned::new();
 
 static DECAY: Lock<Decay> = Lock::new(Decay::new());
 static TROUBLE: Lock<Option<Trouble>> = Lock::new(None);
-/// Steps that the program told of, and those that the helper knows.
+/// Steps that the program reported, and those that the helper has seen.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static SEEN_STEPS: AtomicU64 = AtomicU64::new(0);
-/// Requests of relatives that were answered.
+/// Requests of relatives that the helper has answered.
 static SEEN_WANTED: AtomicU64 = AtomicU64::new(0);
 static WORK: Work = Work { round, pause, is_idle };
 
-/// Freed buffers above this go back at once: there is no helper, or addresses count.
+/// Freed buffers above this go back at once, because there is no helper or addresses are scarce.
 static KEPT_MOST: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The most that is kept without a helper.
 const KEPT_CONFINED: u64 = 64 << 20;
-/// Addresses count: memory goes back with its addresses. An eighth of what the program may have is kept.
+/// True if addresses are scarce: memory goes back with its addresses. An eighth of the program's limit is kept.
 static IS_TIGHT: AtomicBool = AtomicBool::new(false);
 const KEPT_PART: usize = 8;
-/// The program took rights from pages of a block.
+/// True once the program took access rights from pages of a block.
 static HAS_PROTECTED: AtomicBool = AtomicBool::new(false);
 
-/// Small objects above this are looked after when idle.
+/// The helper watches small objects, even in an idle process, if they hold more than this.
 const MUCH_SMALL: u64 = 32 << 20;
-/// Rounds between two looks at what small objects keep.
+/// The helper looks at what small objects keep once in this number of rounds.
 const SMALL_ROUNDS: u32 = 4;
 static ROUNDS: AtomicU32 = AtomicU32::new(0);
-/// A round that somebody adds: writes statistics.
+/// Called in each round: writes statistics.
 static PUBLISH: Lock<Option<fn()>> = Lock::new(None);
 
-/// A large buffer shrinks into a small object below this: a granule for some bytes would be a waste.
+/// A large buffer shrinks into a small object below this, because a granule for a few bytes would be a waste.
 const TO_SMALL: usize = FROM / 4;
 
-/// Before the first block, and before any library registers handlers around a fork: those of the first run last before
-/// the fork and first after it, so no handler of others ever runs while this thread has our locks.
+/// Called before the first block, and before any library registers handlers around a fork. Handlers registered first
+/// run last before the fork and first after it, so other libraries' handlers never run while this thread has our locks.
 pub fn begin() {
     if let Some(limit) = sys::address_limit() {
         keep_part_of(limit);
@@ -75,13 +75,13 @@ unsafe extern "C" fn leave(cache: *mut c_void) {
     BUDGET.thread_ends();
 }
 
-/// Bytes that small objects hold from the kernel, in use or not.
+/// Bytes that small objects have taken from the kernel, in use or not.
 #[must_use]
 pub fn small_held() -> u64 {
     OWN.held()
 }
 
-/// When the environment can be read. Ends the process where the options cannot be kept.
+/// Called when the environment can be read. Ends the process if the options cannot be applied.
 pub fn configure(options: &Options) {
     if let Some(limit) = options.limit
         && let Err(wrong) = BUDGET.limit_to(limit, options.limit_file)
@@ -98,7 +98,7 @@ pub fn configure(options: &Options) {
     }
 }
 
-/// A program that was started as another user (`su`) may not open the page of those who started it.
+/// A program that runs as another user (`su`) may not open the page of the user who started it.
 fn limit_as_another_user(limit: u64) -> bool {
     let is_limited = BUDGET.limit_to(limit, None).is_ok();
     if is_limited {
@@ -111,12 +111,12 @@ fn limit_as_another_user(limit: u64) -> bool {
     is_limited
 }
 
-/// The process ends: relatives get its part of the budget.
+/// Called when the process ends: returns its part of the budget to its relatives.
 pub fn end() {
     BUDGET.leave();
 }
 
-/// The program may make few system calls from now on (`seccomp`): what needs others is done now, or never.
+/// Called before the program forbids itself most system calls (`seccomp`): other calls are made now, or never.
 pub fn confine() {
     LARGE.settle();
     let _ = sys::most_at_once();
@@ -124,7 +124,7 @@ pub fn confine() {
     KEPT_MOST.fetch_min(KEPT_CONFINED, Ordering::Relaxed);
 }
 
-/// The program limits what it may map, or locks all that it has: reserved addresses would count.
+/// Called when the program limits its address space, or locks all its memory: then reserved addresses would count.
 pub fn tighten(most: usize) {
     LARGE.tighten(most);
     OWN.tighten(most);
@@ -136,14 +136,14 @@ fn keep_part_of(most: usize) {
     IS_TIGHT.store(true, Ordering::Relaxed);
 }
 
-/// The program took rights from pages that may be blocks of ours.
+/// Notes that the program took access rights from pages that may be blocks of ours.
 pub fn pages_protected(start: *const u8) {
     if may_own(start) {
         HAS_PROTECTED.store(true, Ordering::Relaxed);
     }
 }
 
-/// The next owner of a block may write to all of it, whatever this one did to its pages.
+/// Restores access to all of a block, because its next owner may write there.
 #[cold]
 fn unprotect(block: *mut u8) {
     let length = if LARGE.contains(block) { LARGE.usable(block) } else { OWN.whole_length(block) };
@@ -152,18 +152,18 @@ fn unprotect(block: *mut u8) {
     }
 }
 
-/// Lets the helper call this in every round, about twice a second. The helper starts with the first large buffer.
+/// Lets the helper call this function in every round, about twice a second. It starts with the first large buffer.
 pub fn publish_by(publish: fn()) {
     *PUBLISH.lock() = Some(publish);
 }
 
-/// The limit is reached: what is kept for reuse goes back.
+/// Called when the limit is reached: gives back what is kept for reuse.
 fn relieve() {
     LARGE.trim(u32::MAX);
     OWN.trim(true);
 }
 
-/// Gives back all that is idle. Gives the bytes of large buffers.
+/// Gives back all idle memory. Returns the bytes.
 pub fn trim() -> u64 {
     let given = LARGE.trim(u32::MAX);
     let before = small_held();
@@ -171,18 +171,18 @@ pub fn trim() -> u64 {
     given + before.saturating_sub(small_held())
 }
 
-/// A step of the program begins.
+/// Notes that a step of the program begins.
 pub fn step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A block; null where there is no memory.
+/// Allocates a block. Null if there is no memory.
 #[inline]
 pub fn allocate(size: usize, zeroed: bool) -> *mut u8 {
     if size < FROM { OWN.allocate(size, zeroed) } else { large(size, MIN_ALIGNMENT, zeroed) }
 }
 
-/// A block at a multiple of `alignment`, a power of two.
+/// Allocates a block at a multiple of `alignment`, a power of two.
 pub fn allocate_aligned(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     if is_large(size, alignment) {
         large(size, alignment, zeroed)
@@ -194,7 +194,7 @@ pub fn allocate_aligned(size: usize, alignment: usize, zeroed: bool) -> *mut u8 
 }
 
 fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
-    // No sum of these two overflows from here on.
+    // From here on the sum of these two cannot overflow.
     if size > MOST_SIZE || alignment > MOST_SIZE {
         return std::ptr::null_mut();
     }
@@ -203,19 +203,19 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     }
     let mut block = LARGE.allocate(size, alignment, zeroed);
     if block.is_null() && BUDGET.limit() > 0 {
-        // What small objects keep may be enough.
+        // Memory that small objects keep may be enough.
         OWN.collect(true);
         block = LARGE.allocate(size, alignment, zeroed);
     }
     if block.is_null() && LARGE.is_absent() && alignment <= GRANULE {
-        // No addresses for an arena: what the small core can do is better than nothing.
+        // There are no addresses for an arena, so the small core serves large requests too.
         return OWN.allocate_aligned(size, alignment, zeroed);
     }
     tend();
     block
 }
 
-/// Starts the helper where there is none. Where none can be had, this thread does its work twice a second.
+/// Starts the helper if there is none. If no thread can be started, this thread does the helper's work twice a second.
 #[inline]
 fn tend() {
     helper::ensure(&WORK);
@@ -255,7 +255,7 @@ pub unsafe fn free(block: *mut u8) {
     if LARGE.contains(block) {
         free_large(block);
     } else if OWN.may_own(block) {
-        // SAFETY: as the caller says.
+        // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
         unsafe { OWN.free(block) };
         if OWN.kept() > MUCH_SMALL {
             tend_in_free();
@@ -300,7 +300,7 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     if !OWN.may_own(block) {
         wrong_free("malloc_usable_size", block);
     }
-    // SAFETY: the caller passes a block that came from here and was not freed, and no large buffer contains it.
+    // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
     unsafe { OWN.usable(block) }
 }
 
@@ -320,12 +320,12 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         if !OWN.may_own(block) {
             wrong_free("realloc", block);
         }
-        // SAFETY: the caller passes a block that came from here and was not freed, and no large buffer contains it.
+        // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
         return unsafe { OWN.reallocate(block, size) };
     }
     let moved = allocate(size, false);
     if !moved.is_null() {
-        // SAFETY: both blocks are valid for the smaller of their lengths, and are two.
+        // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
         unsafe {
             moved.copy_from_nonoverlapping(block, usable(block).min(size));
             free(block);
@@ -334,7 +334,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     moved
 }
 
-/// Whether an address can be a block of ours.
+/// True if an address may be a block of ours.
 #[must_use]
 pub fn may_own(block: *const u8) -> bool {
     LARGE.contains(block) || OWN.may_own(block)
@@ -342,7 +342,7 @@ pub fn may_own(block: *const u8) -> bool {
 
 // ---- the helper ----
 
-/// Large allocations at the last round: a program that goes on is looked at again, one that stopped is not.
+/// Large allocations at the last round. If there were more since, the helper goes on; if not, it may sleep.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 
 fn is_idle() -> bool {
@@ -350,7 +350,7 @@ fn is_idle() -> bool {
         && LARGE.counters.allocations.load(Ordering::Relaxed) == SEEN.load(Ordering::Relaxed)
 }
 
-/// A tick while there is something to do. A helper that slept until every free would cost each of them a wake-up.
+/// The helper ticks while it has something to do. If it slept until the next free, each free would have to wake it.
 fn pause() -> Option<Duration> {
     let has_work = !is_idle() || small_held() > MUCH_SMALL || PUBLISH.lock().is_some();
     if !has_work {
@@ -374,7 +374,7 @@ fn round() {
     let kept = LARGE.held().kept;
     let is_wanted = BUDGET.exchange(kept, &SEEN_WANTED);
     let most = if kept > 0 && (is_wanted || cgroup::is_short()) { u32::MAX } else { surplus };
-    // In parts, so that a fork need not wait for all of it.
+    // In parts, so that a fork need not wait for all of them.
     let mut left = most;
     while left > 0 && !helper::is_stopping() {
         let part = left.min(256);
@@ -409,8 +409,8 @@ fn watch_huge_pages() {
 
 // ---- around a fork ----
 
-/// What a recorder, or checked mode, does around a fork. Each is called by the thread that forks: while nobody is
-/// inside of the allocator, and before its locks are taken.
+/// Handlers of a recorder, or of checked mode, around a fork. The thread that forks calls each of them before it takes
+/// the allocator's locks, or after it opens them.
 #[derive(Clone, Copy, Debug)]
 pub struct AroundFork {
     pub before: fn(),
@@ -425,8 +425,8 @@ pub fn set_around_fork(recorder: AroundFork) {
     let _ = RECORDER.set(recorder);
 }
 
-/// The process had one thread when it forked: nobody else has a lock, so none was taken. After a fork the first write
-/// to each page copies it, in the parent and in the child, and the locks lie in a dozen of them.
+/// True if the process had one thread when it forked. Then no other thread could have a lock, so none was taken: after
+/// a fork the first write to each page copies it, in the parent and in the child, and the locks lie in a dozen of them.
 static WAS_ALONE: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn before_fork() {
@@ -437,8 +437,8 @@ extern "C" fn before_fork() {
     if !is_alone {
         helper::before_fork();
     }
-    // The next round is that of a later call, and an idle process makes none. Nobody loses much: after the fork, the
-    // first write to each page that both have costs as much as a fresh one.
+    // The helper's next round comes after a later call, and an idle process makes none, so kept memory goes back now.
+    // That costs little: after the fork the first write to a page that both have costs as much as a fresh page.
     if LARGE.pinned.is_empty() {
         LARGE.trim(u32::MAX);
     }
@@ -469,7 +469,7 @@ extern "C" fn after_fork() {
         return;
     }
     lock::take_back();
-    // SAFETY: `before_fork` took all of them, in this thread.
+    // SAFETY: `before_fork` took all of these locks in this thread, and no guard of them is alive.
     unsafe {
         LARGE.after_fork();
         PINNED.after_fork(false);
@@ -490,12 +490,13 @@ extern "C" fn after_fork_in_child() {
         if LARGE.is_absent() && PINNED.is_empty() {
             return;
         }
-        // What a child has to change there it changes as others do.
+        // The code below opens the locks, so this thread takes them first.
         helper::before_fork();
         take_locks();
     }
     lock::take_back();
-    // SAFETY: as in `after_fork`; the child's only thread is the one that forked.
+    // SAFETY: the thread that forked has all of these locks, taken in `before_fork` or just now. The child has no
+    // other.
     unsafe {
         LARGE.after_fork_in_child();
         PINNED.after_fork(true);

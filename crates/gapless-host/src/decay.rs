@@ -1,24 +1,23 @@
-//! How much of the kept memory nobody needed lately. Pure: the helper tells the time by calling [`Decay::tick`].
+//! The part of the kept memory that no request needed lately. Pure: the helper reports the time with [`Decay::tick`].
 //!
-//! At every tick the helper knows the least that was kept since the tick before: its low water. What lies below all low
-//! waters of the window was needed by nobody in that time, and is given back. A program that frees and allocates the
-//! same buffers in a loop has a low water of zero and keeps its memory; one that stopped has it all back after the
-//! window.
+//! At each tick the helper knows its low water: the least that was kept since the tick before. Memory below all low
+//! waters of the window was not needed in that time, and is given back. A program that frees and allocates the same
+//! buffers in a loop has a low water of zero and keeps its memory; a program that stopped gives all back after it.
 
 use std::time::Duration;
 
-/// Between two ticks.
+/// The time between two ticks.
 pub const TICK: Duration = Duration::from_millis(500);
-/// Ticks of the window: memory that was idle for 4 s goes back. A pause between two epochs, or a checkpoint's write, is
-/// shorter than that; a process that waits for work is longer idle.
+/// Ticks of the window: memory that was idle for 4 s goes back. A pause between two epochs, or a checkpoint, is shorter
+/// than that; a process that waits for work is idle longer.
 const WINDOW: usize = 8;
-/// Where steps are told, memory that was used in the last two of them stays, but no longer than this many ticks.
+/// If the program reports steps, memory of the last two of them stays, but no longer than this many ticks.
 const LONGEST: usize = 60;
 
 #[derive(Debug)]
 pub struct Decay {
     lows: [u32; LONGEST],
-    /// Ticks so far.
+    /// The number of ticks so far.
     ticks: usize,
     /// Ticks at which the last two steps began.
     steps: [usize; 2],
@@ -36,20 +35,20 @@ impl Decay {
         Decay { lows: [0; LONGEST], ticks: 0, steps: [0; 2] }
     }
 
-    /// A step of the program began.
+    /// Notes that a step of the program began.
     pub fn step(&mut self) {
-        // Many steps within one tick say no more than one.
+        // Many steps within one tick count as one.
         if self.steps[1] != self.ticks {
             self.steps = [self.steps[1], self.ticks];
         }
     }
 
-    /// One tick passed, in which at least `low` was kept. Gives what goes back.
+    /// Called at each tick; at least `low` was kept since the last one. Returns the amount to give back.
     pub fn tick(&mut self, low: u32) -> u32 {
         self.lows[self.ticks % LONGEST] = low;
         self.ticks += 1;
         let since_steps = if self.steps[0] == 0 { 0 } else { self.ticks - self.steps[0] };
-        // A program that told steps and stopped is idle like any other.
+        // A program that reported steps and stopped is idle like any other.
         let window = if since_steps >= LONGEST { WINDOW } else { since_steps.max(WINDOW) };
         if self.ticks < window {
             return 0;
@@ -62,7 +61,7 @@ impl Decay {
         surplus
     }
 
-    /// Nothing was kept for a while: the window begins again.
+    /// Called if nothing was kept for a while: the window begins again.
     pub fn rest(&mut self) {
         self.lows = [0; LONGEST];
     }
@@ -100,7 +99,7 @@ mod tests {
             assert_eq!(decay.tick(0), 0, "the step uses it");
             for _ in 0..WINDOW + 4 {
                 let given = decay.tick(100);
-                // Two steps say how long a step lasts.
+                // The first two steps show how long a step takes.
                 assert!(given == 0 || round < 2, "and waits: {given} in step {round}");
             }
         }

@@ -14,8 +14,8 @@ use std::alloc::{GlobalAlloc, Layout};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gapless;
 
-// SAFETY: the heap gives blocks of at least the size and alignment that were asked for, to one owner at a time, and
-// unwinds from nowhere.
+// SAFETY: the heap returns blocks of at least the requested size and alignment, each to one owner at a time, and never
+// unwinds.
 unsafe impl GlobalAlloc for Gapless {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Gapless {
         }
         let block = heap::allocate_aligned(layout.size(), layout.align());
         if !block.is_null() {
-            // SAFETY: a new block of this size.
+            // SAFETY: the block is new and has `layout.size()` bytes.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -41,20 +41,20 @@ unsafe impl GlobalAlloc for Gapless {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller passes a block of this allocator that was not freed (the contract of `GlobalAlloc`).
         unsafe { heap::free(block) }
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if layout.align() <= MIN_ALIGNMENT {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller passes a block of this allocator that was not freed (the contract of `GlobalAlloc`).
             return unsafe { heap::reallocate(block, size) };
         }
-        // SAFETY: the caller says that `size`, rounded up to the alignment, does not overflow.
+        // SAFETY: `size`, rounded up to the alignment, does not overflow (the contract of `GlobalAlloc`).
         let larger = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
         if !larger.is_null() {
-            // SAFETY: two blocks, each at least as long as the smaller of the two sizes.
+            // SAFETY: the blocks do not overlap, and each has at least the smaller of the two sizes.
             unsafe {
                 larger.copy_from_nonoverlapping(block, layout.size().min(size));
                 heap::free(block);

@@ -1,5 +1,5 @@
-//! The door of the process' memory: plain, or checked. What the C library promises about sizes, alignments and `errno`
-//! is kept here; the entry points of `gapless-malloc` only translate.
+//! The entry to the process's memory, plain or checked. It keeps the C library's promises about sizes, alignments and
+//! `errno`; the entry points of `gapless-malloc` only translate.
 
 use crate::check;
 use crate::core::{self, AroundFork, OWN};
@@ -13,7 +13,7 @@ use crate::units::MIN_ALIGNMENT;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const NEW: u32 = 0;
-/// The first block is being made ready; who asks meanwhile is the same thread.
+/// The first block is being prepared. A call in this state comes from the same thread.
 const BEGINNING: u32 = 1;
 const PLAIN: u32 = 2;
 const CHECKED: u32 = 3;
@@ -21,19 +21,19 @@ const RECORDED: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(NEW);
 
-/// Whether a sample of the allocations is recorded.
+/// True if a sample of the allocations is recorded.
 #[inline]
 fn is_recorded() -> bool {
     STATE.load(Ordering::Relaxed) == RECORDED
 }
 
-/// Whether the plain path can be taken at once.
+/// True if the plain path can be taken at once.
 #[inline]
 fn is_plain() -> bool {
     STATE.load(Ordering::Relaxed) == PLAIN
 }
 
-/// Makes the heap ready where it is not. Gives whether blocks are checked.
+/// Prepares the heap if it is new. Returns true if blocks are checked.
 #[cold]
 fn settle() -> bool {
     if STATE.compare_exchange(NEW, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -44,12 +44,12 @@ fn settle() -> bool {
     STATE.load(Ordering::Acquire) == CHECKED
 }
 
-/// Makes the heap ready, with its handlers around a fork, where it is not.
+/// Prepares the heap, with its handlers around a fork, if it is new.
 pub fn prepare() {
     settle();
 }
 
-/// When the environment can be read: before the program's own code.
+/// Called when the environment can be read, before the program's own code.
 pub fn configure() -> Options {
     settle();
     helper::know_loader();
@@ -80,7 +80,7 @@ pub fn configure() -> Options {
     options
 }
 
-/// The process ends.
+/// Called when the process ends.
 pub fn end() {
     if STATE.load(Ordering::Acquire) == CHECKED {
         check::end();
@@ -91,7 +91,7 @@ pub fn end() {
     core::end();
 }
 
-/// A step of the program begins.
+/// Notes that a step of the program begins.
 pub fn step() {
     core::step();
     if is_recorded() {
@@ -99,7 +99,7 @@ pub fn step() {
     }
 }
 
-/// A library was unloaded.
+/// Notes that a library was unloaded.
 pub fn modules_changed() {
     if is_recorded() {
         record::modules_changed();
@@ -121,7 +121,7 @@ pub fn allocate(size: usize) -> *mut u8 {
     if block.is_null() { allocate_other(size) } else { block }
 }
 
-/// By the C calling convention, which lets nothing unwind: so `malloc` jumps here and needs no frame of its own.
+/// Has the C calling convention, which does not unwind. So `malloc` can jump here and needs no stack frame of its own.
 #[inline(never)]
 extern "C" fn allocate_other(size: usize) -> *mut u8 {
     let block = Own::quick_allocate_more(size);
@@ -145,7 +145,7 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
         block = Own::quick_allocate_more(size);
     }
     if !block.is_null() {
-        // SAFETY: a new block of at least this size.
+        // SAFETY: `block` is new and has at least `size` bytes.
         unsafe { block.write_bytes(0, size) };
         return block;
     }
@@ -183,19 +183,20 @@ fn allocate_slow(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
 /// `block` is null, or came from here and was not freed.
 #[inline]
 pub unsafe fn free(block: *mut u8) {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of this heap that was not freed (the caller's contract).
     if !unsafe { OWN.quick_free(block) } {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller's contract holds here too, because `quick_free` did not free the block.
         unsafe { free_other(block) };
     }
 }
 
 /// # Safety
-/// As for [`free`].
+/// `block` is null, or came from here and was not freed.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_other(block: *mut u8) {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of this heap that was not freed (the caller's contract); `STATE` names its
+    // maker.
     unsafe {
         match STATE.load(Ordering::Relaxed) {
             CHECKED => check::free(block),
@@ -212,7 +213,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     if block.is_null() {
         return allocate(size);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is a block of this heap that was not freed (the caller's contract); `STATE` names its maker.
     or_errno(unsafe {
         match STATE.load(Ordering::Relaxed) {
             CHECKED => check::reallocate(block, size),
@@ -222,7 +223,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     })
 }
 
-/// Whether an address can be a block from here.
+/// True if an address may be a block of this heap.
 #[must_use]
 pub fn may_own(block: *const u8) -> bool {
     core::may_own(block) || (is_recorded() && record::may_own(block))
@@ -235,7 +236,7 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     if block.is_null() {
         return 0;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is a block of this heap that was not freed (the caller's contract); `STATE` names its maker.
     unsafe {
         match STATE.load(Ordering::Relaxed) {
             CHECKED => check::usable(block),

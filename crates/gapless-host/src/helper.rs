@@ -1,13 +1,14 @@
-//! The thread that gives memory back. It sleeps without a clock while there is nothing to do.
+//! The thread that gives memory back. It sleeps without a timer while there is nothing to do.
 //!
-//! A fork copies one thread only, so the helper is stopped before and started again when it is next needed: no memory
-//! is half given back in a child, and a program that counts its threads around a fork (Python does) finds its own. What
-//! is kept goes back at the fork: a process that is idle afterwards makes no call that would start the helper.
+//! A fork copies only the thread that forks, so the helper is stopped before a fork and started again when it is next
+//! needed. So no memory is half given back in a child, and a program that counts its threads around a fork (Python
+//! does) finds only its own. Kept memory goes back at the fork, because an idle process makes no call that would start
+//! the helper.
 //!
-//! The helper has descriptors of its own, so that no file that it reads or writes is among the program's.
+//! The helper has a descriptor table of its own, so that its files are not among the program's.
 //!
-//! The C library frees what ended threads leave behind while it holds the lock that the start of a thread needs
-//! (`pthread_join` of one of thousands). Those calls of `free` come from the loader's code, and start no helper.
+//! The C library frees the memory of ended threads while it holds the lock that the start of a thread needs
+//! (`pthread_join` of one of thousands). Calls of `free` from the loader's code must not start a helper.
 
 use crate::bell;
 use crate::check::stack::{Stack, object_around};
@@ -18,7 +19,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What the helper does: one round of work, then how long to sleep; `None`: until somebody rings.
+/// The helper's work: one round, then the time to sleep; `None` to sleep until the bell rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     pub round: fn(),
@@ -28,29 +29,29 @@ pub struct Work {
 
 struct Thread(Option<libc::pthread_t>);
 
-// SAFETY: the number of a thread, which any thread may join.
+// SAFETY: the value is a thread's number, which any thread may join.
 unsafe impl Send for Thread {}
 
 static THREAD: Lock<Thread> = Lock::new(Thread(None));
 static RUNS: AtomicBool = AtomicBool::new(false);
-/// The number of the helper that may run: one that has another number ends.
+/// The number of the helper that may run. A helper with another number ends.
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
-/// What the helper does.
+/// The helper's work.
 static WORK: AtomicPtr<Work> = AtomicPtr::new(std::ptr::null_mut());
 /// The kernel's number of the helper that began last.
 static KERNELS: AtomicI32 = AtomicI32::new(0);
-/// The helper is in code of others, which may wait for what the thread that forks has.
+/// True while the helper is in code of another library, which may wait for a lock of the thread that forks.
 static IS_AMONG_OTHERS: AtomicBool = AtomicBool::new(false);
-/// No thread can be had: do not ask again and again. Milliseconds of the moment; 0: none was refused.
+/// The time in milliseconds at which no thread could be started, so that the next try comes later; 0 if none failed.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 const AGAIN: u64 = 5000;
-/// No thread is wanted any more.
+/// True once no helper may start any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Room for a round of work, and for the thread-local variables of all libraries, which the C library takes from it.
+/// Enough for a round of work, and for the thread-local variables of all libraries, which lie on the stack.
 const STACK: usize = 1 << 20;
 
-/// Starts the helper where there is none. Never waits.
+/// Starts the helper if there is none. Never waits.
 #[inline]
 pub fn ensure(work: &'static Work) {
     if !RUNS.load(Ordering::Relaxed) {
@@ -58,7 +59,7 @@ pub fn ensure(work: &'static Work) {
     }
 }
 
-/// The same in `free`.
+/// The same, for a call in `free`.
 #[inline]
 pub fn ensure_in_free(work: &'static Work) {
     if !RUNS.load(Ordering::Relaxed) && !ENDED.load(Ordering::Relaxed) && !is_called_by_loader() {
@@ -66,11 +67,11 @@ pub fn ensure_in_free(work: &'static Work) {
     }
 }
 
-/// Where the loader's code lies: `[0]` to `[1]`.
+/// The addresses of the loader's code: from `[0]` to `[1]`.
 static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 unsafe extern "C" {
-    /// A function of the loader's.
+    /// A function of the loader.
     fn __tls_get_addr();
 }
 
@@ -88,11 +89,11 @@ fn is_called_by_loader() -> bool {
         return false;
     }
     let caller = Stack::here().caller();
-    // Who is not known may be the loader: a later call starts the helper.
+    // An unknown caller may be the loader, so a later call starts the helper.
     caller == 0 || (start..end).contains(&caller)
 }
 
-/// Whether no thread could be had lately.
+/// True if no thread could be started lately.
 #[inline]
 #[must_use]
 pub fn is_refused() -> bool {
@@ -109,13 +110,13 @@ fn start(work: &'static Work) {
     if ENDED.load(Ordering::Relaxed) || (refused != 0 && now() < refused + AGAIN) {
         return;
     }
-    // Somebody is starting or stopping it: the next call will do.
+    // Another thread is starting or stopping the helper, so a later call does it.
     let Some(mut thread) = THREAD.try_lock() else { return };
     if thread.0.is_some() {
         return;
     }
     WORK.store(std::ptr::from_ref(work).cast_mut(), Ordering::Release);
-    // Set before: the start of a thread allocates, and comes here again.
+    // Set first, because the start of a thread allocates and comes here again.
     RUNS.store(true, Ordering::Relaxed);
     match spawn(NUMBER.load(Ordering::Relaxed)) {
         Some(started) => {
@@ -133,12 +134,13 @@ fn spawn(number: usize) -> Option<libc::pthread_t> {
     sys::keep_errno(|| {
         // SAFETY: valid when zero, and initialised by the call below.
         let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
+        // SAFETY: valid when zero, and initialised by the call below.
         let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
         let mut before = all;
         let mut thread: libc::pthread_t = 0;
         let argument = std::ptr::without_provenance_mut(number);
-        // SAFETY: all pointers are to variables of this function. The helper takes no signal: they are the program's.
+        // SAFETY: all pointers point to variables of this function. The helper blocks all signals: the program gets
+        // them.
         let result = unsafe {
             libc::pthread_attr_init(&raw mut attributes);
             libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
@@ -154,9 +156,9 @@ fn spawn(number: usize) -> Option<libc::pthread_t> {
 }
 
 extern "C" fn main(argument: *mut c_void) -> *mut c_void {
-    // SAFETY: stored before the thread began, and lives for good.
+    // SAFETY: `start` stored a reference to a static before this thread began.
     let work = unsafe { &*WORK.load(Ordering::Acquire) };
-    // SAFETY: takes nothing.
+    // SAFETY: takes no argument.
     KERNELS.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     // SAFETY: a name of at most 15 bytes for this very thread.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"gapless-host".as_ptr()) };
@@ -165,7 +167,7 @@ extern "C" fn main(argument: *mut c_void) -> *mut c_void {
     while may_run() {
         let pause = (work.pause)();
         bell::sleep(pause, || may_run() && (pause.is_some() || (work.is_idle)()));
-        // Who rings has only begun: the round comes a pause later.
+        // A thread that rings has only begun its work, so the round comes a pause later.
         if pause.is_some() && may_run() {
             MINE.store(argument.addr(), Ordering::Relaxed);
             (work.round)();
@@ -177,32 +179,32 @@ extern "C" fn main(argument: *mut c_void) -> *mut c_void {
 /// The number of the helper that is in a round.
 static MINE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the helper was told to stop: a long round looks here between its parts.
+/// True if the helper was told to stop. A long round checks this between its parts.
 #[must_use]
 pub fn is_stopping() -> bool {
     MINE.load(Ordering::Relaxed) != NUMBER.load(Ordering::SeqCst)
 }
 
-/// The helper's way into code of others: a fork does not wait for its end. `None`: the helper was told to stop.
+/// Calls code of other libraries from the helper. A fork does not wait for it. `None` if the helper was told to stop.
 pub fn among_others<T>(work: impl FnOnce() -> T) -> Option<T> {
     IS_AMONG_OTHERS.store(true, Ordering::SeqCst);
-    // Who stops the helper changes the number, and then looks here.
+    // A thread that stops the helper changes the number first, and then looks at this flag.
     let result = (!is_stopping()).then(work);
     IS_AMONG_OTHERS.store(false, Ordering::SeqCst);
     result
 }
 
-/// Before a fork: stops the helper, and lets nobody start one.
+/// Called before a fork: stops the helper, and lets no thread start one.
 pub fn before_fork() {
     THREAD.acquire();
-    // SAFETY: this thread has the lock, and no guard is alive.
+    // SAFETY: `acquire` gave this thread the lock, and no guard of it is alive.
     let thread = unsafe { &mut *THREAD.value() };
     if let Some(running) = thread.0.take() {
         NUMBER.fetch_add(1, Ordering::SeqCst);
         bell::wake();
-        // One that is among others ends by itself, when they let it.
+        // A helper in code of other libraries ends by itself when that code returns.
         let waits = !IS_AMONG_OTHERS.load(Ordering::SeqCst);
-        // SAFETY: a thread that nobody else joins or detaches.
+        // SAFETY: `running` was taken out of `THREAD`, so no other thread joins or detaches it.
         sys::uncancelled(|| unsafe {
             if waits {
                 libc::pthread_join(running, std::ptr::null_mut());
@@ -214,27 +216,27 @@ pub fn before_fork() {
     }
 }
 
-/// In a forked child: a helper that was among others is not there.
+/// Called in a forked child, which does not have the helper that was in code of other libraries.
 pub fn after_fork_in_child() {
     IS_AMONG_OTHERS.store(false, Ordering::SeqCst);
 }
 
-/// Runs this while the process has no helper: some calls are refused to a process with two threads.
+/// Runs `work` while the process has no helper, because the kernel refuses some calls to a process with two threads.
 pub fn without<T>(work: impl FnOnce() -> T) -> T {
     before_fork();
     await_kernel();
     let result = work();
-    // SAFETY: `before_fork` was called above.
+    // SAFETY: `before_fork` was called above, in this thread.
     unsafe { after_fork() };
     result
 }
 
-/// The kernel tells that a thread has ended while it still counts it for a moment. One that is among others is not
-/// waited for.
+/// Waits until the kernel no longer counts the helper, which it does for a moment after it reports the thread's end.
+/// Does not wait for a helper in code of other libraries.
 fn await_kernel() {
     let helper = KERNELS.swap(0, Ordering::Relaxed);
     let is_counted = || {
-        // SAFETY: signal 0 asks only whether the process has this thread.
+        // SAFETY: signal 0 only asks if the process has this thread.
         helper != 0
             && sys::keep_errno(|| unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), helper, 0) }) == 0
     };
@@ -243,11 +245,11 @@ fn await_kernel() {
     }
 }
 
-/// Stops the helper for good, as where it may make no system calls.
+/// Stops the helper for good, for example because it may make no system calls.
 pub fn end() {
     before_fork();
     ENDED.store(true, Ordering::Relaxed);
-    // SAFETY: `before_fork` was called above.
+    // SAFETY: `before_fork` was called above, in this thread.
     unsafe { after_fork() };
     gapless_aside::confine();
 }
@@ -255,8 +257,8 @@ pub fn end() {
 /// After a fork, in the parent and in the child.
 ///
 /// # Safety
-/// [`before_fork`] was called by this thread.
+/// This thread called [`before_fork`].
 pub unsafe fn after_fork() {
-    // SAFETY: as the caller says.
+    // SAFETY: this thread has the lock since `before_fork` (the caller's contract).
     unsafe { THREAD.release() };
 }

@@ -1,19 +1,19 @@
-//! Whether huge pages pay on this machine: by measurement, and watched afterwards.
+//! Decides by a measurement if huge pages pay on this machine, and watches the machine afterwards.
 //!
 //! A huge page saves 511 faults, but the kernel may have to move other pages for it (compaction), and then the fault
 //! waits. The trial touches fresh memory both ways and takes the faster one. Afterwards the helper looks at the
-//! machine's counters: where programs are stalled for compaction, Gapless stops asking for huge pages.
+//! machine's counters: if programs are stalled by compaction, Gapless stops asking for huge pages.
 
 use crate::sys;
 use crate::units::HUGE;
 use std::time::Duration;
 
-/// Huge pages that the trial touches each way.
+/// The trial touches this many huge pages each way.
 const PAGES: usize = 2;
-/// Stalls between two looks from which on huge pages hurt.
+/// From this number of stalls between two looks on, huge pages hurt.
 const STALLS: u64 = 64;
 
-/// Whether the kernel gives huge pages to those who ask.
+/// True if the kernel gives huge pages to programs that ask for them.
 #[must_use]
 pub fn is_offered() -> bool {
     let mut buffer = [0; 128];
@@ -25,7 +25,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Touches fresh memory with small pages and with huge ones: true where huge ones took less time. About a millisecond.
+/// Touches fresh memory with small pages and with huge ones. True if these took less time. About a millisecond.
 #[must_use]
 pub fn pays() -> bool {
     let bytes = PAGES * HUGE;
@@ -44,16 +44,16 @@ pub fn pays() -> bool {
 }
 
 fn touch(start: *mut u8, bytes: usize) -> Duration {
-    // A stall shows on the clock, a fault's work in the thread's time: take the larger.
+    // A stall shows in the clock, and a fault's work in the thread's time, so the larger one counts.
     let (clock, thread) = (sys::time(), sys::thread_time());
     for at in (0..bytes).step_by(4096) {
-        // SAFETY: inside of the mapping, which this function's caller owns.
+        // SAFETY: `at < bytes`, and the caller's mapping has `bytes` from `start` on.
         unsafe { start.add(at).write_volatile(1) };
     }
     (sys::thread_time() - thread).max((sys::time() - clock) / 4)
 }
 
-/// The machine's counters of trouble with huge pages.
+/// The machine's counters of stalls by huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trouble {
     stalls: u64,
@@ -74,7 +74,7 @@ impl Trouble {
         Trouble { stalls: line(b"compact_stall ") }
     }
 
-    /// Whether so much happened since `before` that huge pages hurt.
+    /// True if so many stalls came since `before` that huge pages hurt.
     #[must_use]
     pub fn hurts(self, before: Trouble) -> bool {
         self.stalls.saturating_sub(before.stalls) >= STALLS

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   slots   buffers of up to 8 MiB between two owners: no lock
-//!   dense   whether the next buffer will be filled: only then it gets huge pages
-//!   marks   the lengths of buffers, and which granules were moved or have huge pages
+//!   dense   guesses if the next buffer will be filled: only then it gets huge pages
+//!   marks   the lengths of buffers, and the granules that were moved or have huge pages
 //!   moves   a buffer that has no room to grow
 //! ```
 //!
-//! * `allocate` takes the lowest addresses that fit. Where they still have memory, the kernel is not asked.
+//! * `allocate` takes the lowest addresses that fit. If they still have memory, no system call is needed.
 //! * `free` gives the addresses back to the space and returns: the memory stays until the helper gives it back.
-//! * `reallocate` grows in place where it can, else the kernel moves the pages (`mremap`) instead of copying them.
-//! * zeroed buffers: only pages that have memory are cleared.
-//! * each NUMA node has an arena: a buffer goes back to the node that its memory lies on. One node is never asked for.
-//! * memory that a driver has registered (`pinned`) is not given back, moved or dropped while it is in use.
+//! * `reallocate` grows in place if it can; otherwise the kernel moves the pages (`mremap`), without a copy.
+//! * Zeroed buffers: only pages that have memory are cleared.
+//! * Each NUMA node has an arena, so a buffer goes back to the node of its memory. With one node no call asks for it.
+//! * Memory that a driver has registered (`pinned`) is not given back, moved or dropped while it is in use.
 
 mod dense;
 mod marks;
@@ -34,30 +34,30 @@ use marks::{Lengths, Marks};
 use slots::{Entry, Slots};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Addresses of all arenas: more than any program has, and a quarter of those that there are.
+/// Addresses of all arenas: more than any program has, and a quarter of all that exist.
 const ADDRESSES: usize = 32 << 40;
 /// The most bytes that become writable at once.
 const STEP: usize = 64 << 20;
-/// From this size on a zeroed buffer drops the memory that it finds instead of clearing it: such buffers are often
-/// tables that are touched here and there.
+/// From this size on, zeroing a buffer drops the memory that it has instead of clearing it, because such buffers are
+/// often tables of which few pages are touched.
 const SPARSE: usize = 256 << 20;
-/// Pages that are looked at in one call where a buffer is cleared.
+/// Residence of this many pages is asked for in one call while a buffer is cleared.
 const LOOKED_AT: usize = 2048;
-/// Kept memory goes back before fresh memory is taken, where both are more than this part above what the program had at
-/// most, and more than this many bytes.
+/// Kept memory goes back before fresh memory is taken, if both together would exceed the program's peak by more than
+/// this part and by more than these bytes.
 const SPARE_PART: u64 = 12;
 const SPARE: u64 = 48 << 20;
 
 const UNKNOWN: u32 = 0;
 const SMALL_PAGES: u32 = 1;
-/// For buffers that will be filled, as far as anybody can know.
+/// For buffers that will probably be filled.
 const HUGE_PAGES: u32 = 2;
-/// For all of them: somebody asked for it.
+/// For all buffers, because an option asked for it.
 const ALL_HUGE: u32 = 3;
 
 #[derive(Debug)]
 pub struct Large {
-    /// One for each node, behind each other: `[base, base + nodes * size)`.
+    /// One for each node, one after the other: `[base, base + nodes * size)`.
     arenas: [Arena<GRANULE>; numa::MOST],
     base: AtomicUsize,
     size: AtomicUsize,
@@ -69,28 +69,29 @@ pub struct Large {
     lengths: [Lengths; numa::MOST],
     slots: Slots,
     dense: Dense,
-    /// Granules that get huge pages, and those to which pages were moved.
+    /// Granules that get huge pages, and granules to which pages were moved.
     thick: Marks,
     moved: Marks,
-    /// Granules in the program's hands.
+    /// Granules that the program has.
     live: AtomicU64,
     pages: AtomicU32,
-    /// A forked child shares its kept memory with its parent: a write would copy what nobody wants.
+    /// True in a forked child that shares kept memory with its parent: a write to that memory would copy pages whose
+    /// bytes are not needed.
     inherited: AtomicBool,
     /// Half of the machine's memory.
     half: AtomicUsize,
     pub counters: Counters,
 }
 
-/// What was counted since the process began.
+/// Sums since the process began.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub allocations: AtomicU64,
     pub frees: AtomicU64,
-    /// Granules handed out, and those of them that had memory.
+    /// Granules that were handed out, and those of them that had memory.
     pub granules: AtomicU64,
     pub reused: AtomicU64,
-    /// Bytes that the kernel moved, and that were copied.
+    /// Bytes that the kernel moved, and bytes that were copied.
     pub moved: AtomicU64,
     pub copied: AtomicU64,
     pub given_back: AtomicU64,
@@ -107,7 +108,7 @@ impl Large {
         Large::on(budget, numa::MACHINE)
     }
 
-    /// For a machine whose nodes are told.
+    /// For a machine with this topology.
     #[must_use]
     pub const fn on(budget: &'static Budget, topology: Topology) -> Large {
         Large {
@@ -150,14 +151,14 @@ impl Large {
         }
     }
 
-    /// Whether an address lies in an arena.
+    /// True if an address lies in an arena.
     #[inline]
     #[must_use]
     pub fn contains(&self, block: *const u8) -> bool {
         (block as usize).wrapping_sub(self.base.load(Ordering::Relaxed)) < self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether no addresses could be reserved.
+    /// True if no addresses could be reserved.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.size.load(Ordering::Acquire) == 0
@@ -171,7 +172,7 @@ impl Large {
         self.arenas.iter().take(self.nodes())
     }
 
-    /// The arena of a new buffer: that of the node on which this thread runs.
+    /// The arena for a new buffer: that of the node on which this thread runs.
     fn here(&self) -> usize {
         match self.nodes() {
             1 => 0,
@@ -200,7 +201,7 @@ impl Large {
         (self.size.load(Ordering::Relaxed) / GRANULE) as u32
     }
 
-    /// Reserves the addresses, or what can be had.
+    /// Reserves the addresses, or as many as possible.
     fn begin(&self) -> bool {
         let _begun = self.begun.lock();
         if !self.is_absent() {
@@ -212,7 +213,7 @@ impl Large {
         if nodes > 1
             && let Some(start) = sys::reserve(size * nodes, MOST_ALIGNMENT)
         {
-            // SAFETY: inside of what was reserved.
+            // SAFETY: `node < nodes`, and `start` has `size * nodes` reserved bytes.
             let at = |node: usize| unsafe { start.add(node * size) };
             let begins = |node: usize| {
                 self.arenas[node].begin_at(at(node), size) && self.lengths[node].begin(size / GRANULE)
@@ -234,7 +235,7 @@ impl Large {
         true
     }
 
-    /// A buffer; null where there is no memory, no room, or no budget.
+    /// Allocates a buffer. Null if there is no memory, no room, or no budget.
     pub fn allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
         let (Some(len), Ok(align)) = (granules(size.max(1)), u32::try_from(alignment / GRANULE)) else {
             return std::ptr::null_mut();
@@ -297,14 +298,15 @@ impl Large {
         }
         self.lengths[node].set(placed.start, placed.len);
         self.has_more(placed.len);
-        // Smaller ones come and go too often: what they leave decays.
+        // Smaller buffers come and go too often, so their kept memory is left to the decay.
         if placed.len > slots::MOST && placed.backed < placed.len {
             self.make_room(u64::from(placed.len - placed.backed));
         }
         Some(placed)
     }
 
-    /// Fresh memory is about to be touched: the process holds little more than the program has at most.
+    /// Called when fresh memory is about to be touched: gives back kept memory, so that the process holds little more
+    /// than the program's peak.
     fn make_room(&self, fresh: u64) {
         let Held { live, kept } = self.held();
         let most = self.counters.most_live.load(Ordering::Relaxed).max(live);
@@ -315,7 +317,7 @@ impl Large {
         }
     }
 
-    /// For what becomes writable.
+    /// Sets policies for memory that becomes writable.
     fn advise(&self, start: *mut u8, length: usize) {
         if self.nodes() > 1 {
             (self.topology.prefer)(start, length, self.of(start));
@@ -323,7 +325,7 @@ impl Large {
         sys::advise_huge(start, length, self.pages.load(Ordering::Relaxed) == ALL_HUGE);
     }
 
-    /// Addresses are scarce from now on. On several nodes the arenas stay as they are.
+    /// Notes that addresses are scarce from now on. With several nodes the arenas stay as they are.
     pub fn tighten(&self, most: usize) {
         let _begun = self.begun.lock();
         if self.is_absent() || self.nodes() > 1 {
@@ -337,14 +339,13 @@ impl Large {
         [&self.thick, &self.moved].into_iter().for_each(|marks| marks.shorten(self.units()));
     }
 
-    /// Does what the first buffers would do, and does without calls that others do not make: later they may not be
-    /// allowed.
+    /// Does now what the first buffers would do, and stops rare system calls, because both may be forbidden later.
     pub fn settle(&self) {
         self.dense.stop();
         self.begin();
     }
 
-    /// Whether huge pages pay here: from the first buffer on that will be filled.
+    /// True if huge pages pay here. Measured for the first buffer that will be filled.
     fn try_huge_pages(&self) -> bool {
         if self.pages.load(Ordering::Relaxed) == UNKNOWN {
             let found = if huge::is_offered() && huge::pays() { HUGE_PAGES } else { SMALL_PAGES };
@@ -353,7 +354,7 @@ impl Large {
         self.has_huge_pages()
     }
 
-    /// From now on, and for memory that is not there yet. `wanted`: for all buffers.
+    /// Turns huge pages on for all buffers, if `wanted`, or off. Holds for memory that is not there yet.
     pub fn use_huge_pages(&self, wanted: bool) {
         for arena in &self.arenas {
             arena.with_writable(|start, length| {
@@ -371,7 +372,7 @@ impl Large {
         matches!(self.pages.load(Ordering::Relaxed), HUGE_PAGES | ALL_HUGE)
     }
 
-    /// Huge pages for a buffer with fresh memory that will be filled; small ones for all others.
+    /// Asks for huge pages for a buffer with fresh memory that will be filled, and for small ones for all others.
     fn choose_pages(&self, start: *mut u8, length: usize) {
         if length < 2 * HUGE || matches!(self.pages.load(Ordering::Relaxed), SMALL_PAGES | ALL_HUGE) {
             return;
@@ -387,7 +388,7 @@ impl Large {
         }
     }
 
-    /// Makes a buffer zero: the parts that have memory.
+    /// Clears the parts of a buffer that have memory.
     fn clear(&self, arena: &Arena<GRANULE>, placed: Placed, size: usize) {
         let end = placed.start + placed.len;
         let mut at = placed.start;
@@ -410,14 +411,14 @@ impl Large {
         sys::keep_errno(|| sys::discard(start, length))
     }
 
-    /// Makes a part of a buffer zero. A piece that was touched here and there loses its memory, so that the next owner
-    /// does not get memory for what he does not touch.
+    /// Clears a part of a buffer. A piece of which less than half was touched loses its memory instead, so that its
+    /// next owner does not hold memory that it does not touch.
     fn clear_part(&self, start: *mut u8, length: usize) {
         let mut pages = [0u8; LOOKED_AT];
         let mut at = 0;
         while at < length {
             let piece = (length - at).min(LOOKED_AT * sys::PAGE);
-            // SAFETY: inside of the buffer.
+            // SAFETY: `at < length`, and the buffer has at least `length` bytes.
             let from = unsafe { start.add(at) };
             let pages = &mut pages[..piece / sys::PAGE];
             let is_known = !self.dense.is_stopped() && sys::keep_errno(|| sys::residence(from, pages));
@@ -425,13 +426,13 @@ impl Large {
             let whole = pages.len() * sys::PAGE;
             let is_dropped = is_known && found < pages.len() / 2 && self.drop_memory(from, whole);
             let done = if is_dropped { whole } else { 0 };
-            // SAFETY: a part of the buffer, which is nobody else's and writable.
+            // SAFETY: a writable part of a buffer that this call is about to hand out, so no other thread uses it.
             unsafe { from.add(done).write_bytes(0, piece - done) };
             at += piece;
         }
     }
 
-    /// The length of the buffer at this address; `None` where no buffer begins.
+    /// The length of the buffer at this address; `None` if no buffer begins there.
     #[must_use]
     pub fn usable(&self, block: *const u8) -> Option<usize> {
         let node = self.of(block);
@@ -439,7 +440,7 @@ impl Large {
         (len > 0).then(|| bytes(len))
     }
 
-    /// Takes a buffer back. False: no buffer begins there.
+    /// Frees a buffer. False if no buffer begins there.
     #[must_use]
     pub fn free(&self, block: *mut u8) -> bool {
         let node = self.of(block);
@@ -466,7 +467,7 @@ impl Large {
         true
     }
 
-    /// A buffer that nobody has goes back to the space.
+    /// Gives a buffer that no slot keeps back to the space.
     fn release(&self, entry: Entry) {
         let arena = &self.arenas[entry.arena];
         self.dense.ends(arena.address(entry.start), bytes(entry.len));
@@ -475,7 +476,7 @@ impl Large {
         }
     }
 
-    /// Changes a buffer's size. Null: it stays as it was. `None`: no buffer begins there.
+    /// Changes a buffer's size. Null if that failed: then the buffer is as before. `None` if no buffer begins there.
     pub fn reallocate(&self, block: *mut u8, size: usize) -> Option<*mut u8> {
         let node = self.of(block);
         let arena = &self.arenas[node];
@@ -486,7 +487,7 @@ impl Large {
             return Some(block);
         }
         if len < old {
-            // What the driver uses stays whole.
+            // A part that the driver uses must not go.
             if !self.pinned.is_used(block as usize + bytes(len), bytes(old - len)) {
                 let shorter = arena.space().as_mut().and_then(|space| space.shrink(granule, len));
                 if shorter.is_some() {
@@ -509,7 +510,7 @@ impl Large {
         })
     }
 
-    /// Gives back kept memory, at most that many granules. Gives the bytes.
+    /// Gives back kept memory, at most so many granules. Returns the bytes.
     pub fn trim(&self, most: u32) -> u64 {
         self.slots.sweep(true, |entry| self.release(entry));
         self.trim_kept(most)
@@ -541,7 +542,7 @@ impl Large {
         Held { live, kept: all.saturating_sub(live) }
     }
 
-    /// Buffers that were handed out and taken back, and granules that were handed out and that had memory.
+    /// Buffers that were handed out and freed, granules that were handed out, and those of them that had memory.
     #[must_use]
     pub fn figures(&self) -> (u64, u64, u64, u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -555,19 +556,19 @@ impl Large {
         )
     }
 
-    /// A tick passed. Gives the granules that nobody needed since the last one.
+    /// Called at each tick. Returns the granules that no request needed since the last one.
     pub fn low_water(&self) -> u32 {
         self.slots.sweep(false, |entry| self.release(entry));
         self.each().map(Arena::low_water).sum()
     }
 
-    /// Says what is wrong with the tables; for tests.
+    /// Describes an error in the tables; for tests.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         self.each().find_map(Arena::fault)
     }
 
-    /// Before a fork: nobody is in the middle of a change.
+    /// Called before a fork: takes all locks, so that no thread is in the middle of a change.
     pub fn before_fork(&self) {
         self.begun.acquire();
         self.pinned.before_fork();
@@ -576,32 +577,32 @@ impl Large {
         self.arenas.iter().for_each(Arena::before_fork);
     }
 
-    /// After it, in the parent.
+    /// Called after a fork, in the parent.
     ///
     /// # Safety
-    /// [`Large::before_fork`] was called by this thread.
+    /// This thread called [`Large::before_fork`].
     pub unsafe fn after_fork(&self) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has the locks of the arenas since `before_fork` (the caller's contract).
         unsafe {
             self.arenas.iter().for_each(|arena| arena.after_fork());
             self.open(false);
         }
     }
 
-    /// After it, in the child: what other threads were giving back is free again.
+    /// Called after a fork, in the child. Memory that other threads were giving back is free again.
     ///
     /// # Safety
-    /// [`Large::before_fork`] was called by this thread, in the parent.
+    /// This thread called [`Large::before_fork`], in the parent.
     pub unsafe fn after_fork_in_child(&self) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread took the locks of the arenas in `before_fork`, in the parent (the caller's contract).
         let kept: u32 = unsafe { self.arenas.iter().map(|arena| arena.after_fork_in_child()).sum() };
-        // SAFETY: as above.
+        // SAFETY: it also took the other locks there.
         unsafe { self.open(true) };
         self.inherited.store(kept > 0, Ordering::Relaxed);
     }
 
     unsafe fn open(&self, in_child: bool) {
-        // SAFETY: as in `after_fork`.
+        // SAFETY: the two callers have these locks since `before_fork`.
         unsafe {
             self.lengths.iter().for_each(|lengths| lengths.after_fork());
             [&self.moved, &self.thick].into_iter().for_each(|marks| marks.after_fork());
@@ -611,7 +612,7 @@ impl Large {
     }
 }
 
-/// Whether a request goes to the arena.
+/// True if a request goes to the arena.
 #[inline]
 #[must_use]
 pub fn is_large(size: usize, alignment: usize) -> bool {

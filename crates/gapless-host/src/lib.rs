@@ -1,24 +1,24 @@
-//! The host's memory: what stands behind `malloc` in a process that preloads `libgapless_malloc.so`.
+//! The host's memory, which stands behind `malloc` in a process that preloads `libgapless_malloc.so`.
 //!
 //! ```text
 //!   heap      one door: plain or checked
 //!   ├─ record     a sample of all allocations in a file (`GAPLESS_HOST_RECORD=run.gtrace`)
 //!   ├─ check      guards, poison, and stacks for wrong frees (`GAPLESS_HOST_CHECK=1`)
-//!   └─ core       small or large, by size; fork; what the helper does
+//!   └─ core       small or large, by size; fork; the helper's work
 //!      ├─ small      objects below 1 MiB: size classes, caches of threads
 //!      ├─ large      buffers from 1 MiB: memory is kept for the next buffer
-//!      │   ├─ huge       whether huge pages pay on this machine, by measurement
-//!      │   ├─ numa       the node that a thread runs on: each has an arena
-//!      │   └─ pinned     what a driver has registered
+//!      │   ├─ huge       measures if huge pages pay on this machine
+//!      │   ├─ numa       the node on which a thread runs: each has an arena
+//!      │   └─ pinned     memory that a driver has registered
 //!      ├─ arena      reserved addresses, for both
-//!      │   └─ space      which addresses are free, and which of them have memory: pure, no system call
-//!      ├─ budget     what this process and its relatives may hold together
-//!      ├─ cgroup     what control groups allow, and whether memory is short
-//!      ├─ decay      how much of the kept memory nobody needed lately: pure
+//!      │   └─ space      the free addresses, and those that have memory: pure, no system call
+//!      ├─ budget     the bytes that this process and its relatives may hold together
+//!      ├─ cgroup     the limits of control groups, and a check for short memory
+//!      ├─ decay      the part of the kept memory that no request needed lately: pure
 //!      └─ helper     the thread that gives memory back; it is stopped around a fork
 //!   global    the same for Rust programs, as `#[global_allocator]`
-//!   sampler   which allocations are recorded: every so many bytes, by chance
-//!   local     what a thread knows
+//!   sampler   the allocations that are recorded: one in so many bytes, by chance
+//!   local     the data of each thread
 //!   sys       every system call
 //! ```
 //!

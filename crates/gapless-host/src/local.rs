@@ -1,4 +1,4 @@
-//! What a thread knows. All of it is zero in a new thread.
+//! The data of each thread. All of it is zero in a new thread.
 //!
 //! The variable lies at a fixed distance from the thread's pointer ("initial-exec"). `thread_local!` in a shared
 //! library calls a function instead: 4.1 ns against 1.4.
@@ -8,15 +8,15 @@ use std::ffi::c_void;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Local {
-    /// The cache of small objects that entry points may use at once. It differs from `own` while blocks are checked:
-    /// then no entry point takes the short way.
+    /// The cache of small objects that entry points may use at once. While blocks are checked it is null, unlike `own`,
+    /// so that no entry point takes the short way.
     pub quick: *mut c_void,
     pub own: *mut c_void,
-    /// Not 0: this thread ends, and gets no cache any more.
+    /// Not 0 if this thread ends, and gets no cache any more.
     pub is_ending: u64,
-    /// Not 0: this thread is inside of the recorder. What it allocates there is not recorded.
+    /// Not 0 while this thread is in the recorder. Its allocations there are not recorded.
     is_inside: u64,
-    /// Not 0: this thread has descriptors of its own.
+    /// Not 0 if this thread has a descriptor table of its own.
     has_own_files: u64,
 }
 
@@ -41,7 +41,7 @@ mod place {
     #[inline(always)]
     pub fn get() -> *mut Local {
         let place: *mut Local;
-        // SAFETY: reads the thread's pointer and an entry of the table that the loader filled in.
+        // SAFETY: reads the thread's pointer and an entry of a table that the loader filled in.
         unsafe {
             std::arch::asm!(
                 "mov {place}, qword ptr fs:[0]",
@@ -57,7 +57,7 @@ mod place {
     #[inline(always)]
     pub fn quick() -> *mut c_void {
         let cache: *mut c_void;
-        // SAFETY: as in `get`.
+        // SAFETY: reads an entry of a table that the loader filled in, and this thread's own variable.
         unsafe {
             std::arch::asm!(
                 "mov {cache}, qword ptr [rip + gapless_host_local@GOTTPOFF]",
@@ -92,43 +92,43 @@ mod place {
 
     #[inline]
     pub fn quick() -> *mut c_void {
-        // SAFETY: this thread's own variable.
+        // SAFETY: the pointer is to this thread's own variable.
         unsafe { (*get()).quick }
     }
 }
 
 pub use place::{get, quick};
 
-/// Whether this thread has descriptors of its own: the program does not meet what it opens, and the program's own do
-/// not work here.
+/// True if this thread has a descriptor table of its own: then the program does not see files that it opens, and the
+/// program's descriptors do not work here.
 #[must_use]
 pub fn has_own_files() -> bool {
-    // SAFETY: this thread's own variable.
+    // SAFETY: the pointer is to this thread's own variable.
     unsafe { (*get()).has_own_files != 0 }
 }
 
 pub fn set_own_files(has: bool) {
-    // SAFETY: as above.
+    // SAFETY: the pointer is to this thread's own variable.
     unsafe { (*get()).has_own_files = u64::from(has) };
 }
 
-/// This thread is inside of the recorder while this lives. `None`: it already was.
+/// Marks this thread as inside of the recorder while it lives. [`Inside::enter`] returns `None` if it already was.
 #[derive(Debug)]
 pub struct Inside(());
 
 impl Inside {
     #[must_use]
     pub fn enter() -> Option<Inside> {
-        // SAFETY: this thread's own variable; nothing else refers to it.
+        // SAFETY: the pointer is to this thread's own variable, and no other reference to it is alive.
         let local = unsafe { &mut *get() };
-        // Not `then_some`: it would make and drop one in any case, and the thread would count as outside.
+        // Not `then_some`: it would always make and drop an `Inside`, and the thread would count as outside.
         (std::mem::replace(&mut local.is_inside, 1) == 0).then(|| Inside(()))
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // SAFETY: as in `enter`.
+        // SAFETY: the pointer is to this thread's own variable.
         unsafe { (*get()).is_inside = 0 };
     }
 }

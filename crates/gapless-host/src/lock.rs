@@ -1,22 +1,22 @@
 //! A lock that never allocates, and that a forked child can open.
 //!
-//! Between the handlers before and after a fork, the thread that forks has every lock. Handlers of other libraries run
-//! in between, and allocate: for that thread alone the locks are open ([`hand_over`]).
+//! Between the handlers before and after a fork, the thread that forks has every lock. Handlers that were registered
+//! before ours run in between, and allocate, so for that thread alone the locks are open ([`hand_over`]).
 
 use crate::{local, sys};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// The thread that forks and has every lock: the address of what it knows (`local`). 0: none.
+/// The thread that forks and has every lock, by the address of its [`local`] data; 0 if there is none.
 static FORKER: AtomicUsize = AtomicUsize::new(0);
 
-/// This thread forks, and has every lock: it may pass through them.
+/// Lets this thread, which forks and has every lock, pass through them.
 pub fn hand_over() {
     FORKER.store(local::get() as usize, Ordering::Relaxed);
 }
 
-/// The fork is over: the locks are opened next, in the parent and in the child.
+/// Ends that after the fork. The locks are opened next, in the parent and in the child.
 pub fn take_back() {
     FORKER.store(0, Ordering::Relaxed);
 }
@@ -27,9 +27,9 @@ fn is_forker() -> bool {
 
 const OPEN: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may be waiting.
+/// It is held, and another thread may be waiting.
 const AWAITED: u32 = 2;
-/// Looks at the lock before a thread sleeps: a holder is done within some hundred nanoseconds.
+/// Tries before a thread sleeps, because a holder needs only a few hundred nanoseconds.
 const LOOKS: u32 = 100;
 
 #[derive(Debug)]
@@ -38,13 +38,13 @@ pub struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock lets one thread at a time to the value.
+// SAFETY: the lock gives the value to one thread at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// The lock was this thread's before, and stays so.
+    /// True if this thread had the lock before, and keeps it.
     is_nested: bool,
 }
 
@@ -64,13 +64,13 @@ impl<T> Lock<T> {
         Guard { lock: self, is_nested: false }
     }
 
-    /// The value, where nobody else has it.
+    /// Takes the lock if no thread has it.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // Not `then_some`: it would make a guard in any case, and drop it, which opens a lock that somebody else has.
+        // Not `then_some`: it would always make a guard, and dropping that would open a lock that another thread has.
         self.is_taken_at_once().then(|| Guard { lock: self, is_nested: false })
     }
 
-    /// Takes the lock without a guard: around a fork.
+    /// Takes the lock without a guard, for a fork.
     pub fn acquire(&self) {
         if !self.is_taken_at_once() {
             self.wait();
@@ -100,7 +100,7 @@ impl<T> Lock<T> {
         self.value.get()
     }
 
-    /// Opens what [`Lock::acquire`] took. A forked child calls it too: the thread that holds the lock there is itself.
+    /// Opens the lock after [`Lock::acquire`]. A forked child calls it too, because its only thread took the lock.
     ///
     /// # Safety
     /// The caller took the lock and has no guard of it.
@@ -114,14 +114,14 @@ impl<T> Lock<T> {
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this guard is the only one that is in use: a nested one belongs to the thread that has the lock.
+        // SAFETY: the lock is this thread's while a guard lives. A nested guard is of that thread too.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard is the only one.
+        // SAFETY: the lock is this thread's while a guard lives, and the caller has this guard exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -129,7 +129,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         if !self.is_nested {
-            // SAFETY: the guard took it, and ends here.
+            // SAFETY: `lock` took it for this guard, which ends here.
             unsafe { self.lock.release() };
         }
     }
@@ -150,7 +150,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(*LOCK.lock(), 1, "the other thread waits");
         take_back();
-        // SAFETY: taken above, and no guard is alive.
+        // SAFETY: this test took it, and no guard is alive.
         unsafe { LOCK.release() };
         other.join().expect("a thread");
         assert_eq!(*LOCK.lock(), 11);

@@ -1,19 +1,19 @@
-//! Which NUMA node a thread runs on. Memory of one node is slow for the processors of another, so each node has an
-//! arena of its own: a buffer that was freed is used again by threads of the node that its memory lies on.
+//! The NUMA node on which a thread runs. Memory of one node is slow for the processors of another, so each node has an
+//! arena of its own: a freed buffer is used again by threads on the node of its memory.
 
 use crate::sys;
 use std::ffi::c_long;
 
-/// Nodes that have an arena. Those beyond share them.
+/// The number of nodes with an arena of their own. Further nodes share them.
 pub const MOST: usize = 8;
 
-/// How the machine is asked; tests have another one.
+/// The queries to the machine, which tests replace.
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
     pub nodes: fn() -> usize,
-    /// The node of the processor that this thread runs on.
+    /// The node of the processor on which this thread runs.
     pub here: fn() -> usize,
-    /// Wants memory of a range to come from a node.
+    /// Asks for memory of a node in a range.
     pub prefer: fn(*mut u8, usize, usize),
 }
 
@@ -34,7 +34,7 @@ fn highest(text: &[u8]) -> Option<u64> {
 fn here() -> usize {
     let (mut cpu, mut node) = (0u32, 0u32);
     let none = std::ptr::null_mut::<u8>();
-    // SAFETY: both are valid for writing; the third argument has no meaning any more.
+    // SAFETY: both are valid for writing; the kernel ignores the third argument.
     let result =
         sys::keep_errno(|| unsafe { libc::syscall(libc::SYS_getcpu, &raw mut cpu, &raw mut node, none) });
     if result == 0 { node as usize } else { 0 }
@@ -43,9 +43,9 @@ fn here() -> usize {
 fn prefer(start: *mut u8, bytes: usize, node: usize) {
     const MPOL_PREFERRED: c_long = 1;
     let mask: u64 = 1 << node;
-    // The kernel counts one bit less than it is told.
+    // The kernel reads one bit fewer than this number.
     let bits = u64::BITS as usize + 1;
-    // SAFETY: a policy does not change what memory contains; the mask lives until the call is done. Where the kernel
+    // SAFETY: a policy does not change the contents of memory; the mask lives until the call is done. If the kernel
     // refuses, memory comes from the node of the thread that touches it first.
     sys::keep_errno(|| unsafe {
         libc::syscall(libc::SYS_mbind, start, bytes, MPOL_PREFERRED, &raw const mask, bits, 0)

@@ -1,16 +1,16 @@
-//! What the environment asks for. Read once, before the program begins; what cannot be understood ends the process with
-//! exit code 2, because a budget that is silently not kept is worse than a program that does not start.
+//! The options in the environment. They are read once, before the program begins. A value that cannot be understood
+//! ends the process with exit code 2, because a budget that is silently not kept is worse.
 
 use crate::budget;
 use crate::sys;
 use crate::text::say;
 use std::ffi::CStr;
 
-/// What is recorded, and where.
+/// The file of a recording, and its interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     pub path: &'static CStr,
-    /// Mean bytes between two samples; `None`: as many samples as cost little.
+    /// Mean bytes between two samples; `None` to adapt it to the cost.
     pub interval: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ pub struct Options {
     /// The page that relatives share.
     pub limit_file: Option<&'static CStr>,
     pub check: bool,
-    /// `None`: by measurement.
+    /// `None` to decide by a measurement.
     pub huge: Option<bool>,
     pub stats: bool,
     /// The recording.
@@ -31,7 +31,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// From the environment; ends the process where it cannot be understood.
+    /// Reads the environment. Ends the process if a value cannot be understood.
     #[must_use]
     pub fn read() -> Options {
         let limit = sys::variable(c"GAPLESS_HOST_LIMIT").map(|text| {
@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// The same file from any folder: a program may go to another one, as daemons do.
+/// The absolute path of a file, because a program may change its folder, as daemons do.
 fn absolute(path: &'static CStr) -> &'static CStr {
     const ROOM: usize = 2 * 4096;
     let text = path.to_bytes_with_nul();
@@ -86,9 +86,9 @@ fn absolute(path: &'static CStr) -> &'static CStr {
         return path;
     }
     let Some(place) = sys::map(ROOM) else { return path };
-    // SAFETY: mapped for good, this long, and nobody else knows it.
+    // SAFETY: the mapping has `ROOM` bytes, is never unmapped, and no other code knows it.
     let place = unsafe { std::slice::from_raw_parts_mut(place, ROOM) };
-    // SAFETY: half of the place is valid for writing.
+    // SAFETY: the first half of `place` is valid for writing.
     if unsafe { libc::getcwd(place.as_mut_ptr().cast(), ROOM / 2) }.is_null() {
         return path;
     }

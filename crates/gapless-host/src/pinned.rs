@@ -1,20 +1,20 @@
 //! Memory that a driver has registered (`cudaHostRegister`), so that a card can read and write it.
 //!
-//! * A buffer that is freed while it is registered is *held*: nobody gets its addresses until the program takes the
-//!   registration back. The driver goes on to use the pages, so they must stay where they are.
-//! * A registration that the program takes back is *kept*: registering takes milliseconds, and a program that registers
-//!   a buffer once registers the next one too, which comes to the same addresses. The driver hears of the end when the
-//!   memory goes back to the kernel, when it moves, or when another range is registered over it.
+//! * A buffer that is freed while it is registered is *held*: its addresses are not handed out until the program ends
+//!   the registration. The driver goes on to use the pages, so they must stay.
+//! * A registration that the program ends is *kept*. To register takes milliseconds, and a program that registers one
+//!   buffer also registers the next one, which gets the same addresses. The driver is told of the end when the memory
+//!   goes back to the kernel, when it moves, or when another range is registered over it.
 //!
-//! The table is pure. Calls of the driver are made without its lock.
+//! The table makes no calls. The driver is called without its lock.
 
 use crate::lock::Lock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Registrations that are known. Those beyond are passed on as if nobody watched.
+/// The number of known registrations. Further ones are passed to the driver and not watched.
 const MOST: usize = 4096;
 
-/// A range that the driver knows.
+/// A range that the driver has registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub start: usize,
@@ -27,14 +27,14 @@ pub struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The program took it back, and the driver does not know.
+    /// The program ended it, and the driver was not told.
     Kept,
     Active,
     /// The buffer at this address was freed meanwhile.
     Held(usize),
 }
 
-/// All of it zeros, so that the table takes no room in the library's file.
+/// All zeros, so that the table takes no space in the library's file.
 const NONE: Entry = Entry { start: 0, length: 0, flags: 0, device: 0, state: State::Kept };
 
 #[derive(Debug)]
@@ -43,13 +43,13 @@ struct Table {
     count: usize,
 }
 
-/// Ends a registration with the driver: a `fn(&Entry)`.
+/// Ends a registration with the driver.
 pub type Release = fn(&Entry);
 
 #[derive(Debug)]
 pub struct Pinned {
     table: Lock<Table>,
-    /// Entries: a look that costs nothing where nothing is registered.
+    /// The number of entries, so that a check costs next to nothing if there are none.
     count: AtomicUsize,
     release: AtomicUsize,
     active: AtomicU64,
@@ -57,23 +57,23 @@ pub struct Pinned {
     reused: AtomicU64,
 }
 
-/// What a program's request to register means.
+/// The result of a program's request to register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The driver knows the range already.
+    /// The driver has registered the range already.
     Known,
-    /// The driver must be asked, and [`Pinned::registered`] told.
+    /// The caller must ask the driver, and then call [`Pinned::registered`].
     New,
 }
 
-/// What a request to take a registration back means.
+/// The result of a program's request to end a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
-    /// The driver is not told.
+    /// The driver need not be told.
     Kept,
-    /// The driver must be told; the buffer at the address, if any, is free then.
+    /// The driver must be told. Then the buffer at this address, if any, is free.
     Over(Option<usize>),
-    /// Nobody registered it, or it was taken back before.
+    /// No registration begins there, or the program ended it before.
     Unknown { was_kept: bool },
 }
 
@@ -96,12 +96,12 @@ impl Pinned {
         }
     }
 
-    /// How the driver is told.
+    /// Sets the function that tells the driver.
     pub fn release_by(&self, release: Release) {
         self.release.store(release as usize, Ordering::Release);
     }
 
-    /// Bytes that are registered and in use; that are registered still; and registrations that needed no driver.
+    /// Bytes of registrations in use, bytes of kept ones, and the number of registrations that needed no driver.
     #[must_use]
     pub fn figures(&self) -> (u64, u64, u64) {
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Pinned {
         result
     }
 
-    /// Before a range is registered. Kept registrations that overlap it end, unless one is this very range.
+    /// Called before a range is registered. Ends kept registrations that overlap it, unless one is of this very range.
     pub fn wants(&self, start: usize, length: usize, flags: u32) -> Request {
         let is_same = |entry: &Entry| {
             entry.state == State::Kept
@@ -147,7 +147,7 @@ impl Pinned {
         Request::New
     }
 
-    /// The driver registered a range.
+    /// Notes that the driver registered a range.
     pub fn registered(&self, entry: Entry) {
         self.change(|table| {
             if table.count < MOST {
@@ -157,7 +157,7 @@ impl Pinned {
         });
     }
 
-    /// Before a registration ends. `may_keep`: the memory is of large buffers, so it is told before it goes.
+    /// Called before a registration ends. With `may_keep` the memory is of large buffers, whose end is reported here.
     pub fn returns(&self, start: usize, may_keep: bool) -> Return {
         self.change(|table| {
             let Some(at) = table.entries[..table.count].iter().position(|entry| entry.start == start) else {
@@ -176,7 +176,7 @@ impl Pinned {
         })
     }
 
-    /// Takes an entry out by its start.
+    /// Removes the entry with this start.
     pub fn take(&self, start: usize) -> Option<Entry> {
         self.change(|table| {
             let at = table.entries[..table.count].iter().position(|entry| entry.start == start)?;
@@ -184,7 +184,7 @@ impl Pinned {
         })
     }
 
-    /// A buffer is being freed. True: it is registered, and must wait.
+    /// Called when a buffer is freed. True if it is registered and must wait.
     #[must_use]
     pub fn holds(&self, block: usize, length: usize) -> bool {
         if self.is_empty() {
@@ -197,7 +197,7 @@ impl Pinned {
         })
     }
 
-    /// Whether the driver uses a part of a range.
+    /// True if the driver uses a part of a range.
     #[must_use]
     pub fn is_used(&self, start: usize, length: usize) -> bool {
         !self.is_empty()
@@ -207,7 +207,7 @@ impl Pinned {
             })
     }
 
-    /// A range loses its memory: kept registrations of it end.
+    /// Ends kept registrations in a range that loses its memory.
     pub fn let_go(&self, start: usize, length: usize) {
         while !self.is_empty() {
             let found = self.change(|table| {
@@ -229,18 +229,18 @@ impl Pinned {
     }
 
     /// # Safety
-    /// [`Pinned::before_fork`] was called by this thread.
+    /// This thread called [`Pinned::before_fork`].
     pub unsafe fn after_fork(&self, in_child: bool) {
         if in_child {
             // A child has no registrations: they are its parent's.
-            // SAFETY: this thread has the lock, and no guard is alive.
+            // SAFETY: this thread has the lock since `before_fork`, and no guard of it is alive.
             unsafe { (*self.table.value()).count = 0 };
             for figure in [&self.active, &self.kept] {
                 figure.store(0, Ordering::Relaxed);
             }
             self.count.store(0, Ordering::Relaxed);
         }
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has the lock since `before_fork` (the caller's contract).
         unsafe { self.table.release() };
     }
 }
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(pinned.returns(0x1000, true), Return::Kept);
         assert_eq!(pinned.returns(0x1000, true), Return::Unknown { was_kept: true }, "taken back twice");
         assert_eq!(pinned.figures(), (0, 0x1000, 0));
-        // The same range again costs nothing; with other flags, or another length, the old one ends first.
+        // The same range again costs nothing. With other flags or another length the old registration ends first.
         assert_eq!(pinned.wants(0x1000, 0x1000, 0), Request::Known);
         assert_eq!(pinned.figures(), (0x1000, 0, 1));
         assert_eq!(pinned.returns(0x1000, true), Return::Kept);

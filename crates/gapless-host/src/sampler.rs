@@ -1,13 +1,13 @@
-//! Which allocations are recorded: two Poisson processes over bytes for each thread, one for small blocks and one for
-//! middle ones.
+//! Chooses the allocations that are recorded, by two Poisson processes over bytes for each thread: one for small blocks
+//! and one for middle ones.
 //!
-//! After each sample a thread draws how many bytes of that kind pass until the next one, with the mean `interval`. An
-//! allocation of `size` bytes is sampled with probability `p = 1 - exp(-size / interval)`, so `size / p` bytes for each
-//! sample add up to an unbiased estimate. The reader computes that: a sample says the interval that its own draw was
-//! made with, which stays right when the interval changes meanwhile.
+//! After each sample a thread draws the bytes of that kind until the next one, with the mean `interval`. An allocation
+//! of `size` bytes is sampled with probability `p = 1 - exp(-size / interval)`, so `size / p` bytes for each sample add
+//! up to an unbiased estimate. The reader computes that: a sample states the interval of its own draw, so the estimate
+//! stays right when the interval changes meanwhile.
 //!
-//! The kinds are apart because arrays of some 100 KiB that come and go are most of the bytes of many programs: in one
-//! process they would take nearly all samples, and small blocks that leak would have none.
+//! The kinds are separate because arrays of some 100 KiB that come and go are most of the bytes of many programs: in
+//! one process they would take nearly all samples, and small blocks that leak would have none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,8 +35,8 @@ impl Kind {
         if self == Kind::Small { Kind::Middle } else { Kind::Small }
     }
 
-    /// The interval with which a recording begins, which is also the finest. Few small blocks of a program that
-    /// allocates little are missed, and one middle block in seven at most.
+    /// The first interval of a recording, which is also the finest. Few small blocks of a program that allocates little
+    /// are missed, and at most one middle block in seven.
     #[must_use]
     pub const fn finest(self) -> u64 {
         match self {
@@ -50,13 +50,13 @@ impl Kind {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Countdown {
-    /// [`NEVER`]: nothing is recorded.
+    /// [`NEVER`] if nothing is recorded.
     pub left: i64,
-    /// The mean that `left` was drawn with; 0: nothing was drawn yet.
+    /// The mean with which `left` was drawn; 0 before the first draw.
     interval: u64,
 }
 
-/// What a thread knows of its next samples. It lies at the head of the thread's cache, so that an allocation out of the
+/// A thread's counters until its next samples. They lie at the head of the thread's cache, so an allocation out of the
 /// cache, which is a small one, counts its bytes with one subtraction.
 #[derive(Debug)]
 #[repr(C)]
@@ -66,7 +66,7 @@ pub struct Sampler {
     random: u64,
 }
 
-/// No program allocates so many bytes.
+/// More bytes than any program allocates.
 pub const NEVER: i64 = i64::MAX;
 
 /// The coarsest interval.
@@ -88,7 +88,7 @@ pub fn set_intervals(bytes: [u64; 2]) {
 }
 
 impl Sampler {
-    /// Counts `size` bytes. Whether this allocation may be a sample.
+    /// Counts `size` bytes. True if this allocation may be a sample.
     #[inline(always)]
     pub fn passes(&mut self, size: usize) -> bool {
         let countdown = self.of(Kind::of(size));
@@ -104,9 +104,8 @@ impl Sampler {
         }
     }
 
-    /// [`Sampler::passes`] said yes to an allocation of `size` bytes: draws anew, with the mean `next`. Gives the
-    /// interval of the draw that is over. `None`: nothing had been drawn, and by the first draw this allocation is no
-    /// sample.
+    /// Draws anew, with the mean `next`, after [`Sampler::passes`] was true for `size` bytes. Returns the interval of
+    /// the last draw. `None` if this was the first draw, and by it the allocation is not a sample.
     pub fn draw(&mut self, size: usize, next: u64) -> Option<u64> {
         if self.random == 0 {
             let time = crate::sys::time();
@@ -140,8 +139,8 @@ fn gap(random: &mut u64, mean: u64) -> i64 {
     (-logarithm(uniform) * mean as f64) as i64
 }
 
-/// The natural logarithm of a number in (0, 1], to 1e-10. The standard library's takes a function of `libm`, which
-/// every process would load at its start.
+/// The natural logarithm of a number in (0, 1], to 1e-10. The standard library would call `libm`, which every process
+/// would then load at its start.
 fn logarithm(number: f64) -> f64 {
     // number = part * 2^exponent, with the part in [0.7, 1.42).
     let bits = number.to_bits();
@@ -151,7 +150,7 @@ fn logarithm(number: f64) -> f64 {
         part /= 2.0;
         exponent += 1;
     }
-    // ln(part) = 2 atanh(s), where |s| is less than 0.172.
+    // ln(part) = 2 atanh(s), with |s| below 0.172.
     let s = (part - 1.0) / (part + 1.0);
     let square = s * s;
     let series = (0..6).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
@@ -183,14 +182,14 @@ mod tests {
         Sampler { small: none(), middle: none(), random: mix(seed) }
     }
 
-    /// What the reader makes of a sample: its bytes and their variance.
+    /// The reader's value of a sample: its bytes and their variance.
     fn weight(size: usize, interval: u64) -> (f64, f64) {
         let bytes = size as f64;
         let p = -(-bytes / interval as f64).exp_m1();
         (bytes / p, bytes * bytes * (1.0 - p) / (p * p))
     }
 
-    /// Bytes of one size: true ones, estimated ones, their variance, and how many samples they are from.
+    /// Sums for one size: true bytes, estimated bytes, their variance, and the number of samples.
     #[derive(Clone, Copy, Default)]
     struct Sums {
         truth: f64,
@@ -199,7 +198,7 @@ mod tests {
         samples: usize,
     }
 
-    /// A program that allocates these sizes in turn. `interval` says the mean for draws at each allocation.
+    /// Runs a program that allocates these sizes in turn. `interval` is the mean for draws at each allocation.
     fn estimate(
         sizes: &[usize],
         count: usize,
@@ -229,7 +228,7 @@ mod tests {
 
     #[test]
     fn estimates_are_unbiased_and_their_errors_are_as_told_while_the_interval_changes() {
-        // It widens as at the beginning of a run, and is finer at times.
+        // The interval widens as at the beginning of a run, and is finer at times.
         let pace = |kind: Kind, at: usize| kind.finest() << (at / 700).min(9) >> (at / 3000 % 3);
         let steady = |kind: Kind, _: usize| 64 * kind.finest();
         for interval in [&pace as &dyn Fn(Kind, usize) -> u64, &steady] {
@@ -243,7 +242,7 @@ mod tests {
                 // Four standard errors of the sum of all runs.
                 let allowed = 4.0 * variance.sqrt() + 1e-9 * all().map(|run| run.truth).sum::<f64>();
                 assert!(bias.abs() <= allowed, "{size}: {bias} beyond {allowed}");
-                // Two standard errors hold the truth in 95 of 100 recordings, where there are samples enough.
+                // In 95 of 100 recordings the truth lies within two standard errors, if there are enough samples.
                 let is_within = |run: &Sums| {
                     (run.estimate - run.truth).abs() <= 2.0 * run.variance.sqrt() + 1e-9 * run.truth
                 };
@@ -275,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_soon_has_its_part_of_the_samples() {
-        // Ten blocks each: its first draw decides.
+        // Ten blocks each, so the first draw of a thread decides.
         let mut bytes = 0.0;
         for thread in 0..20_000 {
             let mut sampler = new(thread);

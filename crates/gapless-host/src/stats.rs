@@ -1,4 +1,4 @@
-//! What the process holds, for the C library's questions and for statistics files.
+//! The process's memory in figures, for the C library's questions and for statistics files.
 
 use crate::core::{self, BUDGET, LARGE, OWN, PINNED};
 use crate::small::own::classes::{CLASSES, WHOLE};
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 /// All sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Large buffers in the program's hands, now and at most.
+    /// Large buffers that the program has, now and at most.
     pub large_live: u64,
     pub large_most: u64,
     /// Memory of freed large buffers that is kept for the next one.
@@ -24,26 +24,26 @@ pub struct Stats {
     pub copied: u64,
     pub given_back: u64,
     pub huge_pages: bool,
-    /// 0: none.
+    /// 0 if there is none.
     pub limit: u64,
-    /// What all relatives hold.
+    /// Bytes that all relatives hold.
     pub total: u64,
     pub refused: u64,
-    /// Small objects in the program's hands; free in the lists of threads, all together and the most of one; threads
-    /// that have such lists.
+    /// Small objects that the program has; free ones in the lists of threads, of all and of the largest list owner; and
+    /// the number of threads that have such lists.
     pub small_live: u64,
     pub lists_kept: u64,
     pub lists_most: u64,
     pub threads: u64,
-    /// Registered with a driver, or allocated by it; registered still, for the next buffer; registrations that needed
-    /// no driver.
+    /// Bytes that a driver has registered or allocated itself; bytes that stay registered for the next buffer; and the
+    /// number of registrations that needed no driver.
     pub pinned: u64,
     pub pinned_kept: u64,
     pub pinned_reused: u64,
 }
 
-/// Small objects in the program's hands, by class: the size of an object, and the bytes of all of them. Classes without
-/// objects are left out. Objects above 256 KiB are told as those of 1 MiB, which none of them reaches.
+/// Small objects that the program has, by class: the size of an object, and the bytes of all of them. Classes without
+/// objects are left out. Objects above 256 KiB are reported as objects of 1 MiB, a size that none of them reaches.
 pub fn each_class(mut visit: impl FnMut(u64, u64)) {
     let figures = OWN.figures();
     for (class, live) in figures.live.iter().enumerate().skip(1).filter(|(_, live)| **live > 0) {
@@ -56,7 +56,7 @@ pub fn each_class(mut visit: impl FnMut(u64, u64)) {
     }
 }
 
-/// As it is now.
+/// The present figures.
 #[must_use]
 pub fn now() -> Stats {
     let held = LARGE.held();

@@ -1,8 +1,8 @@
-//! Words on standard error without an allocation.
+//! Text on standard error without an allocation.
 
 use std::fmt::{self, Write};
 
-/// A text of at most `N` bytes; what does not fit is cut off.
+/// A text of at most `N` bytes; the rest is cut off.
 #[derive(Debug)]
 pub struct Text<const N: usize> {
     bytes: [u8; N],
@@ -45,7 +45,7 @@ pub fn write_to(descriptor: i32, words: fmt::Arguments<'_>) {
     // SAFETY: `bytes` is valid for reading.
     let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
     if written < 0 && descriptor == 2 && crate::local::has_own_files() {
-        // The helper has no standard error: this is the program's.
+        // The helper's table has no standard error, so this opens the program's.
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: the path ends in a zero, `bytes` is valid for reading, and the descriptor is the helper's own.
         unsafe {
@@ -56,7 +56,7 @@ pub fn write_to(descriptor: i32, words: fmt::Arguments<'_>) {
     }
 }
 
-/// Bytes as people write them: `1.50 GiB`.
+/// A size for people: `1.50 GiB`.
 #[derive(Clone, Copy, Debug)]
 pub struct Size(pub u64);
 

@@ -1,4 +1,4 @@
-//! A free of what is no block ends the program.
+//! Ends the program when it frees an address at which no block begins.
 
 use crate::sys;
 use crate::text::say;

@@ -1,9 +1,9 @@
-//! CUDA's functions for memory of the host that a card can reach. Programs that take them from the runtime's library
-//! (`libcudart.so`, as torch does) come here first, and each call goes on to the runtime.
+//! CUDA's functions for memory of the host that a card can reach. Programs that use the runtime's library
+//! (`libcudart.so`), as torch does, come here first, and each call goes on to the runtime.
 //!
-//! Gapless learns what is registered: such memory is not given back under the driver (`gapless_host::pinned`). What the
-//! runtime allocates itself counts as pinned, and in the budget. Calls that a program makes to the driver directly
-//! (`cuMemHostRegister`, found by `dlsym`) are not seen.
+//! Gapless learns which memory is registered and does not give it back under the driver (`gapless_host::pinned`).
+//! Memory that the runtime allocates itself counts as pinned, and in the budget. Direct calls of a program to the
+//! driver (`cuMemHostRegister`, found by `dlsym`) are not seen.
 
 use crate::driver;
 use gapless_host::core::{BUDGET, LARGE, PINNED};
@@ -19,7 +19,7 @@ const NOT_REGISTERED: c_int = 713;
 /// The budget counts pages.
 const PAGE: usize = 4096;
 
-/// The runtime's own functions, once they were found.
+/// One of the runtime's functions, once it was found.
 struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -38,9 +38,9 @@ impl Real {
         // SAFETY: the name ends in a zero.
         let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
-            // A runtime that came with a module of Python is in nobody's way but that module's.
+            // A runtime that came with a Python module is visible only to that module, so it is looked up by its file.
             let runtime = runtime()?;
-            // SAFETY: a library that is loaded, and stays: its users do not unload it.
+            // SAFETY: a handle of a loaded library, which stays loaded because its users do not unload it.
             found = unsafe { libc::dlsym(runtime, self.name.as_ptr()) };
         }
         self.found.store(found, Ordering::Release);
@@ -48,7 +48,7 @@ impl Real {
     }
 }
 
-/// A loaded library whose file is called `libcudart.so` and something.
+/// The loaded library whose file name begins with `libcudart.so`.
 fn runtime() -> Option<*mut c_void> {
     let mut path = [0u8; 4096];
     // SAFETY: `visit` gets the path, which lives until the call is done.
@@ -60,12 +60,12 @@ fn runtime() -> Option<*mut c_void> {
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, path: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of an object, and the path of `runtime`.
+    // SAFETY: the loader passes the description of an object, and the path of `runtime`, which nothing else uses.
     let (info, path) = unsafe { (&*info, &mut *path.cast::<[u8; 4096]>()) };
     if info.dlpi_name.is_null() {
         return 0;
     }
-    // SAFETY: a name that ends in a zero.
+    // SAFETY: the loader's name ends in a zero.
     let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes_with_nul();
     let base = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
     if !base.starts_with(b"libcudart.so") || name.len() > path.len() {
@@ -92,7 +92,7 @@ type Malloc = unsafe extern "C" fn(*mut *mut c_void, usize) -> c_int;
 fn device() -> i32 {
     let mut number = 0;
     if let Some(get) = DEVICE.get() {
-        // SAFETY: CUDA's function of this name; `number` is valid for writing.
+        // SAFETY: CUDA's function of this name has this type; `number` is valid for writing.
         unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(get)(
                 &raw mut number,
@@ -102,17 +102,18 @@ fn device() -> i32 {
     number
 }
 
-/// Ends a registration that was kept. The helper calls it too: a driver works in threads of the program only.
+/// Ends a kept registration. The helper calls it too, so it goes through [`driver::run`]: a driver works only in
+/// threads of the program.
 fn release(entry: &Entry) {
     let entry = *entry;
     driver::run(move || release_here(&entry));
 }
 
-/// A thread without a device would start one on the first card.
+/// Makes the registration's device current first, because a thread without a device would start one on the first card.
 fn release_here(entry: &Entry) {
     let (Some(set), Some(unregister)) = (SET_DEVICE.get(), UNREGISTER.get()) else { return };
     let before = device();
-    // SAFETY: CUDA's functions of these names; the driver knows the range.
+    // SAFETY: CUDA's functions of these names have these types, and the driver has registered the range.
     unsafe {
         let set = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(set);
         if before != entry.device {
@@ -126,7 +127,7 @@ fn release_here(entry: &Entry) {
 }
 
 /// # Safety
-/// As CUDA says.
+/// As for CUDA's function of this name: `start` has `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaHostRegister(start: *mut c_void, length: usize, flags: c_uint) -> c_int {
     let Some(real) = REGISTER.get() else { return NOT_SUPPORTED };
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn cudaHostRegister(start: *mut c_void, length: usize, fla
     if LARGE.pinned.wants(start as usize, length, flags) == Request::Known {
         return SUCCESS;
     }
-    // SAFETY: CUDA's function of this name, as the caller says.
+    // SAFETY: CUDA's function of this name gets the caller's arguments unchanged (the caller's contract).
     let result = unsafe { std::mem::transmute::<*mut c_void, Register>(real)(start, length, flags) };
     if result == SUCCESS {
         driver::begin();
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn cudaHostRegister(start: *mut c_void, length: usize, fla
 }
 
 /// # Safety
-/// As CUDA says.
+/// As for CUDA's function of this name: `start` was registered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaHostUnregister(start: *mut c_void) -> c_int {
     let Some(real) = UNREGISTER.get() else { return NOT_SUPPORTED };
@@ -155,16 +156,16 @@ pub unsafe extern "C" fn cudaHostUnregister(start: *mut c_void) -> c_int {
         Return::Unknown { was_kept: false } => None,
         Return::Over(held) => held,
     };
-    // SAFETY: CUDA's function of this name, as the caller says.
+    // SAFETY: CUDA's function of this name gets the caller's argument unchanged (the caller's contract).
     let result = unsafe { std::mem::transmute::<*mut c_void, OfPointer>(real)(start) };
     if let Some(block) = held {
-        // The program freed it before. It was a buffer then, so it is one now.
+        // The program freed it before, and it was a buffer then, so it still is one.
         let _ = LARGE.free(block as *mut u8);
     }
     result
 }
 
-/// Memory that the runtime allocates: in the budget, and counted.
+/// Allocates memory by the runtime, charges it and counts it.
 fn allocated(place: *mut *mut c_void, length: usize, allocate: impl FnOnce() -> c_int) -> c_int {
     let bytes = length.saturating_add(PAGE - 1) / PAGE * PAGE;
     if !BUDGET.charge(bytes as u64) {
@@ -175,39 +176,39 @@ fn allocated(place: *mut *mut c_void, length: usize, allocate: impl FnOnce() -> 
         BUDGET.discharge(bytes as u64);
         return result;
     }
-    // SAFETY: the runtime wrote the address.
+    // SAFETY: the runtime returned success, so it wrote the address.
     let start = unsafe { place.read() } as usize;
     PINNED.registered(Entry { start, length: bytes, flags: 0, device: 0, state: State::Active });
     result
 }
 
 /// # Safety
-/// As CUDA says.
+/// As for CUDA's function of this name: `place` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaHostAlloc(place: *mut *mut c_void, length: usize, flags: c_uint) -> c_int {
     let Some(real) = ALLOCATE.get() else { return NOT_SUPPORTED };
-    // SAFETY: CUDA's function of this name, as the caller says.
+    // SAFETY: CUDA's function of this name gets the caller's arguments unchanged (the caller's contract).
     allocated(place, length, || unsafe {
         std::mem::transmute::<*mut c_void, Allocate>(real)(place, length, flags)
     })
 }
 
 /// # Safety
-/// As CUDA says.
+/// As for CUDA's function of this name: `place` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMallocHost(place: *mut *mut c_void, length: usize) -> c_int {
     let Some(real) = MALLOC.get() else { return NOT_SUPPORTED };
-    // SAFETY: CUDA's function of this name, as the caller says.
+    // SAFETY: CUDA's function of this name gets the caller's arguments unchanged (the caller's contract).
     allocated(place, length, || unsafe { std::mem::transmute::<*mut c_void, Malloc>(real)(place, length) })
 }
 
 /// # Safety
-/// As CUDA says.
+/// As for CUDA's function of this name: `start` was allocated by one of the two above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaFreeHost(start: *mut c_void) -> c_int {
     let Some(real) = FREE.get() else { return NOT_SUPPORTED };
     let known = PINNED.take(start as usize);
-    // SAFETY: CUDA's function of this name, as the caller says.
+    // SAFETY: CUDA's function of this name gets the caller's argument unchanged (the caller's contract).
     let result = unsafe { std::mem::transmute::<*mut c_void, OfPointer>(real)(start) };
     match known {
         Some(entry) if result == SUCCESS => BUDGET.discharge(entry.length as u64),

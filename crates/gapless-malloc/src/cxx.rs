@@ -1,4 +1,5 @@
-//! C++'s operators. One that must not give null throws `std::bad_alloc`, by the C++ library that the program loaded.
+//! C++'s operators. An operator that must not return null throws `std::bad_alloc`, with the C++ library that the
+//! program loaded.
 
 use gapless_host::heap;
 use std::ffi::c_void;
@@ -11,32 +12,32 @@ fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// Asks the program's new-handler for memory as often as it has one, then throws.
+/// Calls the program's new-handler and tries again as long as there is one, then throws.
 #[cold]
 unsafe fn again(size: usize, alignment: usize, throws: bool) -> *mut u8 {
     loop {
         // std::get_new_handler()
         let handler = find(c"_ZSt15get_new_handlerv").and_then(|get| {
-            // SAFETY: the C++ library's function of this name gives a handler or null.
+            // SAFETY: the C++ library's function of this name returns a handler or null.
             unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> Option<Handler>>(get)() }
         });
         let Some(handler) = handler else { break };
-        // SAFETY: the program's own function; what it throws passes through here.
+        // SAFETY: the program's own function. An exception that it throws passes through here, which this ABI allows.
         unsafe { handler() };
         let block = allocate(size, alignment);
         if !block.is_null() {
             return block;
         }
     }
-    // SAFETY: called from C++, which may throw where it says so.
+    // SAFETY: the caller is a C++ operator, which may throw if `throws` is true.
     unsafe { refuse(size, throws) }
 }
 
-/// Throws, or gives null.
+/// Throws, or returns null.
 #[cold]
 unsafe fn refuse(size: usize, throws: bool) -> *mut u8 {
     if throws && let Some(throw) = find(c"_ZSt17__throw_bad_allocv") {
-        // SAFETY: std::__throw_bad_alloc() of the C++ library.
+        // SAFETY: std::__throw_bad_alloc() of the C++ library, which takes no argument.
         unsafe { std::mem::transmute::<*mut c_void, Handler>(throw)() };
     }
     if throws {
@@ -55,16 +56,16 @@ fn allocate(size: usize, alignment: usize) -> *mut u8 {
 macro_rules! new {
     ($($symbol:literal $name:ident($($argument:ident),*) $alignment:expr, $throws:literal;)*) => {$(
         /// # Safety
-        /// As the C++ standard says.
+        /// The caller is C++ code that handles exceptions of this operator.
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $name(size: usize $(, $argument: usize)*) -> *mut u8 {
             if !usize::is_power_of_two($alignment) {
-                // SAFETY: called from C++, which may throw.
+                // SAFETY: the caller is C++ code, through which an exception may pass.
                 return unsafe { refuse(size, $throws) };
             }
             let block = allocate(size, $alignment);
             if block.is_null() {
-                // SAFETY: called from C++, which may throw.
+                // SAFETY: the caller is C++ code, through which an exception may pass.
                 return unsafe { again(size, $alignment, $throws) };
             }
             block
@@ -86,10 +87,10 @@ new! {
 macro_rules! delete {
     ($($symbol:literal $name:ident($($argument:ident),*);)*) => {$(
         /// # Safety
-        /// As the C++ standard says.
+        /// `block` is null, or was allocated by one of the operators above and not freed.
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C" fn $name(block: *mut u8 $(, $argument: usize)*) {
-            // SAFETY: as the caller says.
+            // SAFETY: `block` is null, or a block of the heap that was not freed: the C++ standard's contract.
             unsafe { heap::free(block) }
         }
     )*};

@@ -1,8 +1,9 @@
 //! Calls of a driver that the helper needs. A driver works through descriptors of the process, and the helper has a
-//! table of its own. So a thread that shares the program's makes the call, and the helper waits for it.
+//! descriptor table of its own. So a thread that shares the program's table makes the call, and the helper waits for
+//! it.
 //!
-//! The thread begins with the first buffer that the program registers, in the call that registers it. A forked child
-//! has no such thread, and no registrations; it gets one with its own first buffer.
+//! The thread starts with the first buffer that the program registers, in the call that registers it. A forked child
+//! has neither this thread nor registrations; it gets a thread with its own first buffer.
 
 use gapless_host::local;
 use std::sync::Mutex;
@@ -15,11 +16,11 @@ struct Caller {
     calls: Sender<Call>,
 }
 
-/// Never waited for: a forked child may find it locked by a thread that it has not.
+/// Only tried, never waited for: in a forked child a thread that does not exist there may hold it.
 static CALLER: Mutex<Option<Caller>> = Mutex::new(None);
 const STACK: usize = 256 << 10;
 
-/// Called by a thread of the program's.
+/// Called by a thread of the program.
 pub(crate) fn begin() {
     let Ok(mut caller) = CALLER.try_lock() else { return };
     let pid = std::process::id();
@@ -56,7 +57,7 @@ pub(crate) fn run(call: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Signals are for threads of the program.
+/// Blocks signals in the new thread, because they are for threads of the program.
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: valid when zero, and filled by the calls below.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -66,7 +67,7 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
     let result = work();
-    // SAFETY: as above.
+    // SAFETY: `before` is a variable of this function, filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     result
 }

@@ -1,4 +1,4 @@
-//! What the loader knows of an object: its dynamic section, and the symbols that it offers to others.
+//! The loader's data of an object: its dynamic section, and the symbols that it offers to others.
 
 use std::ffi::CStr;
 
@@ -26,10 +26,10 @@ pub(crate) const DT_RELASZ: i64 = 8;
 pub(crate) const DT_JMPREL: i64 = 23;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
-/// A function, as the low half of [`Symbol::kind`] has it.
+/// A function, in the low half of [`Symbol::kind`].
 const STT_FUNC: u8 = 2;
 
-/// An object that is loaded and stays while this is used.
+/// A loaded object, which stays loaded while this is used.
 #[derive(Clone, Copy)]
 pub(crate) struct Object<'a> {
     pub(crate) base: usize,
@@ -43,7 +43,7 @@ impl<'a> Object<'a> {
         if info.dlpi_name.is_null() {
             return None;
         }
-        // SAFETY: a name that ends in a zero.
+        // SAFETY: the loader's name ends in a zero.
         let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
         if path.rsplit(|byte| *byte == b'/').next() != Some(name.to_bytes()) {
             return None;
@@ -55,13 +55,13 @@ impl<'a> Object<'a> {
         Some(object)
     }
 
-    /// Where the first segment of a kind lies, and how long it is.
+    /// Address and length of the first segment of a kind.
     pub(crate) fn range(&self, kind: u32) -> Option<(usize, usize)> {
         let found = self.headers.iter().find(|header| header.p_type == kind)?;
         Some((self.base + found.p_vaddr as usize, found.p_memsz as usize))
     }
 
-    /// The loaded segment in which an address lies: its start, its length and its rights.
+    /// The loaded segment that contains an address: its start, its length and its rights.
     pub(crate) fn segment(&self, address: usize) -> Option<(usize, usize, i32)> {
         let offset = address.wrapping_sub(self.base) as u64;
         let holds =
@@ -81,18 +81,18 @@ impl<'a> Object<'a> {
     pub(crate) fn number(&self, tag: i64) -> Option<usize> {
         let mut at = self.dynamic;
         loop {
-            // SAFETY: the section ends with an entry of tag 0.
+            // SAFETY: `at` has not passed the end of the section, which is an entry of tag 0.
             let entry = unsafe { &*at };
             match entry.tag {
                 0 => return None,
                 found if found == tag => return Some(entry.value as usize),
-                // SAFETY: as above.
+                // SAFETY: this entry is not the last one.
                 _ => at = unsafe { at.add(1) },
             }
         }
     }
 
-    /// An entry of the dynamic section, as an address. The loader of most machines has made these absolute.
+    /// An entry of the dynamic section, as an address. On most machines the loader has made these absolute.
     pub(crate) fn address(&self, tag: i64) -> Option<usize> {
         self.number(tag).map(|value| if value < self.base { self.base + value } else { value })
     }

@@ -1,4 +1,4 @@
-//! What glibc has beside the standard: other names of the same functions, settings, and statistics.
+//! The functions that glibc has beyond the standard: other names, settings, and statistics.
 
 use gapless_host::stats;
 use gapless_host::text::{Size, write_to};
@@ -16,22 +16,22 @@ pub extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// As realloc(3) says.
+/// As for [`realloc`](crate::realloc).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_realloc(block: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of the heap that was not freed: the contract of realloc(3).
     unsafe { crate::realloc(block, size) }
 }
 
 /// # Safety
-/// As free(3) says.
+/// As for [`free`](crate::free).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_free(block: *mut u8) {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of the heap that was not freed: the contract of free(3).
     unsafe { heap::free(block) }
 }
 
-/// The loader's own name of it, for the memory of threads.
+/// The loader's own name of `memalign`, for the memory of threads.
 #[unsafe(no_mangle)]
 pub extern "C" fn __libc_memalign(alignment: usize, size: usize) -> *mut u8 {
     crate::memalign(alignment, size)
@@ -48,29 +48,29 @@ pub extern "C" fn __libc_pvalloc(size: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// As posix_memalign(3) says.
+/// `block` is valid for writing (posix_memalign(3)).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __posix_memalign(block: *mut *mut u8, alignment: usize, size: usize) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is valid for writing (the caller's contract).
     unsafe { crate::posix_memalign(block, alignment, size) }
 }
 
-/// Whether the C library that the program has refuses alignments of `aligned_alloc` that are no powers of two: since
+/// True if the program's C library refuses alignments of `aligned_alloc` that are not powers of two, as it does since
 /// 2.38.
 pub(crate) fn refuses_odd_alignments() -> bool {
-    // SAFETY: gives a text such as "2.36".
+    // SAFETY: returns a static text such as "2.36".
     let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) }.to_bytes();
     let mut numbers = version.split(|byte| *byte == b'.').filter_map(gapless_host::sys::number);
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (2, 38)
 }
 
-/// Gives back what is idle. 1: there was something.
+/// Gives back idle memory. Returns 1 if there was some.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(core::trim() > 0)
 }
 
-/// glibc's settings mean nothing here. 1 says "understood", which is what programs check for.
+/// Ignores glibc's settings, which have no meaning here. Returns 1 for success, because programs check for that.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(_setting: c_int, _value: c_int) -> c_int {
     1
@@ -92,14 +92,15 @@ pub struct Mallinfo2 {
     keepcost: usize,
 }
 
-/// As in malloc.h: glibc's older one, whose numbers wrap.
+/// As in malloc.h: glibc's older structure, whose numbers wrap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mallinfo {
     fields: [c_int; 10],
 }
 
-/// `uordblks`: what the program has; `fordblks`: what is kept for reuse; `arena` and `hblkhd`: small and large.
+/// `uordblks` are the program's bytes, `fordblks` those that are kept for reuse, `arena` and `hblkhd` small and large
+/// ones.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Mallinfo2 {
     let s = stats::now();
@@ -124,7 +125,7 @@ pub extern "C" fn mallinfo() -> Mallinfo {
     Mallinfo { fields: fields.map(|value| value as c_int) }
 }
 
-/// A few lines on standard error.
+/// Writes a few lines to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     let s = stats::now();
@@ -173,7 +174,7 @@ pub extern "C" fn malloc_stats() {
     }
 }
 
-/// XML to a stream, as glibc does. 0: written.
+/// Writes XML to a stream, as glibc does. Returns 0 if it was written.
 ///
 /// # Safety
 /// `stream` is an open `FILE`.
@@ -184,7 +185,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
         return -1;
     }
     let s = stats::now();
-    // SAFETY: `stream` is open as the caller says; the format's arguments are what it names.
+    // SAFETY: `stream` is open (the caller's contract), and the arguments have the types that the format names.
     let written = unsafe {
         libc::fprintf(
             stream,
@@ -206,23 +207,23 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
     };
     let mut is_written = written >= 0;
     stats::each_class(|size, live| {
-        // SAFETY: as above.
+        // SAFETY: `stream` is open (the caller's contract), and the arguments have the types that the format names.
         is_written &= unsafe {
             libc::fprintf(stream, c"<class size=\"%llu\" live=\"%llu\"/>\n".as_ptr(), size, live) >= 0
         };
     });
-    // SAFETY: as above.
+    // SAFETY: `stream` is open (the caller's contract).
     is_written &= unsafe { libc::fputs(c"</malloc>\n".as_ptr(), stream) } >= 0;
     if is_written { 0 } else { -1 }
 }
 
-/// Tells that a step of the program begins: memory that the last steps used stays for the next.
+/// Notes that a step of the program begins: memory that the last steps used stays for the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_host_step() {
     heap::step();
 }
 
-/// What the process holds, as numbers: for the Python package. Gives how many there are.
+/// Figures of the process's memory, for the Python package. Returns their number.
 ///
 /// # Safety
 /// `into` is valid for writing `room` numbers.
@@ -254,7 +255,7 @@ pub unsafe extern "C" fn gapless_host_stats(into: *mut u64, room: usize) -> usiz
         s.pinned_reused,
     ];
     for (at, value) in all.iter().enumerate().take(room) {
-        // SAFETY: `at < room`.
+        // SAFETY: `at < room`, and `into` has room for that many numbers (the caller's contract).
         unsafe { into.add(at).write(*value) };
     }
     all.len()

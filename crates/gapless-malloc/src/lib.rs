@@ -1,7 +1,7 @@
 //! `libgapless_malloc.so`, for `LD_PRELOAD`: the C library's and C++'s functions for memory, on `gapless-host`.
 //!
-//! Every function translates one call. What a program may ask is in the manual pages malloc(3), posix_memalign(3),
-//! mallopt(3), and in the C++ standard; what a function relies on is what these ask of the program.
+//! Each function translates one call. What a program may request is in the manual pages malloc(3), posix_memalign(3),
+//! mallopt(3), and in the C++ standard; each function relies on what these require of the program.
 #![cfg(target_os = "linux")]
 
 mod account;
@@ -48,42 +48,42 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// As free(3) says.
+/// `block` is null, or a block of this library that was not freed (free(3)).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut u8) {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of the heap that was not freed: the contract of free(3).
     unsafe { heap::free(block) }
 }
 
 /// # Safety
-/// As free(3) says.
+/// `block` is null, or a block of this library that was not freed (free(3)).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: *mut u8) {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of the heap that was not freed: the contract of free(3).
     unsafe { heap::free(block) }
 }
 
-/// `realloc(p, 0)` frees the block and gives null, as glibc does.
+/// `realloc(p, 0)` frees the block and returns null, as glibc does.
 ///
 /// # Safety
-/// As realloc(3) says.
+/// `block` is null, or a block of this library that was not freed (realloc(3)).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     if size == 0 && !block.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: `block` is a block of the heap that was not freed: the contract of realloc(3).
         unsafe { heap::free(block) };
         return std::ptr::null_mut();
     }
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of the heap that was not freed: the contract of realloc(3).
     unsafe { heap::reallocate(block, size) }
 }
 
 /// # Safety
-/// As realloc(3) says.
+/// As for [`realloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize) -> *mut u8 {
     match count.checked_mul(size) {
-        // SAFETY: as the caller says.
+        // SAFETY: `block` is null, or a block of the heap that was not freed: the contract of realloc(3).
         Some(bytes) => unsafe { realloc(block, bytes) },
         None => no_memory(),
     }
@@ -98,7 +98,7 @@ pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// What is no power of two is rounded up, as the C library does up to 2.37, or refused.
+/// An alignment that is not a power of two is rounded up, as in the C library up to 2.37, or refused, as since then.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut u8 {
     if alignment.is_power_of_two() {
@@ -111,12 +111,11 @@ pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut u8 {
 /// `block` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(block: *mut *mut u8, alignment: usize, size: usize) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is valid for writing: the contract of posix_memalign(3).
     unsafe { aligned_at(block, alignment, size) }
 }
 
-/// [`posix_memalign`] for callers of this library. Where the library is not preloaded, the exported name leads them to
-/// the C library's.
+/// [`posix_memalign`] for this library: if it is not preloaded, the exported name leads to the C library's function.
 ///
 /// # Safety
 /// `block` is valid for writing.
@@ -128,7 +127,7 @@ unsafe fn aligned_at(block: *mut *mut u8, alignment: usize, size: usize) -> c_in
     if found.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is valid for writing (the caller's contract).
     unsafe { block.write(found) };
     0
 }
@@ -147,9 +146,9 @@ pub extern "C" fn pvalloc(size: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// `block` is null or a block.
+/// `block` is null, or a block of this library that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null, or a block of the heap that was not freed (the caller's contract).
     unsafe { heap::usable(block) }
 }

@@ -1,16 +1,16 @@
-//! Names of the C library lead here whoever looks them up.
+//! Makes the C library's names lead here for every lookup.
 //!
-//! A preloaded library is first where the loader looks for a name, but not everybody looks there. A library that is
-//! loaded with `RTLD_DEEPBIND` (PHP's extensions) looks into its own libraries first, and `dlsym` on a handle of
-//! `libc.so.6` (`ctypes.CDLL("libc.so.6").free`, P/Invoke, Fiddle) into that one alone. Both find the C library's own
-//! `free`, which crashes on our blocks. So its table of symbols is changed: these names have our addresses there too.
+//! A preloaded library is the first in which the loader looks for a name, but some lookups go elsewhere. A library that
+//! is loaded with `RTLD_DEEPBIND` (PHP's extensions) searches its own libraries first, and `dlsym` on a handle of
+//! `libc.so.6` (`ctypes.CDLL("libc.so.6").free`, P/Invoke, Fiddle) only that one. Both find the C library's own `free`,
+//! which crashes on our blocks. So its symbol table is changed: these names have our addresses there too.
 
 use crate::elf::{DT_SYMTAB, Object};
 use crate::{PAGE, fork, glibc, kernel, loader};
 use gapless_host::sys;
 use std::ffi::{CStr, c_int, c_void};
 
-/// Our functions by the names that the C library has for them.
+/// Our functions by the C library's names for them.
 fn ours() -> [(&'static CStr, *const c_void); 41] {
     macro_rules! functions {
         ($($path:path as $name:literal),* $(,)?) => { [$(($name, $path as *const c_void)),*] };
@@ -60,19 +60,19 @@ fn ours() -> [(&'static CStr, *const c_void); 41] {
     ]
 }
 
-/// Before the program begins, and after the functions behind ours were found. Nothing happens where another allocator
+/// Called before the program begins, and after the functions behind ours were found. Does nothing if another allocator
 /// serves the process: the program's own, or a library's that was preloaded before.
 pub(crate) fn lead_here() {
     // SAFETY: the name ends in a zero.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
     if std::ptr::eq(first, crate::malloc as *const c_void) {
-        // SAFETY: `visit` takes what it is given.
+        // SAFETY: `visit` ignores its last argument, which is null.
         unsafe { libc::dl_iterate_phdr(Some(visit), std::ptr::null_mut()) };
     }
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of an object.
+    // SAFETY: the loader passes the description of an object.
     let Some(libc) = Object::named(unsafe { &*info }, c"libc.so.6") else { return 0 };
     let Some((start, bytes, rights)) =
         libc.address(DT_SYMTAB).and_then(|table| libc.segment(table)).map(|(start, bytes, rights)| {
@@ -88,10 +88,10 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_vo
     for (name, to) in ours() {
         // The loader adds the object's base to a symbol's value, and the sum wraps.
         let value = (to as usize).wrapping_sub(libc.base) as u64;
-        // SAFETY: a symbol of the table, whose pages may be written now. Nobody looks it up: the program has not begun.
+        // SAFETY: a symbol of the table, which is writable now. The program has not begun: no other thread reads it.
         libc.each_function(name, |symbol| unsafe { (*symbol).value = value });
     }
-    // Pages that stay writable are no harm.
+    // Pages that stay writable do no harm.
     let _ = sys::protect(start, bytes, rights);
     1
 }

@@ -1,5 +1,5 @@
-//! The function of the same name behind ours: the C library's own. It is looked for once. `dlsym` waits while another
-//! thread loads a library, and that thread may wait for this one.
+//! The C library's function of the same name as one of ours. It is looked up only once, because `dlsym` waits while
+//! another thread loads a library, and that thread may wait for this one.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,7 +15,7 @@ impl Next {
         Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Null where there is none.
+    /// Null if there is none.
     pub(crate) fn get(&self) -> *mut c_void {
         let known = self.found.load(Ordering::Acquire);
         if !known.is_null() {

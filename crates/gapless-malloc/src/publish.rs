@@ -1,8 +1,8 @@
-//! Writes what the process holds into its statistics file, for `gapless top` and `gapless metrics`. The helper calls it
-//! about twice a second, so it may allocate like any other code: it holds no lock of the allocator's.
+//! Writes the figures of the process's memory into its statistics file, for `gapless top` and `gapless metrics`. The
+//! helper calls it about twice a second, without a lock of the allocator, so it may allocate like any other code.
 //!
-//! The file is written through a mapping. A descriptor that stays open would be the program's to close, and its number
-//! the program's to use again: what is written to it then lands in a file of the program.
+//! The file is written through a mapping. The program could close an open descriptor and use its number again; what is
+//! written to it would then land in a file of the program.
 
 use gapless_host::stats;
 use gapless_host::sys::{self, OwnFile};
@@ -14,21 +14,21 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 struct Open {
-    /// Where the page is mapped.
+    /// The address of the mapped page.
     page: usize,
     path: PathBuf,
     process: Process,
 }
 
-/// Whole pages.
+/// The file's length, in whole pages.
 const ROOM: usize = LARGEST.next_multiple_of(sys::PAGE);
 
-/// `None` before the first time. A folder that cannot be used is not tried again.
+/// `None` before the first call. If a folder cannot be used, it is not tried again.
 static OPEN: Mutex<Option<Option<Open>>> = Mutex::new(None);
 
-/// Writes the file, which is made at the first time. A forked child makes one of its own.
+/// Writes the file, which the first call makes. A forked child makes one of its own.
 pub(crate) fn publish() {
-    // Around a fork nobody holds it: the helper is stopped first.
+    // No thread holds it around a fork, because the helper is stopped first.
     let Ok(mut open) = OPEN.try_lock() else { return };
     let is_other =
         |open: &Option<Open>| open.as_ref().is_some_and(|open| open.process.pid != std::process::id());
@@ -45,8 +45,8 @@ pub(crate) fn publish() {
     let statistics =
         HostStatistics { process: process.clone(), time: process::now(), figures: figures(), classes };
     let bytes = host::encode(&statistics);
-    // SAFETY: the page is mapped, at least this long, and written here only. A reader that sees a part of it finds
-    // that its sum is wrong.
+    // SAFETY: the page is mapped, has `ROOM` bytes, and only this function writes to it. A reader that sees only a part
+    // of a write finds a wrong sum.
     unsafe { (*page as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(ROOM)) };
 }
 
@@ -54,7 +54,7 @@ fn create() -> Option<Open> {
     let process = Process::current(concat!("gapless-host ", env!("CARGO_PKG_VERSION")))?;
     let folder = Folder::make(&folder::candidates()).ok()?;
     let path = host::path(&folder, &process);
-    // What is there under this name was left by this very process.
+    // A file of this name can only be an old one of this very process.
     let _ = std::fs::remove_file(&path);
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
     let page = OwnFile::create(&name, 0o600).and_then(|file| file.map(0, ROOM)).ok()?;
@@ -77,7 +77,7 @@ fn figures() -> Figures {
         limit: s.limit,
         budget_held: s.total,
         refused: s.refused,
-        // The reader asks for it: here it would take a descriptor.
+        // The reader gets it from the kernel, because here it would take a descriptor.
         resident: 0,
         faults: faults(),
         small_live: s.small_live,
@@ -98,7 +98,7 @@ fn faults() -> u64 {
     usage.ru_minflt.unsigned_abs() + usage.ru_majflt.unsigned_abs()
 }
 
-/// The process ends: its file goes with it.
+/// Called when the process ends: removes its file.
 pub(crate) fn end() {
     if let Ok(open) = OPEN.try_lock()
         && let Some(Some(open)) = open.as_ref()

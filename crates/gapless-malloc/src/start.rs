@@ -1,4 +1,4 @@
-//! What runs before the program and after it.
+//! Functions that run before the program and after it.
 
 use crate::{fork, loader, names, publish};
 use gapless_host::{core, heap};

@@ -1,4 +1,4 @@
-//! Programs in C and C++ under the library: `tests/programs/` has them. A program says what is wrong and exits with 1.
+//! Programs in C and C++ under the library, from `tests/programs/`. A program reports an error and exits with 1.
 
 mod programs;
 
@@ -24,7 +24,7 @@ fn random_programs_find_their_bytes_while_threads_come_and_go() {
     let program = build("stress.c");
     passes(&program, &["4", "1500"], &[], "ok, 0 bytes of large buffers left");
     passes(&program, &["2", "300"], &[("GAPLESS_HOST_CHECK", "1")], "ok");
-    // A budget that is tight makes the kept memory go back all the time.
+    // Under a tight budget the kept memory goes back all the time.
     passes(&program, &["2", "1000"], &[("GAPLESS_HOST_LIMIT", "3GiB")], "ok, 0 bytes of large buffers left");
 }
 
@@ -39,7 +39,7 @@ fn signals_unloaded_libraries_and_destructors_of_threads_do_no_harm() {
     passes(&build("unload.c"), &[], &[], "ok");
 }
 
-/// The mistake, and what must be said of it: the words, and functions whose names must be in the stacks.
+/// A mistake, and the message for it: its words, and functions whose names must be in the stacks.
 const MISTAKES: &[(&str, &[&str])] = &[
     ("double", &["double free of", "second_release", "first_release", "maker"]),
     ("inside", &["16 bytes into a block of", "first_release", "maker"]),
@@ -88,7 +88,7 @@ fn got_with(kind: &str, variables: &[(&str, &str)]) -> Vec<u32> {
     out.lines().map(|line| line.parse().unwrap_or_else(|_| panic!("{kind}: {out}{error}"))).collect()
 }
 
-/// With a page that programs share which are started anew.
+/// With a page that is shared by programs that are started anew.
 fn got_in_file(kind: &str, limit: &str) -> Vec<u32> {
     let file = std::env::temp_dir().join(format!("gapless_limit_{kind}_{}", std::process::id()));
     std::fs::write(&file, "").expect("a file");
@@ -145,7 +145,7 @@ fn a_variable_that_cannot_be_understood_ends_the_program_with_2() {
 
 #[test]
 fn a_program_with_few_addresses_still_runs() {
-    // `ulimit -v` counts reserved addresses: the arena takes what it can get, or none.
+    // `ulimit -v` counts reserved addresses, so the arena takes what it can get, or none.
     for kib in ["6000000", "900000"] {
         let script = format!("ulimit -v {kib}; exec /bin/sh -c 'echo $((6 * 7))'");
         let output = run(Path::new("/bin/sh"), &["-c", &script], &[]);

@@ -1,4 +1,4 @@
-//! Recordings: programs run as before while every few bytes are a sample, and what is written is what happened.
+//! Recordings: programs run as before while every few bytes are a sample, and the records are what happened.
 
 mod programs;
 

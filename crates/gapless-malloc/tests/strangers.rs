@@ -1,5 +1,5 @@
-//! Programs as strangers write them, each without the library and with it: what is right on the C library's allocator
-//! is right on ours.
+//! Programs by strangers, each without the library and with it: what is right on the C library's allocator must be on
+//! ours.
 
 mod programs;
 
@@ -11,7 +11,7 @@ fn handlers_around_a_fork_may_allocate_in_whatever_order_they_were_registered() 
     let library = build_library("atfork_lib.c");
     let program = build_with("handlers.c", &library);
     same(&program, &["handlers"], &[]);
-    // Every byte is filled and verified, in the children too, where each page is copied first.
+    // Each byte is filled and verified, also in the children, in which each page is copied first.
     same(&program, &["handlers", "10"], &[("GAPLESS_HOST_CHECK", "1")]);
     same(&program, &["handlers"], &[("GAPLESS_HOST_LIMIT", "4GiB")]);
     let file = std::env::temp_dir().join(format!("handlers_{}.gtrace", std::process::id()));

@@ -1,5 +1,4 @@
-//! The table of all entry points x sizes x alignments x states of the process: what the C library's own allocator
-//! answers is right.
+//! The table of all entry points x sizes x alignments x states of the process: we answer as the C library does.
 
 mod programs;
 
@@ -7,7 +6,7 @@ use programs::{build, library};
 use std::path::Path;
 use std::process::Command;
 
-/// A call, and what came out.
+/// A call, and its result.
 struct Line {
     door: String,
     align: u64,
@@ -37,7 +36,7 @@ fn ask(program: &Path, state: &str, variables: Option<&[(&str, &str)]>) -> Vec<L
     lines.collect()
 }
 
-/// Where the two differ. `allowed`: what the program's line and ours may say.
+/// The differences between the two. `allowed` has the lines of the program and of ours that may differ.
 fn differences(
     state: &str,
     variables: &[(&str, &str)],
@@ -56,8 +55,8 @@ fn differences(
     (theirs.len(), differ.map(say).collect())
 }
 
-/// libstdc++ rounds a size up to its alignment: the sum overflows, and it gives a block that is too short; or it is
-/// more than the machine has.
+/// libstdc++ rounds a size up to its alignment. Then the sum overflows and it returns a block that is too short, or the
+/// size is more than the machine has.
 fn is_of_libstdcxx(theirs: &Line, ours: &Line) -> bool {
     theirs.door.starts_with("new-aligned")
         && (theirs.answer == "too short" && ours.answer != "block"
@@ -93,7 +92,7 @@ fn each_entry_point_answers_alike_when_blocks_are_recorded() {
 
 #[test]
 fn a_limit_of_addresses_refuses_what_it_refuses_others() {
-    // Near the limit of 3 GiB, tables of a few MiB and what an alignment adds count.
+    // Near the limit of 3 GiB, tables of a few MiB count, and what an alignment adds.
     let is_near = |line: &Line, _: &Line| {
         let all = line.size.saturating_add(line.align);
         ((3 << 30) - (64 << 20)..(3 << 30) + (64 << 20)).contains(&all)

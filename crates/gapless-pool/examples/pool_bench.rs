@@ -1,5 +1,5 @@
-//! `cargo xtask bench pool`: what a cached request and its free cost, alone and with threads on streams of their own,
-//! beside one lock around the plain machine; and the same where a plan of the step is followed.
+//! `cargo xtask bench pool`: the cost of a cached request and its free, for one thread and for threads on streams of
+//! their own, beside one lock around the plain machine; and the same while a plan of the step is followed.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 const DEFAULT: PoolKey = PoolKey(0, 0);
 const PAIRS: u32 = 400_000;
-/// Requests of a step that stay until its end; as many do not.
+/// Requests of a step that stay until its end; as many others do not.
 const STEP: usize = 300;
-/// What each thread holds while it frees the oldest and asks for the next.
+/// Blocks that each thread holds while it frees the oldest and requests the next.
 const HELD: usize = 32;
-/// A mix of small and large, as a training step asks for.
+/// A mix of small and large sizes, as in a training step.
 const SIZES: [u64; 8] = [512, 4096, 70_000, 600_000, 2 << 20, 5 << 20, 24 << 20, 3 << 10];
 
 fn pool() -> Pool<SimDevice> {
     Pool::new(SimDevice::new(64 << 30), Options::default())
 }
 
-/// Nanoseconds of a pair as each thread sees it, and pairs a second of all threads together.
+/// Nanoseconds of a request and its free as each thread sees them, and their number a second for all threads together.
 fn run(
     threads: u64,
     alloc: impl Fn(u64, StreamHandle) -> u64 + Sync,
@@ -60,7 +60,7 @@ fn run(
     (mean * 1e9 / f64::from(PAIRS), threads as f64 * f64::from(PAIRS) / longest / 1e6)
 }
 
-/// Nanoseconds of a pair in a step of large requests that repeats, and how much of it was served from its plan.
+/// Nanoseconds of a request and its free in a step of large requests that repeats, and the part that its plan served.
 fn run_step(is_planned: bool) -> (f64, f64) {
     let mut pool = pool();
     if is_planned {

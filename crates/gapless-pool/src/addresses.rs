@@ -1,9 +1,9 @@
-//! A number for each of many addresses: what a free looks up, so all of it is one probe into one table.
+//! A map from addresses to numbers. Each free looks its address up here, so a lookup is one probe into one table.
 //!
-//! Open addressing, at most half full. What is taken out is closed up behind: there are no tombstones, so that a table
-//! in which addresses come and go for days stays as quick as a new one.
+//! Open addressing, at most half full. A removal moves the entries behind it up instead of leaving a tombstone, so a
+//! table in which addresses come and go for days stays as fast as a new one.
 
-/// No address: nothing is mapped there.
+/// Marks an empty entry: nothing is ever mapped at this address.
 const NOTHING: u64 = 0;
 const LEAST: usize = 16;
 
@@ -30,8 +30,8 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Where an address belongs. Low bits say nothing, as blocks are aligned; the product's high bits depend on all of
-    /// them.
+    /// The place of an address. Blocks are aligned, so low bits carry no information; the product's high bits depend on
+    /// all.
     #[inline]
     fn home(&self, addr: u64) -> usize {
         (addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.entries.len().trailing_zeros())) as usize
@@ -42,7 +42,7 @@ impl Addresses {
         (at + 1) & (self.entries.len() - 1)
     }
 
-    /// Its entry, or the empty one where it would be.
+    /// The address's entry, or the empty one at which it would be inserted.
     #[inline]
     fn place(&self, addr: u64) -> usize {
         let mut at = self.home(addr);
@@ -58,7 +58,7 @@ impl Addresses {
         (entry.addr != NOTHING).then_some(entry.number)
     }
 
-    /// Notes an address, in place of what was known of it.
+    /// Sets the number of an address.
     #[inline]
     pub(crate) fn insert(&mut self, addr: u64, number: u32) {
         debug_assert_ne!(addr, NOTHING);
@@ -73,7 +73,7 @@ impl Addresses {
         self.entries[at] = Entry { addr, number };
     }
 
-    /// Forgets an address.
+    /// Removes an address.
     #[inline]
     pub(crate) fn remove(&mut self, addr: u64) {
         let mut hole = self.place(addr);
@@ -81,7 +81,7 @@ impl Addresses {
             return;
         }
         self.len -= 1;
-        // Entries behind the hole move up, unless their own place is behind it as well.
+        // Entries behind the hole move up, unless their own place is also behind it.
         let mask = self.entries.len() - 1;
         let mut at = self.after(hole);
         while self.entries[at].addr != NOTHING {
@@ -127,7 +127,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             state >> 33
         };
-        // Few addresses, so that they meet; far apart and side by side.
+        // Few addresses, so that they collide; far apart and side by side.
         for spread in [512_u64, 2 << 20, 1 << 40] {
             let (mut table, mut twin) = (Addresses::default(), BTreeMap::new());
             for i in 0..60_000_u32 {

@@ -1,4 +1,4 @@
-//! What callers hold: a record for each allocation, found by its address.
+//! Allocations in callers' hands: a record for each, found by its address.
 
 use crate::addresses::Addresses;
 use crate::budget::Budget;
@@ -7,22 +7,22 @@ use crate::ids::{HeapId, LaneId, WindowId};
 use crate::pool::SMALL;
 use crate::visits;
 
-/// Where an allocation lies.
+/// The place of an allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// In a block of a heap.
     Home { heap: HeapId, block: u32 },
     /// In a window, over blocks of one or more heaps.
     Window { window: WindowId, parts: Vec<(HeapId, u32)> },
-    /// In a block of a heap, whose memory sleeps.
+    /// In a block of a heap that sleeps.
     Asleep { heap: HeapId, block: u32 },
     /// In the block at an address of supplied memory.
     Supplied { addr: u64, is_large: bool },
 }
 
 impl Place {
-    /// The class that a block of `size` bytes here is counted in: 0 is small, 1 large. PyTorch tells them by size; only
-    /// a supplied block may be larger than what it was taken for.
+    /// The class in which a block of `size` bytes here is counted: 0 is small, 1 large. PyTorch classifies by size;
+    /// only a supplied block may be larger than its request.
     #[inline]
     pub(crate) fn class(&self, size: u64) -> usize {
         match *self {
@@ -41,22 +41,22 @@ pub(crate) struct Allocation {
     pub(crate) place: Place,
     /// Other streams that use it.
     pub(crate) uses: Vec<StreamHandle>,
-    /// Events that must pass before it can be used again; only after it was given back.
+    /// Events and fences that it waits for after it was freed.
     pub(crate) waits: u32,
-    /// It was given back, and waits for a turn of its lane (among other things): its memory is another lane's.
+    /// It was freed, and waits (also) for a turn of its lane because its memory is another lane's.
     pub(crate) waits_for_turn: bool,
-    /// It was given back, no other stream uses it any more, and it waits because its memory is another lane's.
+    /// It was freed, no other stream uses it any more, and it waits only because its memory is another lane's.
     pub(crate) is_lent_only: bool,
-    /// The caller has noted something about it, which ends with it: see [`Pool::note`](crate::Pool::note).
+    /// The caller keeps a note about it, which ends with it: see [`Pool::note`](crate::Pool::note).
     pub(crate) is_noted: bool,
     /// Its number in its lane's log of steps.
     pub(crate) born: u32,
-    /// What it is charged to, until it is given back.
+    /// The budget to which it is charged until it is freed.
     pub(crate) budget: Option<&'static Budget>,
 }
 
 impl Allocation {
-    /// Whether its caller has it, and its memory is there.
+    /// True if its caller has it, and its memory is there.
     pub(crate) fn is_live(&self) -> bool {
         self.waits == 0 && !self.is_asleep()
     }
@@ -66,7 +66,7 @@ impl Allocation {
     }
 }
 
-/// Records with numbers that stay, and their addresses.
+/// Records with stable numbers, and their addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allocations {
     records: Vec<Allocation>,
@@ -94,7 +94,7 @@ impl Allocations {
         slot
     }
 
-    /// Takes a record out; its place with it.
+    /// Removes a record. Returns its place.
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> Place {
         let record = &mut self.records[slot as usize];

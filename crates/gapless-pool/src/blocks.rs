@@ -5,18 +5,18 @@ use std::ops::{Index, IndexMut};
 /// No block.
 pub const NONE: u32 = u32::MAX;
 
-/// Whose hands a block is in.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// In its heap's set of free blocks.
+    /// It is in its heap's set of free blocks.
     Free,
-    /// Part of an allocation.
+    /// It is part of an allocation.
     Live,
-    /// Addresses with nothing behind them.
+    /// Addresses without memory.
     Hole,
-    /// Part of an allocation that sleeps.
+    /// It is part of an allocation that sleeps.
     Asleep,
-    /// Free, between what sleeps: it serves nobody until that wakes.
+    /// Free between sleeping blocks: it serves no request until they wake.
     Closed,
 }
 
@@ -25,19 +25,19 @@ pub enum State {
 pub(crate) enum Seen {
     /// In one segment with its neighbours: free, or in a caller's hands.
     Joined,
-    /// So, and given back by a lane that it was lent to: shown as free.
+    /// The same, and freed by the lane that borrowed it: shown as free.
     Returning,
-    /// As a segment of its own: a small block between large ones.
+    /// As a segment of its own, because it is a small block between large ones.
     Alone,
-    /// Not at all: nothing is behind it, it sleeps, or a window shows it.
+    /// Not at all, because it has no memory, it sleeps, or a window shows it.
     Away,
 }
 
 /// Invariants: neighbours touch (`addr + size == next.addr`) and point at each other; two free neighbours never stay
 /// side by side.
 ///
-/// Address and size lie apart: read as one word of 16 bytes, as compilers like to, right after one of them was written,
-/// they cost a stall each time.
+/// `addr` and `size` lie apart, because compilers like to read two neighbouring words at once. Right after one of them
+/// was written such a read stalls each time.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Block {
@@ -47,7 +47,7 @@ pub struct Block {
     pub size: u64,
     pub state: State,
     pub(crate) seen: Seen,
-    /// Whether its heap's stock must look at it again.
+    /// True if its heap's stock must list it anew.
     pub(crate) is_stale: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// A block of its own, in nobody's hands and in no set.
+    /// Adds a block that is in no set and linked to none.
     #[inline]
     pub fn add(&mut self, addr: u64, size: u64) -> u32 {
         let (state, seen) = (State::Free, Seen::Joined);
@@ -73,14 +73,14 @@ impl Blocks {
         (self.list.len() - 1) as u32
     }
 
-    /// Forgets a block that nothing points at any more.
+    /// Removes a block to which no other block points.
     #[inline]
     pub fn discard(&mut self, id: u32) {
         self[id].state = State::Hole;
         self.unused.push(id);
     }
 
-    /// Links `new` in between `prev` and `next`, neighbours until now.
+    /// Links `new` between `prev` and `next`, which were neighbours until now.
     #[inline]
     pub fn link(&mut self, prev: u32, new: u32, next: u32) {
         self[new].prev = prev;

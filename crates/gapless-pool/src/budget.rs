@@ -1,23 +1,23 @@
-//! A budget: the most block bytes that what is charged to it may be, at once, in callers' hands.
+//! A budget limits the block bytes that its allocations may have at once in callers' hands.
 //!
-//! An allocation is charged to at most one budget, from its request until it is given back, whoever does that. Shards
-//! charge on their own: a request that would pass the limit, or the soft limit for the first time, goes through the
-//! pool, which has the last word. While the pool is gathered nobody else charges, so that it may look first and charge
-//! later. Peaks are exact.
+//! An allocation is charged to at most one budget, from its request until it is freed, by whichever thread. Shards
+//! charge on their own, except for a request that would exceed the limit, or the soft limit for the first time: that
+//! one goes through the pool. While the pool is gathered no other thread charges, so the pool may check first and
+//! charge later. Peaks are exact.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// How a budget stands to its soft limit.
+/// The state of a budget with regard to its soft limit.
 mod press {
-    /// The limit is not passed.
+    /// The soft limit is not exceeded.
     pub(super) const CALM: u64 = 0;
-    /// It is passed, and work still used what was free: the next request asks the pool again.
+    /// It is exceeded, and work still used free memory: the next request asks the pool again.
     pub(super) const OWED: u64 = 1;
-    /// It is passed, and what was free went back.
+    /// It is exceeded, and the free memory went back.
     pub(super) const DONE: u64 = 2;
 }
 
-/// What has a limit and is charged.
+/// A limit, and the bytes that are charged to it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Budget {
@@ -27,36 +27,36 @@ pub struct Budget {
     soft: AtomicU64,
     /// One of [`press`].
     press: AtomicU64,
-    /// How often the soft limit was passed.
+    /// The number of times that the soft limit was exceeded.
     pressed: AtomicU64,
     /// Requests that were refused.
     refused: AtomicU64,
 }
 
-/// What a budget counts.
+/// The figures of a budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BudgetStats {
     pub live: u64,
     pub peak: u64,
     pub limit: u64,
-    /// `u64::MAX`: there is none.
+    /// `u64::MAX` if there is none.
     pub soft: u64,
     pub pressed: u64,
     pub refused: u64,
 }
 
-/// Whether there is room.
+/// The room for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Enough,
-    /// Enough, and the soft limit is passed: memory should be given back.
+    /// Enough, but the soft limit is exceeded: free memory should go back.
     Pressed,
-    /// Pressed before, and memory that work used then is still to be given back.
+    /// The soft limit was exceeded before, and memory that work used then still has to go back.
     PressedAgain,
     None,
 }
 
-/// A budget is equal to itself alone.
+/// A budget is equal only to itself.
 impl PartialEq for Budget {
     fn eq(&self, other: &Budget) -> bool {
         std::ptr::eq(self, other)
@@ -85,7 +85,7 @@ impl Budget {
         }
     }
 
-    /// Sets what may be held; what is held already stays. `u64::MAX`: no such limit.
+    /// Sets the limits; `u64::MAX` for none. Memory that is held already stays.
     pub fn set_limits(&self, limit: u64, soft: u64) {
         self.limit.store(limit, Ordering::Relaxed);
         self.soft.store(soft, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl Budget {
         let press = match self.press.load(Ordering::Relaxed) {
             _ if !is_passed => press::CALM,
             press::OWED => press::OWED,
-            // A limit below what is held already presses at the next crossing.
+            // If a limit is below what is held already, the next crossing counts.
             _ => press::DONE,
         };
         self.press.store(press, Ordering::Relaxed);
@@ -112,12 +112,12 @@ impl Budget {
         }
     }
 
-    /// The peak starts again from what is charged now.
+    /// Sets the peak to the bytes that are charged now.
     pub fn reset_peak(&self) {
         self.peak.store(self.live.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Charges `size` bytes where that passes nothing. Whether it did.
+    /// Charges `size` bytes if they exceed no limit. True if it did.
     #[inline]
     pub(crate) fn take(&self, size: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Budget {
         }
     }
 
-    /// Whether `size` bytes could be charged: asked by the gathered pool, while nobody else charges.
+    /// Checks that `size` bytes could be charged. Only the gathered pool asks, while no other thread charges.
     pub(crate) fn room(&self, size: u64) -> Room {
         let sum = self.live.load(Ordering::Relaxed).saturating_add(size);
         if sum > self.limit.load(Ordering::Relaxed) {
@@ -153,24 +153,24 @@ impl Budget {
         }
     }
 
-    /// What is free could not all be given back: the next request above the soft limit asks again.
+    /// Notes that some free memory could not be given back: the next request above the soft limit asks again.
     pub(crate) fn owe(&self) {
         self.press.store(press::OWED, Ordering::Relaxed);
     }
 
-    /// Charges `size` bytes whatever the limits say.
+    /// Charges `size` bytes, even beyond the limits.
     pub(crate) fn charge(&self, size: u64) {
         let before = self.live.fetch_add(size, Ordering::Relaxed);
         self.peak.fetch_max(before + size, Ordering::Relaxed);
     }
 
-    /// Takes `size` bytes back that were charged.
+    /// Ends the charge of `size` bytes.
     #[inline]
     pub(crate) fn give(&self, size: u64) {
         let left = self.live.fetch_sub(size, Ordering::Relaxed) - size;
         if self.press.load(Ordering::Relaxed) != press::CALM {
             let soft = self.soft.load(Ordering::Relaxed);
-            // Well below, so that a size that comes and goes at the limit does not press each time.
+            // Well below the limit, so that a size that comes and goes at the limit does not press each time.
             if left < soft - soft / 8 {
                 self.press.store(press::CALM, Ordering::Relaxed);
             }

@@ -13,33 +13,33 @@ pub struct EventHandle(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamHandle(pub u64);
 
-/// Why the device refused.
+/// Reason why the device refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceError {
-    /// No memory, or no addresses, left.
+    /// No memory or no addresses are left.
     OutOfMemory,
-    /// Anything else, with the driver's own number.
+    /// Another error, with the driver's number.
     Driver(i32),
     /// The device was not asked.
     Refused(Refusal),
 }
 
-/// Which promise refused memory that the device may have had.
+/// The limit that refused memory before the device was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The most that the pool may hold.
+    /// The pool's limit.
     Limit,
-    /// The most that this process may hold of the card.
+    /// The process's limit on the card.
     Process,
     /// The share of the process's tenant.
     Share,
-    /// Within that share, but others have borrowed it and did not give it back in time.
+    /// The process is within that share, but other tenants borrowed from it and did not give it back in time.
     Lent,
-    /// What all tenants hold cannot be told: their ledger cannot be used.
+    /// The tenants' ledger cannot be used, so the sum of what they hold is unknown.
     Ledger,
-    /// The budget that the request is charged to.
+    /// The budget of the request.
     Budget,
-    /// The budget that host and card have together.
+    /// The common budget of host and card.
     Host,
 }
 
@@ -48,61 +48,61 @@ pub trait Device {
     /// Reserves addresses with nothing behind them.
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError>;
 
-    /// How many bytes of addresses can still be reserved, where something bounds that.
+    /// Bytes of addresses that can still be reserved, if there is a bound.
     fn address_room(&self) -> u64 {
         u64::MAX
     }
 
-    /// Gives reserved addresses back, all that one [`Device::reserve`] gave; nothing is mapped there.
+    /// Gives back addresses, all that one [`Device::reserve`] returned; nothing is mapped there.
     fn unreserve(&mut self, addr: u64, size: u64);
 
     /// Takes a physical page of `size` bytes from the card.
     fn create(&mut self, size: u64) -> Result<PageHandle, DeviceError>;
 
-    /// Gives a physical page back; it is mapped nowhere.
+    /// Gives a physical page back to the card. The page is mapped nowhere.
     fn release(&mut self, page: PageHandle, size: u64);
 
-    /// Puts a page behind reserved addresses, where nothing is mapped. A page may be mapped at several addresses.
+    /// Maps a page at reserved addresses where nothing is mapped. A page may be mapped at several addresses.
     fn map(&mut self, addr: u64, size: u64, page: PageHandle) -> Result<(), DeviceError>;
 
     /// Makes mapped addresses usable; `size` may span several pages.
     fn grant(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
 
-    /// Takes what is mapped in the range away. No work that uses these addresses is queued any more.
+    /// Unmaps everything in the range. No queued work uses these addresses any more.
     fn unmap(&mut self, addr: u64, size: u64) -> Result<(), DeviceError>;
 
-    /// Marks the present end of a stream's work. The stream is one that the caller of the allocator has just named: a
-    /// handle that was kept may be that of a stream which is gone, and the driver does not survive those.
+    /// Marks the present end of a stream's work. The caller of the allocator has just named the stream: a handle that
+    /// was kept longer may be that of a destroyed stream, on which the driver crashes.
     ///
-    /// The program may capture the stream, without a word and at any moment, also during this call. No capture is
-    /// harmed by it, nor by a question about the event later ([`marks`](crate::marks) has how). It fails for a stream
-    /// that is captured, and for the handle that names another stream in each thread.
+    /// The program may begin a capture of the stream at any moment, also during this call, and does not report it. The
+    /// call must not harm the capture, nor may a later query of the event ([`marks`](crate::marks) shows how). It fails
+    /// for a captured stream, and for the handle that names another stream in each thread.
     fn record(&mut self, stream: StreamHandle) -> Result<EventHandle, DeviceError>;
 
-    /// Whether the work before an event is done. It fails for an event that a capture took in while it was recorded.
+    /// True if the work before an event is done. Fails for an event that a capture took in while it was recorded.
     fn is_done(&mut self, event: EventHandle) -> Result<bool, DeviceError>;
 
     /// Waits on the host until the work before an event is done.
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError>;
 
     /// Waits on the host until the work of every stream of the card's own context is done, as the driver's own free of
-    /// memory does: also of streams that the allocator never heard of, and of streams that were destroyed with work
-    /// queued. No capture is harmed.
+    /// memory does. This includes streams that the allocator does not know, and streams that were destroyed with work
+    /// queued. Harms no capture.
     ///
     /// # Errors
-    /// Where the device fails: nothing is known then.
+    /// If the device fails. Then no work counts as done.
     fn wait_for_all(&mut self) -> Result<(), DeviceError>;
 
-    /// Whether such a wait covers a stream that the caller of the allocator has just named. One of another card or
-    /// context it does not cover.
+    /// True if such a wait covers a stream that the caller of the allocator has just named. It does not cover streams
+    /// of another card or context.
     fn is_covered(&self, stream: StreamHandle) -> bool;
 
-    /// Whether another process may have a page mapped. No default: a device around another one has to ask it.
+    /// True if another process may have the page mapped. No default: a device around another must forward it.
     fn is_shared(&self, page: PageHandle) -> bool;
 
-    /// Forgets an event.
+    /// Drops an event.
     fn discard(&mut self, event: EventHandle);
 
-    /// What the card has free, and in all.
+    /// The free bytes and all bytes of the card.
     fn memory(&mut self) -> (u64, u64);
 }

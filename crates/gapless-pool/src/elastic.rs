@@ -1,9 +1,9 @@
-//! Pages under ranges of addresses that grow and shrink: the book of an elastic pool, and the work that it asks for.
+//! Pages under ranges of addresses that grow and shrink: the book of an elastic pool, and the jobs that it needs done.
 //!
-//! A range has slots of one page each. Callers say which slots they want ([`Book::want`]), which makes no driver call.
-//! A thread of its own asks for the next [`Job`], does it on a [`Device`] ([`Job::run`]) and reports back
-//! ([`Book::finish`]). Pages that a range does not want any more are unmapped after a wait for all work, so work in
-//! flight keeps its memory; then any range of the pool may have them. Other jobs can be done during the wait.
+//! A range has slots of one page each. Callers say which slots they want ([`Book::want`]), without a driver call. A
+//! thread of the pool asks for the next [`Job`], does it on a [`Device`] ([`Job::run`]) and reports back
+//! ([`Book::finish`]). Pages that a range no longer wants are unmapped after a wait for all work, so work in flight
+//! keeps its memory; then any range of the pool may have them. The thread may do other jobs during the wait.
 //!
 //! Invariants, after every call: pages = free + here + in work; pages <= limit; a page is in one place.
 
@@ -11,7 +11,7 @@ use crate::device::{Device, DeviceError, PageHandle, Refusal};
 use crate::mutants::{self, Mutant};
 use std::collections::BTreeMap;
 
-/// How much a slot is wanted.
+/// The priority of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Want {
     #[default]
@@ -25,11 +25,11 @@ pub enum Want {
 enum State {
     #[default]
     Empty,
-    /// A job maps it.
+    /// A job is mapping it.
     Coming,
-    /// `fenced`: the present wait began after it was last wanted.
+    /// `fenced` is true if the present wait began after the slot was last wanted.
     Here { page: PageHandle, fenced: bool },
-    /// A job unmaps it.
+    /// A job is unmapping it.
     Going,
 }
 
@@ -43,7 +43,7 @@ struct Slot {
 struct Range {
     base: u64,
     slots: Vec<Slot>,
-    /// Nobody uses it any more: its addresses go when nothing is mapped there.
+    /// True once its user has ended it: its addresses go when nothing is mapped there.
     is_over: bool,
     error: Option<DeviceError>,
 }
@@ -52,14 +52,14 @@ struct Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RangeId(pub u32);
 
-/// What the thread does next, without the book.
+/// The next job of the thread, which does it without the book's lock.
 #[derive(Debug)]
 pub enum Job {
-    /// Puts pages behind slots that lie side by side; those that are `None` are made.
+    /// Maps pages at neighbouring slots; `None` stands for a page that is to be made.
     Map { range: RangeId, first: usize, addr: u64, page: u64, pages: Vec<Option<PageHandle>> },
     /// Waits until all work that is queued now is done.
     Wait,
-    /// Takes pages away: address, slot, page.
+    /// Unmaps pages: address, slot and page of each.
     Unmap { page: u64, slots: Vec<(RangeId, usize, u64, PageHandle)> },
     /// Gives pages back to the card.
     Release { page: u64, pages: Vec<PageHandle> },
@@ -67,7 +67,7 @@ pub enum Job {
     Unreserve { range: RangeId, base: u64, size: u64 },
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub enum Done {
     Mapped {
@@ -75,7 +75,7 @@ pub enum Done {
         first: usize,
         pages: Vec<PageHandle>,
     },
-    /// Nothing is mapped; `kept` are pages that are there, and `lost` are so many that could not be unmapped again.
+    /// Nothing is mapped. `kept` are pages that exist; `lost` is the number of pages that could not be unmapped again.
     NotMapped {
         range: RangeId,
         first: usize,
@@ -91,13 +91,13 @@ pub enum Done {
     Unreserved(RangeId),
 }
 
-/// Slots that one job maps, at most: a grant is one call for all of them.
+/// One job maps at most this many slots, with one grant for all of them.
 const RUN: usize = 64;
 
-/// What a pool of pages has.
+/// The figures of a pool of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ElasticStats {
-    /// Pages in all, those under ranges that want them, those mapped ahead or still to be unmapped, and free ones.
+    /// All pages; those under slots that want them; those mapped ahead or not yet unmapped; and free ones.
     pub pages: usize,
     pub wanted: usize,
     pub spare: usize,
@@ -116,16 +116,16 @@ pub struct Book {
     pages: usize,
     in_work: usize,
     is_done: bool,
-    /// Work is waited for.
+    /// True while a wait for work is under way.
     is_waiting: bool,
-    /// Free pages that shall go back to the card.
+    /// The number of free pages that shall go back to the card.
     to_release: usize,
-    /// Why the card gave no page, until somebody wants something else: pages that are there must do.
+    /// The card's last error. Until a range wants something else, only pages that exist are used.
     starved: Option<DeviceError>,
 }
 
 impl Book {
-    /// A book of pages of `page` bytes, `limit` of them at most.
+    /// A book of pages of `page` bytes, at most `limit` of them.
     #[must_use]
     pub fn new(page: u64, limit: Option<usize>) -> Book {
         Book {
@@ -151,8 +151,8 @@ impl Book {
         RangeId(self.last)
     }
 
-    /// Sets what is wanted of a range: `yes` and `ahead` are ranges of slots, all others are not wanted. Whether all of
-    /// `yes` is there already.
+    /// Sets the wanted slots of a range: `yes` and `ahead` are ranges of slots, all others are not wanted. True if all
+    /// of `yes` is mapped already.
     pub fn want(&mut self, id: RangeId, yes: &[(usize, usize)], ahead: &[(usize, usize)]) -> bool {
         let Some(range) = self.ranges.get_mut(&id) else { return false };
         let mut wants = vec![Want::No; range.slots.len()];
@@ -180,19 +180,19 @@ impl Book {
         self.is_ready(id)
     }
 
-    /// Whether everything that is wanted of a range is there.
+    /// True if all wanted slots of a range are mapped.
     #[must_use]
     pub fn is_ready(&self, id: RangeId) -> bool {
         let is_there = |slot: &Slot| slot.want != Want::Yes || matches!(slot.state, State::Here { .. });
         self.ranges.get(&id).is_some_and(|range| range.slots.iter().all(is_there))
     }
 
-    /// Why a range cannot have what it wants; asked once.
+    /// The error because of which a range cannot have its slots. Returned once.
     pub fn take_error(&mut self, id: RangeId) -> Option<DeviceError> {
         self.ranges.get_mut(&id)?.error.take()
     }
 
-    /// Nobody uses a range any more.
+    /// Ends a range, which its user no longer needs.
     pub fn end(&mut self, id: RangeId) {
         if let Some(range) = self.ranges.get_mut(&id) {
             range.is_over = true;
@@ -200,11 +200,11 @@ impl Book {
         }
     }
 
-    /// Gives `pages` free pages back to the card, as far as there are or will be so many.
+    /// Gives `pages` free pages back to the card, now or as soon as they are free.
     pub fn give_back(&mut self, pages: usize) {
         self.to_release = self.to_release.max(pages);
         if self.to_release > self.free.len() {
-            // What is only mapped ahead goes first.
+            // Pages that are only mapped ahead go first.
             for slot in self.ranges.values_mut().flat_map(|range| &mut range.slots) {
                 if slot.want == Want::Ahead {
                     slot.want = Want::No;
@@ -213,7 +213,7 @@ impl Book {
         }
     }
 
-    /// Whether nothing is left: no range and no page.
+    /// True if the book has neither a range nor a page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.pages == 0
@@ -258,7 +258,7 @@ impl Book {
         })
     }
 
-    /// What to do next; `None`: nothing until somebody wants something else.
+    /// The next job; `None` if there is nothing to do until a range wants something else.
     pub fn next_job(&mut self) -> Option<Job> {
         self.map(Want::Yes).or_else(|| self.unmap()).or_else(|| self.map(Want::Ahead)).or_else(|| self.tidy())
     }
@@ -288,7 +288,7 @@ impl Book {
         for _ in 0..count {
             let page = self.free.pop();
             if page.is_none() {
-                // Counted from before the device is asked, so that the limit holds.
+                // The page counts before the device is asked, so that the limit holds.
                 self.pages += 1;
             }
             pages.push(page);
@@ -300,8 +300,8 @@ impl Book {
         Some(Job::Map { range: id, first, addr: range.base + first as u64 * page, page, pages })
     }
 
-    /// There is no page for a range now. Pages that are on their way, or mapped ahead elsewhere, are waited for; else
-    /// it gets an error, or does without what was only ahead.
+    /// No page is left for a range. It waits if pages are on their way, or mapped ahead elsewhere. Otherwise it gets an
+    /// error, or loses the slots that it wanted only ahead.
     fn is_short(&mut self, id: RangeId, want: Want, error: DeviceError) {
         if want == Want::Ahead {
             if let Some(range) = self.ranges.get_mut(&id) {
@@ -325,7 +325,7 @@ impl Book {
         }
     }
 
-    /// A range cannot have what it wants.
+    /// Fails a range: its error is set, and its empty slots are no longer wanted.
     fn fail(&mut self, id: RangeId, error: DeviceError) {
         if let Some(range) = self.ranges.get_mut(&id) {
             range.error = Some(error);
@@ -337,7 +337,7 @@ impl Book {
         }
     }
 
-    /// Pages that are not wanted go: a wait for the work that may use them, then the calls.
+    /// The next step for pages that are not wanted: a wait for the work that may use them, then the unmapping.
     fn unmap(&mut self) -> Option<Job> {
         if mutants::is(Mutant::ShrinkUnderWork) && self.leaving().next().is_some() {
             self.mark_leaving();
@@ -368,7 +368,7 @@ impl Book {
         Some(Job::Wait)
     }
 
-    /// The next wait is behind all work that uses what is not wanted now.
+    /// Marks slots that are not wanted now: the wait that begins now covers all work that uses them.
     fn mark_leaving(&mut self) {
         for slot in self.ranges.values_mut().flat_map(|range| &mut range.slots) {
             if slot.want == Want::No
@@ -396,12 +396,12 @@ impl Book {
             .iter_mut()
             .find(|(_, range)| range.is_over && range.slots.iter().all(|slot| slot.state == State::Empty));
         let (&id, range) = over?;
-        // It is not found again.
+        // So that it is not found again.
         range.is_over = false;
         Some(Job::Unreserve { range: id, base: range.base, size: range.slots.len() as u64 * page })
     }
 
-    /// A job was done. Whether it was only a look that has to be repeated after a while.
+    /// Records the result of a job. True if the job has to be tried again after a while.
     pub fn finish(&mut self, done: Done) -> bool {
         match done {
             Done::Mapped { range, first, pages } => {
@@ -411,17 +411,17 @@ impl Book {
                 }
             }
             Done::NotMapped { range, first, count, kept, lost, error } => {
-                // `count` pages were promised to it: `kept` are there, and the rest never were.
+                // The job had `count` pages: `kept` exist, and the others were never made or are lost.
                 self.in_work -= count;
                 self.pages = self.pages + kept.len() - count;
                 self.free.extend(kept);
                 for at in 0..count {
-                    // Where something is mapped that cannot be unmapped, nothing else ever will be.
+                    // A slot whose page cannot be unmapped can never be mapped again.
                     let state = if at < lost { State::Going } else { State::Empty };
                     self.set(range, first + at, state);
                 }
                 match error {
-                    // More attempts would fail in the same way.
+                    // Further attempts would fail in the same way.
                     DeviceError::Driver(_) => self.fail(range, error),
                     DeviceError::OutOfMemory | DeviceError::Refused(_) => self.starved = Some(error),
                 }
@@ -467,10 +467,10 @@ impl Book {
         }
     }
 
-    /// Whether the invariants hold; for tests.
+    /// Checks the invariants; for tests.
     ///
     /// # Panics
-    /// When they do not.
+    /// If an invariant does not hold.
     pub fn check(&self) {
         let here = self
             .ranges
@@ -484,7 +484,7 @@ impl Book {
 }
 
 impl Job {
-    /// Does it.
+    /// Does the job on a device.
     pub fn run<D: Device>(self, device: &mut D) -> Done {
         match self {
             Job::Map { range, first, addr, page, pages } => map(device, (range, first), addr, page, &pages),
@@ -541,7 +541,7 @@ fn map<D: Device>(
         failed = device.grant(addr, size).err();
     }
     let Some(error) = failed else { return Done::Mapped { range, first, pages: mapped } };
-    // Nobody uses these addresses yet.
+    // The slots are not reported as mapped yet, so no work uses these addresses.
     let is_gone = mapped.is_empty() || device.unmap(addr, size).is_ok();
     let lost = if is_gone { 0 } else { mapped.len() };
     if !is_gone {

@@ -1,12 +1,12 @@
-//! Free blocks in exact order of (size, tie), with the next one up found in constant time.
+//! Free blocks in exact order of (size, tie), with the next larger one found in constant time.
 //!
-//! Sizes fall into bins, sixteen to a power of two, and a bitmap says which bins hold anything; within a bin entries
-//! are sorted. So the smallest block that is large enough is one or two words of bitmap away, where a balanced tree
-//! walks its height through cold memory. Order is exact: this is the set that PyTorch's allocator iterates.
+//! Sizes fall into bins, sixteen to a power of two, and a bitmap shows which bins hold entries; within a bin entries
+//! are sorted. So the smallest block that is large enough is found with one or two words of bitmap, while a balanced
+//! tree walks its height through cold memory. The order is exact, because PyTorch's allocator iterates such a set.
 
 use crate::visits;
 
-/// A free block: its size, what breaks ties between equal sizes, and its number in the caller's arena.
+/// A free block: its size, the tie-breaker between equal sizes, and its number in the caller's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub size: u64,
@@ -27,9 +27,9 @@ const NO_BIN: u16 = u16::MAX;
 #[derive(Clone, Debug)]
 pub struct FreeSet {
     words: [u64; WORDS],
-    /// Which words have a bit set.
+    /// The words that have a bit set.
     summary: u32,
-    /// Bin to index in `bins`: most lanes use a few dozen.
+    /// Bin to index in `bins`, because most lanes use a few dozen bins.
     table: Box<[u16; BINS]>,
     bins: Vec<Vec<Entry>>,
     len: usize,
@@ -65,7 +65,7 @@ impl FreeSet {
             self.bins.push(Vec::with_capacity(4));
         }
         let list = &mut self.bins[self.table[bin] as usize];
-        // Entries come in no order; most bins hold a handful.
+        // Entries come in no order, and most bins hold a handful.
         let at = position(list, entry.size, entry.tie);
         list.insert(at, entry);
         self.words[bin >> 6] |= 1 << (bin & 63);
@@ -73,7 +73,7 @@ impl FreeSet {
         self.len += 1;
     }
 
-    /// Takes out the entry of this size and tie, which must be there.
+    /// Removes the entry of this size and tie, which must be there.
     #[inline]
     pub fn remove(&mut self, size: u64, tie: u64) {
         let bin = bin_of(size);
@@ -90,8 +90,7 @@ impl FreeSet {
         self.len -= 1;
     }
 
-    /// Puts an entry in the place of the one of this size and tie, which must be there: where it keeps its rank,
-    /// nothing moves.
+    /// Replaces the entry of this size and tie, which must be there. If the new entry has the same rank, nothing moves.
     #[inline]
     pub fn replace(&mut self, size: u64, tie: u64, entry: Entry) {
         let bin = bin_of(size);
@@ -137,7 +136,7 @@ impl FreeSet {
         self.before_key(entry.size, entry.tie)
     }
 
-    /// Whether nothing is in it.
+    /// True if the set has no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -154,7 +153,7 @@ impl FreeSet {
         })
     }
 
-    /// All entries in order. The set may not change meanwhile; callers that change it collect first.
+    /// All entries in order. The set must not change meanwhile; callers that change it collect first.
     pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         (0..WORDS).flat_map(move |w| {
             let mut word = self.words[w];
@@ -222,7 +221,7 @@ impl FreeSet {
     }
 }
 
-/// Where (size, tie) is, or would be.
+/// The index of (size, tie), or the index at which it would be inserted.
 #[inline]
 fn position(list: &[Entry], size: u64, tie: u64) -> usize {
     if list.len() <= 8 {

@@ -1,8 +1,8 @@
-//! The shards of a pool for many threads. Between calls they stand apart, each behind a lock of its own: what a shard
-//! can serve alone waits only for others of the same lane. Everything else takes the pool's own lock, gathers the
-//! shards into the pool, and is the plain machine again.
+//! The shards of a pool, for many threads. Between calls the shards stand apart, each behind a lock of its own, so a
+//! request that its shard can serve alone waits only for threads of the same lane. Everything else takes the pool's own
+//! lock, gathers the shards into the pool, and runs the plain, single-threaded code.
 //!
-//! Order of locks: the pool's, then the shards' by number. Who holds one shard's lock takes no other.
+//! Order of locks: the pool's, then the shards' by number. A thread that holds only a shard's lock takes no other.
 
 use crate::budget::Budget;
 use crate::device::{Device, StreamHandle};
@@ -11,7 +11,7 @@ use crate::shard::Shard;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::sync::OnceLock;
 
-/// Lanes that are served apart; more are served by the gathered pool.
+/// Lanes with a front of their own; further lanes are served by the gathered pool.
 const FRONTS: usize = 512;
 
 /// A shard behind its lock, on cache lines of its own.
@@ -19,14 +19,14 @@ const FRONTS: usize = 512;
 #[repr(align(128))]
 struct Front(OnceLock<Mutex<Box<Shard>>>);
 
-/// What a shard is looked for by, apart from its lock: threads read all of these for each request, and nobody writes
-/// them.
+/// Copy of a shard's identity outside its lock. Threads read all keys for each request, and only [`Gathered::scatter`]
+/// writes them, so their cache lines stay shared.
 #[derive(Debug)]
 struct Key {
-    /// The lane's stream and pool; its shard has the last word.
+    /// The lane's stream and pool. Checked again under the shard's lock, as the lane may have changed.
     stream: AtomicU64,
     pool: [AtomicU64; 2],
-    /// Its addresses: where they begin, and how many there are.
+    /// Beginning and number of its addresses.
     start: AtomicU64,
     bytes: AtomicU64,
 }
@@ -58,15 +58,15 @@ impl Key {
     }
 }
 
-/// The shards of a pool while nobody has the whole of it.
+/// The shards of a pool while no thread has gathered it.
 #[derive(Debug)]
 pub struct Fronts {
     fronts: Box<[Front]>,
     keys: Box<[Key]>,
     count: AtomicUsize,
-    /// Requests must go through the pool: somebody wants to see each of them.
+    /// True if all requests must go through the pool, because its keeper or its log must see each of them.
     detour: AtomicBool,
-    /// How often the shards were gathered.
+    /// The number of times that the shards were gathered.
     gathers: AtomicU64,
 }
 
@@ -87,21 +87,21 @@ impl Fronts {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The first shard whose key is the one.
+    /// The shard of the first matching key.
     #[inline]
     fn find(&self, is_it: impl Fn(&Key) -> bool) -> Option<&Mutex<Box<Shard>>> {
         let at = self.keys[..self.count()].iter().position(is_it)?;
         self.fronts[at].0.get()
     }
 
-    /// Serves a request from its lane's own heap; `None`: the gathered pool must.
+    /// Serves a request from its lane's own heap. `None` if only the gathered pool can serve it.
     #[inline]
     pub fn alloc(&self, size: u64, stream: StreamHandle, pool: PoolKey) -> Option<u64> {
         self.alloc_then(size, stream, pool, |_| ())
     }
 
-    /// [`Fronts::alloc`]; `then` sees the address before anybody can free it or anything beside it can change: under
-    /// the lane's lock.
+    /// [`Fronts::alloc`]. Calls `then` with the address under the lane's lock, before any thread can free it and before
+    /// anything beside it changes.
     #[inline]
     pub fn alloc_then(
         &self,
@@ -113,7 +113,7 @@ impl Fronts {
         self.alloc_for(size, stream, pool, None, then)
     }
 
-    /// [`Fronts::alloc_then`], charged to a budget until it is given back; `None` also where that has no room.
+    /// [`Fronts::alloc_then`], charged to a budget until it is freed. Also `None` if the budget has no room.
     #[inline]
     pub fn alloc_for(
         &self,
@@ -135,38 +135,37 @@ impl Fronts {
         Some(addr)
     }
 
-    /// Takes back what concerns its own lane alone. Whether it did; the gathered pool must look where not.
+    /// Frees an allocation that concerns its own lane alone. False if the gathered pool must do it.
     #[inline]
     pub fn free(&self, addr: u64) -> bool {
         self.free_after(addr, |_, _, _| ())
     }
 
-    /// [`Fronts::free`]; `before` sees what was asked for, with its stream and pool, before the memory can serve
-    /// anybody else.
+    /// [`Fronts::free`]. Calls `before` with the requested size, the stream and the pool before the memory is free.
     #[inline]
     pub fn free_after(&self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).free_after(addr, before))
     }
 
-    /// Notes that another stream uses what is at `addr`. Whether it did; the gathered pool must look where not.
+    /// Notes that another stream uses the allocation at `addr`. False if the gathered pool must do it.
     pub fn record_stream(&self, addr: u64, stream: StreamHandle) -> bool {
         self.find(|key| key.holds(addr)).is_some_and(|shard| lock(shard).record_stream(addr, stream))
     }
 
-    /// How often the shards were gathered: requests that their own heaps could not serve, and everything else that
-    /// needs the whole pool.
+    /// The number of times that the shards were gathered: for requests that their own heaps could not serve, and for
+    /// everything else that needs the whole pool.
     #[must_use]
     pub fn gathers(&self) -> u64 {
         self.gathers.load(Ordering::Relaxed)
     }
 
-    /// Puts the shards back into their pool, whose lock the caller holds, until [`Gathered::scatter`].
+    /// Puts the shards back into their pool until [`Gathered::scatter`]. The caller holds the pool's lock.
     pub(crate) fn gather<D: Device>(&self, pool: &mut Pool<D>) -> Gathered<'_> {
         self.gathers.fetch_add(1, Ordering::Relaxed);
         let fronts = self.fronts[..self.count()].iter();
         let mut held: Vec<MutexGuard<'_, Box<Shard>>> =
             fronts.filter_map(|front| front.0.get()).map(lock).collect();
-        // A panic while they were gathered left them in the pool.
+        // A panic while the shards were gathered left them in the pool.
         let apart = held.iter_mut().map(|guard| &mut **guard);
         pool.exchange_shards(apart, |shard| !shard.is_nowhere());
         pool.settle();
@@ -174,7 +173,7 @@ impl Fronts {
     }
 }
 
-/// The locks of all shards of a pool, which has them back.
+/// The locks of all shards while the shards are back in their pool.
 #[derive(Debug)]
 #[must_use = "the shards must be scattered again"]
 pub(crate) struct Gathered<'a> {
@@ -187,7 +186,7 @@ impl Gathered<'_> {
     pub(crate) fn scatter<D: Device>(mut self, pool: &mut Pool<D>, detour: bool) {
         self.fronts.detour.store(detour || pool.is_logged(), Ordering::Relaxed);
         pool.prepare_shards();
-        // Lanes that are new since.
+        // Lanes that were added since.
         for at in self.held.len()..pool.shard_count().min(FRONTS) {
             let front = self.fronts.fronts[at].0.get_or_init(|| Mutex::new(Box::new(Shard::nowhere())));
             self.held.push(lock(front));

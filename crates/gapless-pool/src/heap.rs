@@ -1,9 +1,8 @@
 //! One lane's memory of one size class: a growing range of addresses with pages behind it, cut into blocks.
 //!
-//! Pages stay where they were first mapped, their home; blocks are placed best fit with splitting and merging. A page
-//! knows how many live blocks touch it, so whether it is wholly free is one comparison. That is all there is on the hot
-//! path; what happens when nothing fits is the pool's business. A page also knows the block at its first byte, so that
-//! what lies at an address is found by a short walk.
+//! Pages stay where they were first mapped, their home. Blocks are placed best fit, with splitting and merging. A page
+//! counts the live blocks that touch it, so one comparison shows that it is free. The hot path does no more than that;
+//! when nothing fits, the pool decides. A page also knows the block at its first byte, so a short walk finds any block.
 
 mod check;
 mod cuts;
@@ -22,7 +21,7 @@ pub(crate) use picture::Picture;
 pub(crate) use stock::{FRAGMENT, Shelf};
 use stock::{Listed, Stock};
 
-/// Requests up to this size have heaps of their own: they would pin the pages of large ones.
+/// Requests up to this size have heaps of their own, because small blocks would pin the pages of large ones.
 pub const SMALL: u64 = 1 << 20;
 /// The unit of pages and of reserved addresses.
 pub const GRANULE: u64 = 2 << 20;
@@ -33,21 +32,21 @@ const GRANULE_BITS: u32 = 21;
 pub struct Page {
     pub addr: u64,
     pub size: u64,
-    /// `None`: given back to the device, a hole.
+    /// `None` if the page was given back to the device: a hole.
     pub handle: Option<PageHandle>,
     /// Live blocks that touch it.
     pub busy: u32,
-    /// Windows that have it mapped as well.
+    /// Windows that map it too.
     pub windows: u32,
-    /// The fence after which no work uses what was freed of it: see [`Fences`](crate::pool).
+    /// After this fence no work uses the freed parts of the page: see [`Fences`](crate::pool).
     pub freed: Fence,
-    /// A hole whose addresses are still mapped, since queued work may use them.
+    /// A hole whose addresses are still mapped because queued work may use them.
     pub is_leaving: bool,
-    /// It sleeps, or is about to: its blocks keep their addresses. With a handle, its memory is still held.
+    /// The page sleeps or is about to: its blocks keep their addresses. With a handle, its memory is still held.
     pub is_asleep: bool,
-    /// The block that its first byte is in.
+    /// The block that contains its first byte.
     first: u32,
-    /// What windows can take of it in part, as the heap's stock has it.
+    /// The parts of it that windows can take, as the heap's stock lists them.
     listed: Listed,
 }
 
@@ -68,13 +67,13 @@ impl Page {
         }
     }
 
-    /// Whether a page can be put behind its addresses.
+    /// True if a page can be mapped at its addresses.
     #[must_use]
     pub fn is_hole(&self) -> bool {
         self.handle.is_none() && !self.is_leaving && !self.is_asleep
     }
 
-    /// Whether all of it is free memory.
+    /// True if no live block touches it and it has memory.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.busy == 0 && self.handle.is_some() && !self.is_asleep
@@ -88,9 +87,9 @@ impl Page {
 pub struct Heap {
     start: u64,
     end: u64,
-    /// Where the reserved addresses end.
+    /// The end of the reserved addresses.
     limit: u64,
-    /// Whether it is of large requests: then a small block in it is a guest, and windows take its free pages.
+    /// True for the heap of large requests. There a small block is a guest, and windows take free pages.
     is_large: bool,
     blocks: Blocks,
     free: FreeSet,
@@ -98,9 +97,9 @@ pub struct Heap {
     last: u32,
     pages: Vec<Page>,
     page_at: Vec<PageId>,
-    /// The fence that covers what is freed now.
+    /// The fence that covers frees from now on.
     fence: Fence,
-    /// Whether something was, since there is this fence.
+    /// True if a block was freed since `fence` became the present one.
     has_freed: bool,
     free_bytes: u64,
     held: u64,
@@ -111,7 +110,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// A heap over reserved addresses, with nothing behind them yet: of large requests, or of small ones.
+    /// A heap over reserved addresses without pages, for large requests or for small ones.
     #[must_use]
     pub fn new(start: u64, size: u64, is_large: bool) -> Heap {
         Heap {
@@ -135,13 +134,13 @@ impl Heap {
         }
     }
 
-    /// What is freed from now on is covered by this fence.
+    /// Sets the fence that covers frees from now on.
     pub(crate) fn set_fence(&mut self, fence: Fence) {
         self.fence = fence;
         self.has_freed = false;
     }
 
-    /// Every page. Who looks for one does better with [`Heap::page_of`] or [`Heap::pages_between`].
+    /// Every page. To find one page, [`Heap::page_of`] and [`Heap::pages_between`] are faster.
     #[must_use]
     pub fn pages(&self) -> &[Page] {
         visits::add(self.pages.len());
@@ -154,7 +153,7 @@ impl Heap {
         &self.pages[page.index()]
     }
 
-    /// Bytes in free blocks, in pages that are held, and in pages that are wholly free.
+    /// Bytes in free blocks.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes
     }
@@ -167,7 +166,7 @@ impl Heap {
         self.whole
     }
 
-    /// Whether it has no page, held or not.
+    /// True if it has no page, held or not.
     pub(crate) fn is_bare(&self) -> bool {
         self.pages.is_empty()
     }
@@ -177,38 +176,38 @@ impl Heap {
         &self.blocks[block]
     }
 
-    /// Where the next page will be mapped.
+    /// The address at which the next page will be mapped.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Where its addresses begin.
+    /// The first of its addresses.
     #[must_use]
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// How many addresses it has, used or not.
+    /// The number of its addresses, used or not.
     #[must_use]
     pub fn range(&self) -> u64 {
         self.limit - self.start
     }
 
-    /// Whether an address is one of its own.
+    /// True if the address is one of its own.
     #[inline]
     #[must_use]
     pub fn holds(&self, addr: u64) -> bool {
         (self.start..self.limit).contains(&addr)
     }
 
-    /// Reserved addresses that are not used yet.
+    /// The number of reserved addresses that are not used yet.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.limit - self.end
     }
 
-    /// The free block at the end of the range, where growth continues it: its size.
+    /// The size of the free block at the end of the range, which growth extends; 0 if that block is taken.
     #[must_use]
     pub fn tail(&self) -> u64 {
         if self.last != NONE && self.blocks[self.last].state == State::Free {
@@ -218,7 +217,7 @@ impl Heap {
         }
     }
 
-    /// The smallest free block of at least `size` bytes, cut to size.
+    /// Takes `size` bytes from the front of the smallest free block that has them.
     #[inline]
     pub fn take(&mut self, size: u64) -> Option<u32> {
         let Entry { block, size: whole, tie } = self.free.at_least(size)?;
@@ -230,7 +229,7 @@ impl Heap {
         Some(front)
     }
 
-    /// `[addr, addr + size)`, where all of it is free.
+    /// Takes `[addr, addr + size)` if all of it is free.
     #[inline]
     pub fn take_at(&mut self, addr: u64, size: u64) -> Option<u32> {
         let block = self.cut_out(addr, size)?;
@@ -238,7 +237,7 @@ impl Heap {
         Some(block)
     }
 
-    /// The free block that `[addr, addr + size)` lies in.
+    /// The free block that contains `[addr, addr + size)`.
     #[inline]
     fn free_around(&self, addr: u64, size: u64) -> Option<u32> {
         let granule = (addr.checked_sub(self.start)? >> GRANULE_BITS) as usize;
@@ -254,13 +253,13 @@ impl Heap {
         (found.state == State::Free && addr + size <= found.addr + found.size).then_some(block)
     }
 
-    /// Whether `[addr, addr + size)` lies in one free block.
+    /// True if one free block contains `[addr, addr + size)`.
     #[must_use]
     pub fn is_free(&self, addr: u64, size: u64) -> bool {
         self.free_around(addr, size).is_some()
     }
 
-    /// Makes `[addr, addr + size)` live, where all of it is free.
+    /// Makes `[addr, addr + size)` live if all of it is free.
     #[inline]
     fn cut_out(&mut self, addr: u64, size: u64) -> Option<u32> {
         let mut block = self.free_around(addr, size)?;
@@ -270,7 +269,7 @@ impl Heap {
         let before = addr - found.addr;
         let mut front = NONE;
         if before > 0 {
-            // The smaller part is the new one: pages that begin in it must be told.
+            // The smaller part gets the new number, because the pages that begin in it must be told.
             if before <= found.size / 2 {
                 front = self.blocks.cut_front(block, before);
                 self.tell_pages(front);
@@ -290,13 +289,13 @@ impl Heap {
         Some(block)
     }
 
-    /// The size of the block that [`Heap::take`] would cut.
+    /// The size of the block from which [`Heap::take`] would cut.
     #[must_use]
     pub fn fits(&self, size: u64) -> Option<u64> {
         self.free.at_least(size).map(|entry| entry.size)
     }
 
-    /// The first `size` bytes of a block, and what is left of it, which keeps the number; [`NONE`] where nothing is.
+    /// Cuts the first `size` bytes off a block. The rest keeps the block's number; it is [`NONE`] if nothing is left.
     #[inline]
     fn split(&mut self, block: u32, size: u64) -> (u32, u32) {
         if self.blocks[block].size == size {
@@ -307,8 +306,8 @@ impl Heap {
         (front, block)
     }
 
-    /// Of a free block with this number that the set knows by `old`, and that no figure counts any more, at most a
-    /// front and a rest are still free.
+    /// Replaces a free block in the set by what is left of it: at most a front and a rest. `number` and `old` are how
+    /// the set knows it; the caller has taken it out of the picture before.
     #[inline]
     fn requeue(&mut self, number: u32, old: (u64, u64), front: u32, rest: u32) {
         self.free_bytes -= old.0;
@@ -334,14 +333,14 @@ impl Heap {
         }
     }
 
-    /// Makes a block that is in no set live.
+    /// Makes a block live that is in no set.
     #[inline]
     fn hand_out(&mut self, block: u32) {
         self.blocks[block].state = State::Live;
         self.count_live(block);
     }
 
-    /// A block that was handed out lies here for its caller: a small one between large ones is shown apart.
+    /// Shows a small block between large ones apart, once it lies here for a caller.
     #[inline]
     fn seat(&mut self, block: u32) {
         if self.is_large && self.blocks[block].size <= SMALL {
@@ -349,14 +348,14 @@ impl Heap {
         }
     }
 
-    /// Takes a live block back and joins it with its free neighbours.
+    /// Frees a live block and joins it with its free neighbours.
     #[inline]
     pub fn release(&mut self, block: u32) {
         self.has_freed = true;
         self.release_behind(block, self.fence);
     }
 
-    /// [`Heap::release`]; no work uses the block after fence `fence`.
+    /// [`Heap::release`]; after fence `fence` no work uses the block.
     #[inline]
     pub(crate) fn release_behind(&mut self, block: u32, fence: Fence) {
         debug_assert_eq!(self.blocks[block].state, State::Live);
@@ -405,8 +404,8 @@ impl Heap {
         }
     }
 
-    /// Joins two free neighbours, of which the larger keeps its number: pages that begin in the other must be told. The
-    /// set is the caller's matter.
+    /// Joins two free neighbours. The larger one keeps its number, because the pages that begin in the other must be
+    /// told. The caller updates the set.
     #[inline]
     fn join(&mut self, first: u32, second: u32) -> u32 {
         let (into, from) = if self.blocks[first].size >= self.blocks[second].size {
@@ -427,7 +426,7 @@ impl Heap {
         into
     }
 
-    /// Pages that begin in a block know its number.
+    /// Writes a block's number into the pages that begin in it.
     #[inline]
     fn tell_pages(&mut self, block: u32) {
         let Block { addr, size, .. } = self.blocks[block];
@@ -454,14 +453,14 @@ impl Heap {
         self.reveal(block);
     }
 
-    /// What the set knows of a free block.
+    /// The set's entry of a free block.
     #[inline]
     fn entry(&self, block: u32) -> Entry {
         let Block { addr, size, .. } = self.blocks[block];
         Entry { size, tie: addr, block }
     }
 
-    /// One live block more touches the pages of a block.
+    /// Counts one more live block in the pages that a block touches.
     #[inline]
     fn count_live(&mut self, block: u32) {
         let mut taken = 0;
@@ -472,7 +471,7 @@ impl Heap {
         self.whole -= taken;
     }
 
-    /// One live block less touches them; no work uses it after fence `fence`.
+    /// Counts one live block less there; after fence `fence` no work uses it.
     #[inline]
     fn count_free(&mut self, block: u32, fence: Fence) {
         let mut left = 0;
@@ -503,38 +502,37 @@ impl Heap {
         }
     }
 
-    /// The pages that `[from, to)` touches, which lies in the heap.
+    /// The pages that `[from, to)` touches. The range lies in the heap.
     pub(crate) fn pages_between(&self, from: u64, to: u64) -> &[Page] {
         let first = self.page_at[((from - self.start) >> GRANULE_BITS) as usize].index();
         let count = self.pages[first..].iter().take_while(|page| page.addr < to).count();
         &self.pages[first..first + count]
     }
 
-    /// Whether no work uses `[addr, addr + size)` any more, once the work before fence `done` is done. The range
-    /// lies in the heap.
+    /// True if no work uses `[addr, addr + size)` after fence `done`. The range lies in the heap.
     pub(crate) fn is_settled(&self, addr: u64, size: u64, done: Fence) -> bool {
         self.pages_between(addr, addr + size).iter().all(|page| page.freed <= done)
     }
 
-    /// The smallest free block of at least `size` bytes whose front no work uses after fence `done`: its size and
-    /// address. `tries` blocks are looked at.
+    /// Size and address of the smallest free block of at least `size` bytes whose front no work uses after fence
+    /// `done`. Looks at `tries` blocks at most.
     pub(crate) fn fits_settled(&self, size: u64, done: Fence, tries: usize) -> Option<(u64, u64)> {
         let found =
             self.free.iter_from(size).take(tries).find(|entry| self.is_settled(entry.tie, size, done))?;
         Some((found.size, found.tie))
     }
 
-    /// Whether something was freed that the present fence covers, and no earlier one.
+    /// True if a block was freed that only the present fence covers.
     pub(crate) fn has_freed(&self) -> bool {
         self.has_freed
     }
 
-    /// The size of the block that a page begins in.
+    /// The size of the block that contains the page's first byte.
     pub(crate) fn block_at(&self, page: &Page) -> u64 {
         self.blocks[page.first].size
     }
 
-    /// The largest free block.
+    /// The size of the largest free block.
     #[must_use]
     pub fn largest_free(&self) -> u64 {
         self.free.below(u64::MAX).map_or(0, |entry| entry.size)

@@ -1,37 +1,37 @@
-//! Pinned host memory for what leaves the device for a while: slabs from a [`Pinner`], cut into blocks, best fit, split
-//! and merged.
+//! Pinned host memory for tensors that leave the device for a while: slabs from a [`Pinner`], cut into blocks, best
+//! fit, with splitting and merging.
 //!
-//! Sizes are rounded to 4 KiB and to nothing coarser: a host that pins half a terabyte has no powers of two to give
-//! away. A slab is 64 MiB, or the request where that is larger; pinning costs milliseconds, so slabs stay until
-//! [`HostPool::trim`]. A deterministic machine: it never touches the memory. Who frees a block promises that no copy
-//! uses it any more.
+//! Sizes are rounded to 4 KiB only, because powers of two would waste too much on a host that pins half a terabyte. A
+//! slab is 64 MiB, or as large as the request if that is larger. Pinning costs milliseconds, so slabs stay until
+//! [`HostPool::trim`]. The pool is deterministic and never touches the memory. A caller that frees a block promises
+//! that no copy uses it any more.
 
 use crate::device::DeviceError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks are multiples of this, and begin at one.
+/// Sizes and addresses of blocks are multiples of this.
 pub const GRAIN: u64 = 4 << 10;
-/// What is pinned at once for requests that are smaller.
+/// The least that is pinned at once.
 pub const SLAB: u64 = 64 << 20;
 
-/// Where pinned memory comes from.
+/// The source of pinned memory.
 pub trait Pinner {
     /// Pins `size` bytes, at an address that is a multiple of [`GRAIN`].
     ///
     /// # Errors
-    /// When the host has none to pin.
+    /// If the host has none to pin.
     fn pin(&mut self, size: u64) -> Result<u64, DeviceError>;
 
-    /// Gives back what `pin` gave.
+    /// Unpins memory that `pin` returned.
     fn unpin(&mut self, addr: u64, size: u64);
 }
 
-/// Why there is no host memory for a request.
+/// Reason why a request for host memory failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostError {
     /// The pool would hold more than the caller allows.
     Limit { size: u64, reserved: u64, limit: u64 },
-    /// The host gave none.
+    /// The host could not pin any.
     Pin { size: u64, reserved: u64, reason: DeviceError },
 }
 
@@ -61,10 +61,10 @@ impl std::fmt::Display for HostError {
 
 impl std::error::Error for HostError {}
 
-/// What the pool counts, in bytes.
+/// The pool's counters, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStats {
-    /// Asked for and not yet freed, and the same with rounding.
+    /// Bytes that were requested and not yet freed, without and with rounding.
     pub live: u64,
     pub allocated: u64,
     /// Pinned.
@@ -77,9 +77,9 @@ pub struct HostStats {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     size: u64,
-    /// The slab that it lies in, by its address.
+    /// Address of the slab that contains it.
     slab: u64,
-    /// What was asked for; `None`: it is free.
+    /// The requested size; `None` if the block is free.
     asked: Option<u64>,
 }
 
@@ -114,11 +114,10 @@ impl<P: Pinner> HostPool<P> {
         &mut self.pinner
     }
 
-    /// A block of `size` bytes; the pool holds at most `limit` bytes in all where one is given.
+    /// Takes a block of `size` bytes. With a `limit` the pool holds at most that many bytes.
     ///
     /// # Errors
-    /// When the limit or the host does not allow it. Nothing has changed then, but for slabs without use that were
-    /// given back.
+    /// If the limit or the host does not allow it. Then nothing has changed, but unused slabs may be unpinned.
     pub fn alloc(&mut self, size: u64, limit: Option<u64>) -> Result<u64, HostError> {
         let reserved = self.stats.reserved;
         let too_large = HostError::Pin { size, reserved, reason: DeviceError::OutOfMemory };
@@ -142,7 +141,7 @@ impl<P: Pinner> HostPool<P> {
         Ok(addr)
     }
 
-    /// Gives a block back. Whether there was one at this address.
+    /// Frees a block. True if there was one at this address.
     pub fn free(&mut self, addr: u64) -> bool {
         let Some(&Block { size, slab, asked: Some(asked) }) = self.blocks.get(&addr) else { return false };
         self.stats.live -= asked;
@@ -168,7 +167,7 @@ impl<P: Pinner> HostPool<P> {
         true
     }
 
-    /// Unpins every slab that nothing lies in; the bytes.
+    /// Unpins every slab without a block in use. Returns the bytes.
     pub fn trim(&mut self) -> u64 {
         let is_whole = |(&addr, &size): (&u64, &u64)| {
             self.blocks
@@ -188,11 +187,11 @@ impl<P: Pinner> HostPool<P> {
         unused.iter().map(|(_, size)| size).sum()
     }
 
-    /// A new slab with room for `rounded` bytes, as a free block.
+    /// Adds a slab with room for `rounded` bytes, as a free block.
     fn grow(&mut self, rounded: u64, limit: Option<u64>) -> Result<(u64, u64), HostError> {
         let left = |pool: &Self| limit.map_or(u64::MAX, |limit| limit.saturating_sub(pool.stats.reserved));
         if left(self) < rounded {
-            // Slabs of other sizes may stand in the way.
+            // Unused slabs of other sizes may take up the limit.
             self.trim();
         }
         let most = left(self) / GRAIN * GRAIN;
@@ -220,10 +219,10 @@ impl<P: Pinner> HostPool<P> {
         Ok((size, addr))
     }
 
-    /// Whether the invariants hold; for tests.
+    /// Checks the invariants; for tests.
     ///
     /// # Panics
-    /// When one does not.
+    /// If an invariant does not hold.
     pub fn check(&self) {
         let mut free = BTreeSet::new();
         let (mut live, mut allocated) = (0, 0);

@@ -5,12 +5,12 @@
 //! + 1` and `heap.lane() == heap / 2`. They never change. A page's number is its place in its heap, and changes when
 //! pages before it are cut anew ([`PageId::moved`]).
 
-/// A stream in a memory pool, in the order in which they came.
+/// A stream in a memory pool, numbered in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(u32);
 
 impl LaneId {
-    /// No lane's: of a shard that is elsewhere, and of an allocation in no lane's addresses.
+    /// The lane of a shard that is elsewhere, and of an allocation in no lane's addresses.
     pub(crate) const NONE: LaneId = LaneId(u32::MAX);
 
     #[inline]
@@ -86,14 +86,14 @@ impl PageId {
         self.0 as usize
     }
 
-    /// The page that lies `by` places behind.
+    /// The page `by` places behind this one.
     #[inline]
     pub(crate) fn moved(self, by: i32) -> PageId {
         PageId(self.0.wrapping_add_signed(by))
     }
 }
 
-/// A window of the pool. Numbers of windows that are gone are used again.
+/// A window of the pool. The numbers of dropped windows are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WindowId(pub(crate) u32);
 
@@ -104,15 +104,15 @@ impl WindowId {
     }
 }
 
-/// The number of a fence, which rises from one to the next. What is freed behind a fence is used by no work once that
-/// fence is done.
+/// The number of a fence, which rises from one to the next. Memory that was freed before a fence is used by no work
+/// once that fence is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence(u64);
 
 impl Fence {
-    /// Before the first one: no work uses what is behind it.
+    /// Before the first fence: no work uses memory that was freed before it.
     pub const PAST: Fence = Fence(0);
-    /// Behind every one: whoever counts this one as done counts all work as done.
+    /// After every fence: a caller that counts it as done counts all work as done.
     pub(crate) const LAST: Fence = Fence(u64::MAX);
 
     pub(crate) fn next(self) -> Fence {

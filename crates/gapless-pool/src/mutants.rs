@@ -1,7 +1,7 @@
-//! Errors that can be switched on, to see that the checker finds them. A mutant is a mistake that was made once, or
-//! nearly: a proof that finds nothing wrong must find each of these.
+//! Errors that a test can switch on to prove that the checker finds them. Each is a mistake that was made once, or
+//! nearly.
 //!
-//! Without the feature `mutants`, [`is`] is `false` where it is compiled, and nothing is left of it.
+//! Without the feature `mutants`, [`is`] is a constant `false`, and the compiler removes every mutant.
 
 #[cfg(feature = "mutants")]
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,7 +22,7 @@ pub enum Mutant {
     FailedRecordIsDone,
     /// `trim_pool` takes pages of a pool in use.
     TrimPoolInUse,
-    /// An event is asked about though its stream is captured.
+    /// An event is queried although its stream is captured.
     TrustUnasked,
     /// An event that a capture took in counts as passed.
     CapturedIsDone,
@@ -34,7 +34,7 @@ pub enum Mutant {
     TrimInCapture,
     /// The handle of a lane's stream is touched long after it was named.
     DeadLane,
-    /// Addresses of windows are not used again.
+    /// Addresses of windows are never used again.
     AddressesLeak,
     /// Holes in a heap are not filled near the limit.
     AddressesCreep,
@@ -42,25 +42,25 @@ pub enum Mutant {
     SleepUnderWork,
     /// Memory falls asleep that another process maps.
     SleepShared,
-    /// What an elastic range gives up is unmapped under work that uses it.
+    /// Pages that an elastic range gives up are unmapped under work that uses them.
     ShrinkUnderWork,
-    /// Replays count for nothing when the pool of their graphs is released.
+    /// Replays are ignored when the pool of their graphs is released.
     ForgetReplays,
-    /// Pages of private pools that are used go like those of others.
+    /// Pages of private pools in use are given back like those of others.
     TrimUsedPools,
     /// Idle windows of private pools are unmapped like all others.
     DropKeptWindows,
-    /// Pages go back to the device though a window has them mapped.
+    /// Pages go back to the device although a window has them mapped.
     GivePagesOfWindows,
-    /// What a window of a private pool has in use stays free at home.
+    /// Memory that a window of a private pool uses stays free at home.
     WindowsLeaveHomesFree,
-    /// States of private pools leave out what lies in windows.
+    /// Saved states of private pools leave out allocations in windows.
     SaveWithoutWindows,
-    /// A state that is brought back leaves the pages of its windows free at home.
+    /// A restored state leaves the pages of its windows free at home.
     RestoreLeavesHomesFree,
-    /// A lane borrows although what it gave back, of another size, is enough.
+    /// A lane borrows although one of its freed loans, of another size, is enough.
     BorrowAgain,
-    /// A state is brought back though its windows have pages that its other allocations lie in.
+    /// A state is restored although its windows have pages in which its other allocations lie.
     RestoreUnchecked,
 }
 
@@ -98,7 +98,7 @@ impl Mutant {
 #[cfg(feature = "mutants")]
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
-/// Switches one mutant on, for the whole process; `None`: all off. Without the feature nothing happens.
+/// Switches one mutant on for the whole process, or all off with `None`. Does nothing without the feature.
 pub fn set(mutant: Option<Mutant>) {
     #[cfg(feature = "mutants")]
     PRESENT.store(mutant.map_or(0, |mutant| mutant as u8), Ordering::Relaxed);
@@ -106,7 +106,7 @@ pub fn set(mutant: Option<Mutant>) {
     let _ = mutant;
 }
 
-/// Whether a mutant is switched on.
+/// True if a mutant is switched on.
 #[cfg(feature = "mutants")]
 #[allow(dead_code, reason = "a tree without sites is one that has no fixes to undo")]
 #[inline]
@@ -114,7 +114,7 @@ pub(crate) fn is(mutant: Mutant) -> bool {
     PRESENT.load(Ordering::Relaxed) == mutant as u8
 }
 
-/// Never.
+/// Always false.
 #[cfg(not(feature = "mutants"))]
 #[allow(dead_code, reason = "a tree without sites is one that has no fixes to undo")]
 #[inline]

@@ -1,24 +1,24 @@
-//! What can be chosen, with the defaults that the measurements led to.
+//! Options of a pool, with defaults from measurements.
 
-/// Choices of a pool.
+/// Options of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The largest page that growth takes. Large pages are quick to map and hard to find wholly free.
+    /// The largest page that growth takes. Large pages are fast to map, but rarely wholly free.
     pub largest_page: u64,
-    /// A page is at most this part of what is held: small heaps have small pages.
+    /// A page is at most this part of the held bytes, so small heaps have small pages.
     pub page_part: u64,
-    /// But a request's own pages may be this part of it, whatever is held.
+    /// A request's own pages may be this part of the request, however little is held.
     pub request_part: u64,
-    /// What may be held beyond the peak of live bytes before free pages are harvested, in thousandths of it; 16 MiB are
-    /// always allowed, and 4 MiB for each lane that holds something.
+    /// Bytes that may be held beyond the peak of live bytes before free pages are harvested, in thousandths of the
+    /// peak. 16 MiB are always allowed, and 4 MiB for each lane that holds something.
     pub slack: u64,
-    /// Windows that are kept mapped for the next request of their size.
+    /// Idle windows that stay mapped for the next request of their size.
     pub windows: usize,
-    /// Whether private pools have windows too.
+    /// True if private pools have windows too.
     pub private_windows: bool,
-    /// Whether lanes lend each other memory that no work uses any more.
+    /// True if lanes lend each other settled memory.
     pub lending: bool,
-    /// The most bytes to hold; `None`: what the card gives.
+    /// The limit on held bytes; `None` for all that the card has.
     pub limit: Option<u64>,
 }
 

@@ -1,22 +1,22 @@
-//! Addresses for windows: reserved from the device in large pieces, handed out best fit, joined again when they come
-//! back. So a program that asks for ever new sizes uses no more addresses than it has windows at once, and the gaps
-//! between them.
+//! Addresses for windows: reserved from the device in large pieces, handed out best fit, and joined when they come
+//! back. So a program that requests ever new sizes needs only the addresses of its present windows and the gaps between
+//! them.
 
 use crate::device::{Device, DeviceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Invariants: free ranges do not touch, unless a reservation begins between them: a window never reaches over two.
+/// Invariants: free ranges do not touch, unless a reservation begins between them, because no window reaches over two.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    /// Free ranges: where each begins, and its bytes.
+    /// Free ranges: beginning and bytes.
     by_addr: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
-    /// Where reservations begin.
+    /// Beginnings of reservations.
     reservations: BTreeSet<u64>,
 }
 
 impl Ranges {
-    /// Addresses for `size` bytes. At least `piece` bytes are reserved where none are free.
+    /// Takes addresses for `size` bytes. If none are free, reserves at least `piece` bytes.
     pub(crate) fn take(
         &mut self,
         device: &mut impl Device,
@@ -26,7 +26,7 @@ impl Ranges {
         if self.by_size.range((size, 0)..).next().is_none() {
             let (addr, bytes) = match device.reserve(piece.max(size)) {
                 Ok(addr) => (addr, piece.max(size)),
-                // Others may have taken the rest of the addresses: what is needed will do.
+                // Other parts of the process may have taken the rest of the addresses, so only as much as needed.
                 Err(_) => (device.reserve(size)?, size),
             };
             self.reservations.insert(addr);

@@ -1,5 +1,5 @@
-//! One lane's part of the pool: its two heaps, and what is allocated in their addresses. A request that its own heap
-//! can serve, and its free, touch nothing else, so that threads with streams of their own need not wait for each other.
+//! One lane's part of the pool: its two heaps, and the allocations in their addresses. A request that its own heap can
+//! serve, and the free of it, touch nothing else, so threads with streams of their own do not wait for each other.
 
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
@@ -10,11 +10,11 @@ use crate::pool::{PoolKey, SMALL, UNIT};
 use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
 
-/// Requests of a lane that are served, at most, before one looks which frees are no longer pending. The first ones
-/// after a free look at once, as PyTorch's own allocator does; one that finds nothing free always looks.
+/// While frees are pending, a lane serves at most this many requests before it polls them. The first requests after a
+/// free poll at once, as PyTorch's own allocator does; a request that finds no free block always polls.
 const POLL_EVERY: u32 = 16;
 
-/// How many addresses a lane's heaps have: reserved in one piece, with nothing behind them.
+/// The number of addresses of a lane's heaps. They are reserved in one piece, with no memory behind them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranges {
     pub(crate) small: u64,
@@ -44,32 +44,32 @@ impl Amount {
 
 #[derive(Debug)]
 pub(crate) struct Shard {
-    /// Which lane it is.
+    /// The lane's number.
     pub(crate) lane: LaneId,
     pub(crate) stream: StreamHandle,
     pub(crate) pool: PoolKey,
-    /// Of small and of large requests: side by side.
+    /// The heaps of small and of large requests, side by side.
     pub(crate) heaps: [Heap; 2],
-    /// What begins in the heaps' addresses, whichever lane asked for it.
+    /// Allocations that begin in the heaps' addresses, whichever lane asked for them.
     pub(crate) allocations: Allocations,
     pub(crate) tally: Tally,
-    /// What callers have of this lane, wherever it lies.
+    /// Live allocations of this lane, wherever they lie.
     pub(crate) live: Amount,
-    /// What of this lane lies in windows, by size class.
+    /// Allocations of this lane in windows, by size class.
     pub(crate) in_windows: [Amount; 2],
-    /// Of large requests, where steps are planned.
+    /// The log of steps of large requests, if steps are planned.
     pub(crate) steps: Option<Box<Steps>>,
-    /// Whether frees are pending somewhere, after how many requests this lane looks, and after how many more then.
+    /// True if frees are pending anywhere in the pool.
     pub(crate) is_pending: bool,
     until_poll: u32,
     next_poll: u32,
-    /// Whether a request did not look since the pool last did.
+    /// True if a request was served without a poll since the pool's last one.
     has_skipped: bool,
-    /// Another lane wants what this one has free: its next request goes to the pool, which records a fence.
+    /// True if the lane's next request must go to the pool, which records a fence: its free memory is wanted elsewhere.
     pub(crate) turn_is_wanted: bool,
 }
 
-/// What a request of `size` bytes takes.
+/// The block size for a request of `size` bytes.
 #[inline]
 pub(crate) fn rounded(size: u64) -> u64 {
     size.div_ceil(UNIT).max(1) * UNIT
@@ -95,7 +95,7 @@ impl Shard {
         }
     }
 
-    /// A place holder, for as long as the real one is elsewhere.
+    /// A placeholder while the real shard is elsewhere.
     pub(crate) fn nowhere() -> Shard {
         let none = Ranges { small: 0, large: 0 };
         Shard::new(LaneId::NONE, StreamHandle(u64::MAX), PoolKey(u64::MAX, u64::MAX), 0, none)
@@ -109,7 +109,7 @@ impl Shard {
         self.stream == stream && self.pool == pool
     }
 
-    /// Counts a request while frees are pending. Whether it should look which of them no longer are.
+    /// Counts a request while frees are pending. True if it should poll them.
     #[inline]
     pub(crate) fn is_poll_due(&mut self) -> bool {
         if self.until_poll > 0 {
@@ -122,39 +122,39 @@ impl Shard {
         true
     }
 
-    /// Whether a request passed by frees that it could have completed.
+    /// True if a request was served without a poll that could have completed frees.
     pub(crate) fn has_skipped(&self) -> bool {
         self.has_skipped
     }
 
-    /// The pool has looked at all pending frees.
+    /// Notes that the pool has polled all pending frees.
     pub(crate) fn has_looked(&mut self) {
         self.has_skipped = false;
     }
 
-    /// No free is pending: of the next one this lane hears at its next request.
+    /// No free is pending, so after the next one this lane's first request polls.
     pub(crate) fn poll_soon(&mut self) {
         (self.until_poll, self.next_poll) = (0, 0);
     }
 
-    /// Whether something was freed that the lane's next fence covers, and no earlier one.
+    /// True if a block was freed that only the lane's next fence covers.
     pub(crate) fn has_freed(&self) -> bool {
         self.heaps.iter().any(Heap::has_freed)
     }
 
-    /// Its addresses.
+    /// The lane's addresses.
     pub(crate) fn range(&self) -> std::ops::Range<u64> {
         self.heaps[0].start()..self.heaps[1].start() + self.heaps[1].range()
     }
 
-    /// Whether an address belongs to one of its heaps.
+    /// True if an address belongs to one of its heaps.
     #[inline]
     pub(crate) fn holds(&self, addr: u64) -> bool {
         self.heaps[0].holds(addr) || self.heaps[1].holds(addr)
     }
 
-    /// Serves a request from its own heap; `None`: the whole pool must look, for memory or because a peak or a budget
-    /// may be passed.
+    /// Serves a request from its own heap. `None` if the whole pool must serve it: to find memory, to record a fence,
+    /// or because a peak or a budget may be exceeded.
     #[inline]
     pub(crate) fn alloc(&mut self, requested: u64, budget: Option<&'static Budget>) -> Option<u64> {
         let size = rounded(requested);
@@ -167,7 +167,7 @@ impl Shard {
             return None;
         }
         let (block, as_expected) = self.take(class, size)?;
-        // Last, so that what is charged is held: peaks are of what was.
+        // The budget is charged last, so that its peak never counts a request that was not served.
         if budget.is_some_and(|budget| !budget.take(size)) {
             self.heaps[class].release(block);
             return None;
@@ -197,8 +197,8 @@ impl Shard {
         Some(addr)
     }
 
-    /// A free block of its own heap: where the plan of a step wants it, else the smallest that fits. Whether it is the
-    /// planned one.
+    /// Takes a free block of its own heap: at the address that the step's plan expects, else the smallest that fits.
+    /// Returns true with the block if it is the planned one.
     #[inline]
     pub(crate) fn take(&mut self, class: usize, size: u64) -> Option<(u32, bool)> {
         if class == 1
@@ -210,7 +210,7 @@ impl Shard {
         Some((self.heaps[class].take(size)?, false))
     }
 
-    /// A request of this lane was served, from wherever. Its number in the log of steps.
+    /// Logs that a request of this lane was served, from any place. Returns its number in the log of steps.
     #[inline]
     pub(crate) fn served(&mut self, size: u64, as_expected: bool) -> u32 {
         match &mut self.steps {
@@ -219,7 +219,7 @@ impl Shard {
         }
     }
 
-    /// The memory of one of this lane's requests can be used again.
+    /// Logs that the memory of one of this lane's requests is free again.
     #[inline]
     pub(crate) fn ended(&mut self, size: u64, born: u32) {
         if size > SMALL
@@ -229,11 +229,11 @@ impl Shard {
         }
     }
 
-    /// Notes that another stream uses what begins at `addr`. Whether that is here.
+    /// Notes that another stream uses the allocation at `addr`. False if the pool must do it.
     pub(crate) fn record_stream(&mut self, addr: u64, stream: StreamHandle) -> bool {
         let Some(slot) = self.allocations.find(addr) else { return false };
         let allocation = &mut self.allocations[slot];
-        // Another lane's: only the pool knows its stream. What sleeps: the pool refuses it.
+        // If it is another lane's allocation, only the pool knows its stream. If it sleeps, the pool refuses.
         if allocation.lane != self.lane || allocation.is_asleep() {
             return false;
         }
@@ -243,8 +243,8 @@ impl Shard {
         true
     }
 
-    /// Takes back what lies in its own heap and concerns no other stream. Whether it did; the whole pool must look
-    /// where not. `before` is told what was asked for, while the memory is still taken.
+    /// Frees an allocation that lies in its own heap and is used by no other stream. False if the whole pool must do
+    /// it. Calls `before` with the requested size while the block is still taken.
     #[inline]
     pub(crate) fn free_after(&mut self, addr: u64, before: impl FnOnce(u64, StreamHandle, PoolKey)) -> bool {
         let Some(slot) = self.allocations.find(addr) else { return false };

@@ -11,17 +11,16 @@ use crate::pool::{AllocError, FreeError, Pool, PoolKey};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::ops::{Deref, DerefMut};
 
-/// What the lock of a pool guards: the pool, and what its owner keeps beside it.
+/// State behind the lock of a pool: the pool, and whatever its owner keeps beside it.
 pub trait Keeper {
     type Device: Device;
 
     fn pool_mut(&mut self) -> &mut Pool<Self::Device>;
 
-    /// Somebody has the whole pool now.
+    /// Called when a thread has taken the whole pool.
     fn taken(&mut self) {}
 
-    /// Somebody had the whole pool, and its shards are about to stand apart again. Whether each request must come
-    /// through the whole pool from now on.
+    /// Called before the shards are set apart again. True if each request must go through the whole pool.
     fn about_to_leave(&mut self) -> bool {
         false
     }
@@ -45,7 +44,7 @@ pub struct Shared<K> {
 /// A pool that any thread can use.
 pub type SharedPool<D> = Shared<Pool<D>>;
 
-/// The whole pool in one hand: its fronts wait.
+/// The whole pool, held by one thread: the shards' locks are held too.
 #[derive(Debug)]
 pub struct Whole<'a, K: Keeper> {
     keeper: MutexGuard<'a, K>,
@@ -63,7 +62,7 @@ impl<K: Keeper> Shared<K> {
         &self.fronts
     }
 
-    /// The whole pool, while everybody else waits.
+    /// The whole pool, while all other threads wait.
     pub fn lock(&self) -> Whole<'_, K> {
         let mut keeper = lock(&self.keeper);
         let gathered = Some(self.fronts.gather(keeper.pool_mut()));
@@ -71,7 +70,7 @@ impl<K: Keeper> Shared<K> {
         Whole { keeper, gathered }
     }
 
-    /// Runs `work` on the whole pool, while everybody else waits.
+    /// Runs `work` on the whole pool, while all other threads wait.
     pub fn with<T>(&self, work: impl FnOnce(&mut K) -> T) -> T {
         work(&mut self.lock())
     }
@@ -92,8 +91,8 @@ impl<K: Keeper> DerefMut for Whole<'_, K> {
 
 impl<K: Keeper> Drop for Whole<'_, K> {
     fn drop(&mut self) {
-        // After a panic the shards stay in the pool, and who takes it next finds them there: dividing what a panic left
-        // half done could panic again, which ends the process.
+        // After a panic the shards stay in the pool, and the next thread that locks it finds them there. To divide what
+        // a panic left half done could panic again, which ends the process.
         if let Some(gathered) = self.gathered.take().filter(|_| !std::thread::panicking()) {
             let detour = self.keeper.about_to_leave();
             gathered.scatter(self.keeper.pool_mut(), detour);
@@ -105,7 +104,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::alloc`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::alloc`].
     #[inline]
     pub fn alloc(&self, size: u64, stream: StreamHandle, key: PoolKey) -> Result<u64, AllocError> {
         match self.fronts.alloc(size, stream, key) {
@@ -117,7 +116,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::alloc_for`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::alloc_for`].
     pub fn alloc_for(
         &self,
         size: u64,
@@ -134,7 +133,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::free`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::free`].
     #[inline]
     pub fn free(&self, addr: u64) -> Result<(), FreeError> {
         if self.fronts.free(addr) { Ok(()) } else { self.with(|pool| pool.free(addr)) }
@@ -143,7 +142,7 @@ impl<D: Device> SharedPool<D> {
     /// [`Pool::record_stream`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pool::record_stream`].
     pub fn record_stream(&self, addr: u64, stream: StreamHandle) -> Result<(), FreeError> {
         if self.fronts.record_stream(addr, stream) {
             return Ok(());

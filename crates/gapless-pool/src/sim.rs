@@ -1,16 +1,15 @@
-//! A card that exists only here: capacity as given, events under the test's control, faults where asked for, and the
-//! costs of a real driver counted.
+//! A simulated card, with a given capacity, events under the test's control, faults on demand, and a driver's costs.
 
 use crate::device::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
 use rustc_hash::FxHashMap;
 
-/// What a call would have taken on one NVIDIA H200, in nanoseconds.
+/// The time of each call on one NVIDIA H200, in nanoseconds.
 const CREATE: u64 = 14_000;
 const MAP: u64 = 1_200;
 const GRANT: u64 = 31_000;
 const UNMAP: u64 = 22_000;
 
-/// Stands for a stream where an event is a fence.
+/// The stream of an event that is a fence.
 const EVERY_STREAM: StreamHandle = StreamHandle(u64::MAX);
 
 /// A simulated device.
@@ -20,20 +19,20 @@ pub struct SimDevice {
     used: u64,
     next_addr: u64,
     next_handle: u64,
-    /// Size of each page that was not released, and how often it is mapped.
+    /// Size of each page that was not released, and the number of its mappings.
     pages: FxHashMap<u64, (u64, u32)>,
-    /// Where pages are mapped: address to size, page, and whether it is usable.
+    /// Mappings: address to size, page, and true if it is usable.
     mapped: std::collections::BTreeMap<u64, (u64, u64, bool)>,
     /// Events that are not done.
     waiting: FxHashMap<u64, StreamHandle>,
     next_event: u64,
-    /// Events are done as soon as they are recorded.
+    /// True if events are done as soon as they are recorded.
     pub instant: bool,
-    /// Every page counts as mapped by another process.
+    /// True if every page counts as mapped by another process.
     pub is_shared: bool,
-    /// Fences are refused, as drivers before CUDA 12.5 do.
+    /// True if fences are refused, as by drivers before CUDA 12.5.
     pub has_no_fences: bool,
-    /// Counts down with every call that may fail; at 0 that call does, and later ones do not.
+    /// Counts down with every call that may fail. The call at 0 fails, and later ones do not.
     pub fail_in: Option<u32>,
     /// Estimated time in the driver.
     pub driver_ns: u64,
@@ -64,12 +63,12 @@ impl SimDevice {
         }
     }
 
-    /// The work before every event that was recorded so far is done.
+    /// Completes the work before all events that were recorded so far.
     pub fn finish_all(&mut self) {
         self.waiting.clear();
     }
 
-    /// The work before one event is done.
+    /// Completes the work before one event.
     pub fn finish(&mut self, event: EventHandle) {
         self.waiting.remove(&event.0);
     }
@@ -80,7 +79,7 @@ impl SimDevice {
         EventHandle(self.next_event)
     }
 
-    /// Whether `[addr, addr + size)` is mapped and usable.
+    /// True if `[addr, addr + size)` is mapped and usable.
     #[must_use]
     pub fn is_usable(&self, addr: u64, size: u64) -> bool {
         let mut at = addr;
@@ -93,8 +92,8 @@ impl SimDevice {
         true
     }
 
-    /// The physical bytes behind `[addr, addr + size)`, as pages with offsets: to see that no two allocations share
-    /// any.
+    /// The physical bytes behind `[addr, addr + size)`, as pages with offsets, so that a test can see that no two
+    /// allocations share any.
     #[must_use]
     pub fn physical(&self, addr: u64, size: u64) -> Vec<(u64, u64, u64)> {
         let mut list = Vec::new();
@@ -206,7 +205,7 @@ impl Device for SimDevice {
 
     fn wait(&mut self, event: EventHandle) -> Result<(), DeviceError> {
         self.host_waits += 1;
-        // A stream works in order: what came before is done as well.
+        // A stream works in order, so earlier events of it are done too.
         if let Some(stream) = self.waiting.remove(&event.0) {
             let is_before = |of: StreamHandle| of == stream || stream == EVERY_STREAM;
             self.waiting.retain(|earlier, of| !is_before(*of) || *earlier > event.0);

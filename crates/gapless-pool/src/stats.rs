@@ -1,6 +1,6 @@
-//! What the pool counts. Names mean what they mean in PyTorch's statistics.
+//! The pool's counters. Names have the same meaning as in PyTorch's statistics.
 
-/// One quantity, now and at most, and all that was ever added to it.
+/// A quantity: its present value, its peak, and the sum of all that was ever added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
     pub current: u64,
@@ -35,17 +35,17 @@ pub struct ClassStats {
     pub pages: Gauge,
 }
 
-/// What the pool counts.
+/// The pool's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Allocations in callers' hands, their block bytes, and what was asked for until the block can be used again.
+    /// Allocations in callers' hands, and their block bytes. `requested` counts until the block is free again.
     pub allocations: Gauge,
     pub allocated: Gauge,
     pub requested: Gauge,
-    /// The same until the block can be used again: pending frees count.
+    /// The same until the block is free again, so pending frees count.
     pub active_blocks: Gauge,
     pub active: Gauge,
-    /// Physical memory held, and the pages that it is in.
+    /// Physical memory that is held, and the number of its pages.
     pub reserved: Gauge,
     pub pages: Gauge,
     /// The same for small requests, and for large ones.
@@ -53,7 +53,7 @@ pub struct Stats {
     /// Calls that took memory from the device, and that gave it back.
     pub device_allocs: u64,
     pub device_frees: u64,
-    /// Requests that were served from a window, and windows that had to be mapped for it.
+    /// Requests that a window served, and windows that were made for requests.
     pub window_hits: u64,
     pub windows_made: u64,
     /// Windows that were mapped for private pools.
@@ -65,13 +65,13 @@ pub struct Stats {
     /// Times that the host waited for streams.
     pub waits: u64,
     pub retries: u64,
-    /// Requests that would have failed, by the rung of the ladder that served them (`Rung`).
+    /// Requests that would have failed without the ladder, by the rung that served them (`Rung`).
     pub ladder: [u64; 4],
     pub ooms: u64,
 }
 
 impl Stats {
-    /// Bytes that are held go from one class to the other: as if they had been given back and taken anew.
+    /// Moves held bytes from one class to the other, as if they had been given back and taken anew.
     #[inline]
     pub(crate) fn move_reserved(&mut self, bytes: u64, from: usize, to: usize) {
         if bytes > 0 {

@@ -1,8 +1,8 @@
-//! Addresses as stretches, by address and by length: what lies side by side is one.
+//! A set of addresses as stretches, by address and by length. Neighbours are joined.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Invariants: stretches do not touch; `by_size` has the same as `by_addr`.
+/// Invariants: stretches do not touch; `by_size` has the same stretches as `by_addr`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stretches {
     by_addr: BTreeMap<u64, u64>,
@@ -25,7 +25,7 @@ impl Stretches {
         self.put_in(from, bytes);
     }
 
-    /// `[addr, addr + size)`, which is part of a stretch, is none any more.
+    /// Removes `[addr, addr + size)`, which is part of one stretch.
     pub(crate) fn remove(&mut self, addr: u64, size: u64) {
         let Some((&from, &length)) = self.by_addr.range(..=addr).next_back() else { return };
         self.take_out(from, length);
@@ -37,12 +37,12 @@ impl Stretches {
         }
     }
 
-    /// The shortest stretch of at least `size` bytes: its address and its bytes.
+    /// Address and bytes of the shortest stretch of at least `size` bytes.
     pub(crate) fn at_least(&self, size: u64) -> Option<(u64, u64)> {
         self.by_size.range((size, 0)..).next().map(|&(size, addr)| (addr, size))
     }
 
-    /// The longest stretch, where that has at least `least` bytes.
+    /// The longest stretch, if it has at least `least` bytes.
     pub(crate) fn longest(&self, least: u64) -> Option<(u64, u64)> {
         let &(longest, _) = self.by_size.last().filter(|(size, _)| *size >= least)?;
         self.at_least(longest)

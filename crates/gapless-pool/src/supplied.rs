@@ -1,8 +1,8 @@
-//! Memory that an allocator of the program's own supplies: the segments of a private pool that was made with one.
+//! Memory from an allocator of the program's own: the segments of a private pool that was made with one.
 //!
-//! The sizes of segments, the choice of a free block and its splitting are PyTorch's, so that a supplier sees the calls
-//! that it would see there. A supplier is foreign code. So nothing here calls one: who serves a request asks
-//! [`Supplied::missing`], gets the segment while nothing is locked, and adds it.
+//! The sizes of segments, the choice of a free block and its splitting are PyTorch's, so a supplier sees the calls that
+//! it would see there. A supplier is foreign code and must not be called under a lock. So nothing here calls it: the
+//! caller that serves a request asks [`Supplied::missing`], gets the segment while it holds no lock, and adds it.
 //!
 //! Invariants: the blocks of a segment fill it, in order of address; no two free blocks of a segment touch; `free`
 //! holds the free blocks and no others; `held` is the sum of the segments.
@@ -12,14 +12,14 @@ use crate::pool::{PoolKey, SMALL, UNIT};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;
-/// The segment of small requests, and that of requests below [`MIDDLING`]; larger ones have a segment of their own.
+/// The segment of small requests, and that of requests below [`MIDDLING`]. A larger request has a segment of its own.
 const SMALL_SEGMENT: u64 = 2 * MIB;
 const MIDDLING_SEGMENT: u64 = 20 * MIB;
 const MIDDLING: u64 = 10 * MIB;
-/// What a segment of one request is a multiple of.
+/// The segment of one request is a multiple of this.
 const MULTIPLE: u64 = 2 * MIB;
 
-/// How large a segment PyTorch takes for a request of `size` bytes.
+/// The size of the segment that PyTorch takes for a request of `size` bytes.
 fn segment_of(size: u64) -> u64 {
     if size <= SMALL {
         SMALL_SEGMENT
@@ -30,7 +30,7 @@ fn segment_of(size: u64) -> u64 {
     }
 }
 
-/// Who may use a block: requests of one stream in one pool, small or large.
+/// The requests that may use a block: those of one stream in one pool, small or large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     pub pool: PoolKey,
@@ -47,7 +47,7 @@ impl Owner {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     size: u64,
-    /// Where its segment begins.
+    /// Address of its segment.
     segment: u64,
     is_free: bool,
 }
@@ -77,16 +77,16 @@ pub struct Returned {
 /// All supplied memory of a card.
 #[derive(Debug, Default)]
 pub struct Supplied {
-    /// The pools that have a supplier, and whether their blocks are never split.
+    /// The pools with a supplier; true if their blocks are never split.
     pools: BTreeMap<PoolKey, bool>,
     segments: BTreeMap<u64, Segment>,
     blocks: BTreeMap<u64, Block>,
     free: BTreeSet<(Owner, u64, u64)>,
     held: u64,
-    /// The same by pool and stream, small and large.
+    /// The same sum by pool and stream, small and large.
     held_by: BTreeMap<(PoolKey, StreamHandle), [u64; 2]>,
     counts: [Counts; 2],
-    /// What the supplier is to have back, and has not been told yet.
+    /// Segments to give back, of which the supplier has not been told yet.
     pub returned: Vec<Returned>,
 }
 
@@ -100,7 +100,7 @@ impl Supplied {
         !self.pools.is_empty() && self.pools.contains_key(&pool)
     }
 
-    /// Whether anything of a pool is there.
+    /// True if a pool has segments.
     pub fn holds_of(&self, pool: PoolKey) -> bool {
         self.held_by(pool, None) != [0, 0]
     }
@@ -117,12 +117,12 @@ impl Supplied {
         sum
     }
 
-    /// What there is of small requests, and of large ones.
+    /// The figures of small requests, and of large ones.
     pub fn counts(&self) -> &[Counts; 2] {
         &self.counts
     }
 
-    /// A free block of a segment of `whole` bytes comes, or goes.
+    /// Counts a free block of a segment of `whole` bytes that comes or goes.
     fn mark_free(&mut self, free: (Owner, u64, u64), whole: u64, is_free: bool) {
         let (owner, size, _) = free;
         if is_free {
@@ -142,7 +142,7 @@ impl Supplied {
         }
     }
 
-    /// A segment comes, or goes.
+    /// Counts a segment that comes or goes.
     fn mark_held(&mut self, owner: Owner, size: u64, is_held: bool) {
         let class = usize::from(owner.is_large);
         let held = self.held_by.entry((owner.pool, owner.stream)).or_default();
@@ -169,7 +169,7 @@ impl Supplied {
         self.segments.iter().map(|(&addr, segment)| (addr, segment))
     }
 
-    /// The blocks of the segment at `addr`: address, size, whether it is free.
+    /// The blocks of the segment at `addr`: address, size, and true if free.
     pub fn blocks_of(&self, addr: u64) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         let end = addr + self.segments.get(&addr).map_or(0, |segment| segment.size);
         self.blocks.range(addr..end).map(|(&addr, block)| (addr, block.size, block.is_free))
@@ -179,18 +179,19 @@ impl Supplied {
         self.blocks.get(&addr).map_or(0, |block| block.size)
     }
 
-    /// The size of the segment that a request needs first; `None`: a free block serves it.
+    /// The size of the segment that a request needs first; `None` if a free block serves it.
     pub fn missing(&self, owner: Owner, size: u64) -> Option<u64> {
         if self.fit(owner, size).is_some() { None } else { Some(segment_of(size)) }
     }
 
-    /// The smallest free block that is large enough, the one at the lowest address of these.
+    /// The smallest free block that is large enough; of equals the one at the lowest address.
     fn fit(&self, owner: Owner, size: u64) -> Option<(Owner, u64, u64)> {
         let found = self.free.range((owner, size, 0)..).next()?;
         (found.0 == owner).then_some(*found)
     }
 
-    /// Takes a free block for `size` bytes: its address, and its size, which is more where it was not worth splitting.
+    /// Takes a free block for `size` bytes. Returns its address and its size, larger if the rest was not worth
+    /// splitting.
     pub fn take(&mut self, owner: Owner, size: u64) -> Option<(u64, u64)> {
         let found = self.fit(owner, size)?;
         let (_, whole, addr) = found;
@@ -210,7 +211,7 @@ impl Supplied {
         Some((addr, taken))
     }
 
-    /// A block can be used again: it joins the free ones beside it.
+    /// Frees a block, and joins it with the free blocks beside it.
     pub fn release(&mut self, addr: u64) {
         let Some(&Block { mut size, segment, .. }) = self.blocks.get(&addr) else { return };
         let Segment { size: whole, owner } = self.segments[&segment];
@@ -237,7 +238,7 @@ impl Supplied {
         self.mark_free((owner, size, start), whole, true);
     }
 
-    /// A supplier gave a segment. Whether it is taken: not where it overlaps one that is there.
+    /// Adds a segment from a supplier. False if it overlaps one that is there.
     pub fn add(&mut self, owner: Owner, addr: u64, size: u64) -> bool {
         let before = self.segments.range(..=addr).next_back();
         let is_over = before.is_some_and(|(start, segment)| start + segment.size > addr);
@@ -251,7 +252,7 @@ impl Supplied {
         true
     }
 
-    /// The wholly free segments of the pools that `is_given` names.
+    /// The wholly free segments of the pools for which `is_given` is true.
     pub fn idle(&self, is_given: impl Fn(PoolKey) -> bool) -> impl Iterator<Item = (u64, Segment)> {
         let is_idle = move |(addr, segment): &(&u64, &Segment)| {
             let whole = (segment.owner, segment.size, **addr);
@@ -260,10 +261,10 @@ impl Supplied {
         self.segments.iter().filter(is_idle).map(|(&addr, &segment)| (addr, segment))
     }
 
-    /// Takes every wholly free segment of the pools that `is_given` names out, for its supplier.
+    /// Takes out every wholly free segment of the pools for which `is_given` is true, for their suppliers.
     pub fn give_back(&mut self, is_given: impl Fn(PoolKey) -> bool) -> Vec<(Owner, Returned)> {
         let mut found: Vec<(u64, Segment)> = self.idle(is_given).collect();
-        // PyTorch's order within a pool.
+        // This is PyTorch's order within a pool.
         found.sort_unstable_by_key(|&(addr, Segment { size, owner })| {
             (owner.pool, owner.is_large, owner.stream, size, addr)
         });
@@ -280,12 +281,12 @@ impl Supplied {
         given
     }
 
-    /// A pool ends when nobody uses it and nothing of it is left. Whether it did.
+    /// Ends a pool if it has no segments left. True if it did.
     pub fn end(&mut self, pool: PoolKey) -> bool {
         !self.holds_of(pool) && self.pools.remove(&pool).is_some()
     }
 
-    /// Live bytes, where every invariant holds.
+    /// The live bytes, if every invariant holds.
     pub fn check(&self) -> Result<u64, String> {
         let mut live = 0;
         let mut free = 0;
@@ -353,12 +354,12 @@ mod tests {
         supplied.set_pool(POOL, false);
         assert_eq!(served(&mut supplied, &mut next, 512).2, Some(2 * MIB));
         assert_eq!(served(&mut supplied, &mut next, MIB), ((1 << 40) + 512, MIB, None));
-        // What is left of two MiB is less than that.
+        // The rest of two MiB is too small.
         assert_eq!(served(&mut supplied, &mut next, MIB).2, Some(2 * MIB));
         assert_eq!(served(&mut supplied, &mut next, MIB + 512).2, Some(20 * MIB));
         assert_eq!(served(&mut supplied, &mut next, 10 * MIB).2, None);
         assert_eq!(served(&mut supplied, &mut next, 10 * MIB).2, Some(10 * MIB));
-        // One MiB of rest is not worth splitting.
+        // A rest of one MiB is not worth splitting.
         assert_eq!(
             served(&mut supplied, &mut next, 11 * MIB + 512),
             ((1 << 40) + 34 * MIB, 12 * MIB, Some(12 * MIB))

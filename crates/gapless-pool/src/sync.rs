@@ -11,7 +11,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// A lock whatever happened to its last holder: a panic leaves what it guards as the last completed step had it.
+/// Takes a lock even if its last holder panicked: a panic leaves the guarded data as the last completed step had it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,17 +1,17 @@
-//! What one shard counted on its own since the pool last looked, within the room it was given.
+//! Counters of one shard since the pool last added them up, within the room that the shard was given.
 //!
-//! The pool's peaks are exact although shards count apart: the room below the peaks is divided among them, so as long
-//! as each keeps to its share the sums stay below. A request that would exceed its shard's share goes through the pool,
-//! which adds everything up. What a shard had and gave back is its own to take again, whoever looked meanwhile: a loop
-//! of equal steps at the very peak stays within its shares.
+//! The pool's peaks are exact although shards count apart: the pool divides the room below the peaks among them, so
+//! while each shard keeps to its share the sums stay below the peaks. A request that would exceed its shard's share
+//! goes through the pool, which adds everything up. A shard may take again what it had and gave back, even if the pool
+//! added up meanwhile. So a loop of equal steps at the very peak stays within its shares.
 
 use crate::shard::Shard;
 use crate::stats::{ClassStats, Gauge, Stats};
 
-/// Allocations, their block bytes, and what was asked for: in all, of small requests, of large ones.
+/// Allocations, their block bytes and their requested bytes: in all, of small requests, of large ones.
 pub(crate) type Amounts = [[u64; 3]; 3];
 
-/// Amounts made of other amounts, each by itself.
+/// Computes each amount with `of`.
 fn each(of: impl Fn(usize, usize) -> u64) -> Amounts {
     std::array::from_fn(|kind| std::array::from_fn(|what| of(kind, what)))
 }
@@ -19,16 +19,16 @@ fn each(of: impl Fn(usize, usize) -> u64) -> Amounts {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     given: Amounts,
-    /// What may still be added, and the least that this ever was.
+    /// The amounts that may still be added, and their lowest values.
     room: Amounts,
     low: Amounts,
-    /// All that was added, by size class.
+    /// Sums of everything added, by size class.
     added: [[u64; 3]; 2],
-    /// By how much it is below the most that it ever had: it will ask for as much again.
+    /// The shard's distance below its own peaks: it will probably need as much again.
     due: Amounts,
-    /// Bytes in heaps of large blocks that small ones gave back.
+    /// Bytes of small blocks that were freed in heaps of large ones.
     left: u64,
-    /// It did something since the pool looked before.
+    /// True if the shard did anything since the pool last added up.
     is_busy: bool,
 }
 
@@ -58,20 +58,20 @@ impl Tally {
         }
     }
 
-    /// A small block that lay between large ones was given back.
+    /// Counts a small block between large ones that was freed.
     #[inline]
     pub(crate) fn guest_left(&mut self, size: u64) {
         self.left += size;
     }
 
-    /// How far block bytes ever were above what they were when room was given.
+    /// The highest rise of block bytes above their value when the room was given.
     pub(crate) fn rise(&self) -> u64 {
         self.given[0][1] - self.low[0][1]
     }
 
-    /// Adds what was counted to the pool's own, and starts again with no room.
+    /// Adds the counters to the pool's statistics, and starts again without room.
     pub(crate) fn settle(&mut self, stats: &mut Stats) {
-        // Most lanes do nothing between two looks.
+        // Most lanes do nothing between two calls.
         if self.room == self.given && self.added == [[0; 3]; 2] && self.left == 0 {
             *self = Tally { due: self.due, ..Tally::default() };
             return;
@@ -103,14 +103,14 @@ impl Tally {
         let due = each(|kind, what| {
             let [given, room, low, due] =
                 [&self.given, &self.room, &self.low, &self.due].map(|of| of[kind][what]);
-            // The most that it had, above where it was when room was given; and where it is.
+            // The highest rise above the value when the room was given, and the present one.
             let (most, now) = ((given - low).max(due), given.wrapping_sub(room));
             most.wrapping_sub(now)
         });
         *self = Tally { due, is_busy: true, ..Tally::default() };
     }
 
-    /// The whole pool served one of its requests.
+    /// Counts a request of the shard that the whole pool served.
     #[inline]
     pub(crate) fn took(&mut self, class: usize, size: u64, requested: u64) {
         self.is_busy = true;
@@ -121,7 +121,7 @@ impl Tally {
         }
     }
 
-    /// The whole pool took one of its requests back.
+    /// Counts a free of the shard that the whole pool did.
     #[inline]
     pub(crate) fn gave(&mut self, class: usize, size: u64, requested: u64) {
         self.is_busy = true;
@@ -132,7 +132,7 @@ impl Tally {
         }
     }
 
-    /// What it has now is the most that it ever had.
+    /// Makes the present values the shard's peaks.
     pub(crate) fn reset(&mut self) {
         self.due = Amounts::default();
     }
@@ -144,7 +144,7 @@ impl Tally {
     }
 }
 
-/// What is left below the peaks.
+/// The room that is left below the peaks.
 fn below_peaks(stats: &Stats) -> Amounts {
     let Stats { allocations, allocated, requested, active_blocks, active, classes, .. } = *stats;
     let left = |a: Gauge, b: Gauge| (a.peak - a.current).min(b.peak - b.current);
@@ -155,9 +155,9 @@ fn below_peaks(stats: &Stats) -> Amounts {
     [all, of(classes[0]), of(classes[1])]
 }
 
-/// Divides what is left below the peaks: to each what it is due, and of the rest the same. Where less is left than is
-/// due in all, since not everybody had most at once, those who do something have theirs before those who do not, and
-/// the first ones all of it: who has none will ask, not everybody.
+/// Divides the room below the peaks: each shard gets what it is due, and the same part of the rest. The shards' peaks
+/// may lie at different times, so less may be left than is due in all. Then busy shards come before idle ones, and the
+/// first shards get all that they are due: so only the last ones have to go through the pool.
 pub(crate) fn divide(stats: &Stats, shards: &mut [Box<Shard>]) {
     let count = shards.len().max(1) as u64;
     let mut left = below_peaks(stats);

@@ -1,12 +1,12 @@
-//! How much was looked at: blocks, pages, free pieces. Tests of what a call costs count this, since a clock tells
-//! something else on each machine. Nothing is left of it elsewhere.
+//! Counts the blocks, pages and free pieces that calls look at. Tests of costs use this count, because times differ on
+//! each machine. Without `cfg(test)` nothing of it is compiled.
 
 #[cfg(test)]
 std::thread_local! {
     static COUNT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// So many things are looked at.
+/// Counts `count` things that were looked at.
 #[inline]
 pub(crate) fn add(count: usize) {
     #[cfg(test)]
@@ -15,7 +15,7 @@ pub(crate) fn add(count: usize) {
     let _ = count;
 }
 
-/// What `work` looks at.
+/// The number of things that `work` looks at.
 #[cfg(test)]
 pub(crate) fn of(work: impl FnOnce()) -> usize {
     let before = COUNT.with(std::cell::Cell::get);

@@ -1,10 +1,10 @@
-//! What the pool says lies behind an allocation is what the device has mapped there: in heaps and in windows.
+//! The memory that the pool reports behind an allocation is what the device has mapped there, in heaps and in windows.
 
 use gapless_pool::{Behind, Options, Pool, PoolKey, SimDevice, StreamHandle};
 
 const MIB: u64 = 1 << 20;
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -14,7 +14,7 @@ impl Numbers {
     }
 }
 
-/// Page, offset in it, and bytes, as [`SimDevice::physical`] tells them.
+/// Page, offset in it, and bytes, as [`SimDevice::physical`] returns them.
 fn told(pool: &Pool<SimDevice>, addr: u64, size: u64) -> Vec<(u64, u64, u64)> {
     let Some(Behind::Pages { offset, pages }) = pool.behind(addr) else { panic!("pages behind {addr:#x}") };
     let (mut from, mut left, mut found) = (offset, size, Vec::new());

@@ -1,4 +1,4 @@
-//! Budgets: what is charged, until when, and what a limit refuses; alone against a naive twin, and with threads.
+//! Budgets: charged bytes, the end of a charge, and refusals of a limit; against a naive twin, and with threads.
 
 mod support;
 
@@ -69,7 +69,7 @@ fn private_pools_windows_and_restored_states_are_charged_too() {
     assert_eq!(eval.stats().live, 3 * MIB);
     pool.restore(graph, &[]).expect("nothing was there");
     assert_eq!(eval.stats().live, 0);
-    // Free memory in pieces: the next request lies in a window.
+    // Free memory lies in pieces, so the next request gets a window.
     let pieces: Vec<u64> = (0..64).map(|_| pool.alloc(4 * MIB, STREAM, DEFAULT).expect("room")).collect();
     for addr in pieces.iter().step_by(2) {
         pool.free(*addr).expect("it is there");
@@ -89,7 +89,7 @@ fn a_soft_limit_gives_free_memory_back_once_and_refuses_nothing() {
     let (mut pool, eval) = (pool(), budget(u64::MAX, 16 * MIB));
     let free = pool.alloc(256 * MIB, STREAM, DEFAULT).expect("room");
     pool.free(free).expect("it is there");
-    // Taken from the same free memory, which then is given back but for what is used of it.
+    // These requests are served from the same free memory; the rest of it goes back.
     let first = pool.alloc_for(12 * MIB, STREAM, DEFAULT, Some(eval)).expect("room");
     assert_eq!((pool.stats().device_frees, eval.stats().pressed), (0, 0));
     let second = pool.alloc_for(12 * MIB, STREAM, DEFAULT, Some(eval)).expect("a soft limit refuses nothing");
@@ -126,7 +126,7 @@ fn memory_that_work_used_at_a_soft_limit_goes_back_with_the_first_request_after_
     held.push(ask(&mut pool));
     assert!(pool.stats().reserved.current < 128 * MIB, "the work is done: {:?}", pool.stats().reserved);
     assert_eq!((eval.stats().pressed, pool.stats().waits), (1, waits));
-    // The debt is paid: free memory is kept again until the next crossing.
+    // The owed memory went back, so free memory is kept again until the next crossing.
     let free = pool.alloc(256 * MIB, STREAM, DEFAULT).expect("room");
     pool.free(free).expect("it is there");
     pool.device_mut().finish_all();

@@ -1,5 +1,4 @@
-//! The most that was active between two looks, as offload plans with it: exact on one stream, never too little on
-//! several.
+//! The highest active bytes between two calls, which offload plans with: exact on one stream, never too low on several.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -18,7 +17,7 @@ fn the_crest_is_the_most_since_the_last_look() {
             match numbers.below(100) {
                 0..=3 => {
                     let (crest, peak, now) = pool.with(|pool| {
-                        // What was lent is active until it is known that no work uses it, and not shown.
+                        // A lent block stays active until no work uses it, but is not shown.
                         (pool.take_crest(), pool.stats().active.peak, pool.stats_shown().active.current)
                     });
                     assert_eq!(now, active, "what the test counts");

@@ -8,7 +8,7 @@ use gapless_pool::host::{GRAIN, HostError, HostPool, HostStats, Pinner, SLAB};
 use std::collections::BTreeMap;
 use support::Numbers;
 
-/// A host with so much to pin; refuses the call with the number `fault` too.
+/// A host with a limit on pinned memory, which also refuses the call with the number `fault`.
 #[derive(Debug, Default)]
 struct Host {
     capacity: u64,
@@ -27,7 +27,7 @@ impl Pinner for Host {
         if self.pinned.values().sum::<u64>() + size > self.capacity {
             return Err(DeviceError::OutOfMemory);
         }
-        // Side by side, so that a merge across slabs would show.
+        // Slabs touch, so that a merge across slabs would show.
         self.next = self.next.max(1 << 40);
         let addr = self.next;
         self.next += size;
@@ -44,7 +44,7 @@ fn pool(capacity: u64) -> HostPool<Host> {
     HostPool::new(Host { capacity, ..Host::default() })
 }
 
-/// What is live, kept apart from the pool: address to end.
+/// Live blocks, recorded apart from the pool: address to end.
 #[derive(Default)]
 struct Twin(BTreeMap<u64, u64>);
 
@@ -113,7 +113,7 @@ fn random_programs_never_get_a_byte_twice() {
 
 #[test]
 fn what_is_pinned_is_what_was_asked_for_and_less_than_a_slab() {
-    // Sizes just above powers of two, where doubling would cost most.
+    // Sizes just above powers of two, with which doubling would cost most.
     let mut pool = pool(1 << 40);
     let sizes: Vec<u64> = (0..200).map(|i| (1 << (16 + i % 12)) + 1 + i).collect();
     for &size in &sizes {
@@ -123,9 +123,9 @@ fn what_is_pinned_is_what_was_asked_for_and_less_than_a_slab() {
     let stats = pool.stats();
     assert_eq!(stats.live, asked);
     assert!(stats.allocated <= asked + 200 * GRAIN);
-    // What the last slab has left; best fit fills the others.
+    // This fits into the rest of the last slab; best fit fills the others.
     assert!(stats.reserved <= asked + asked / 20 + SLAB, "{} for {asked}", stats.reserved);
-    // A request beyond a slab is pinned as it is.
+    // A request larger than a slab gets a slab of its own size.
     pool.alloc(3 * SLAB + 5, None).expect("memory");
     assert_eq!(pool.stats().reserved, stats.reserved + 3 * SLAB + GRAIN);
 }
@@ -140,7 +140,7 @@ fn a_limit_is_kept_and_named() {
     assert_eq!(error, HostError::Limit { size: GRAIN, reserved: SLAB + SLAB / 2, limit: SLAB + SLAB / 2 });
     assert!(error.to_string().contains("raise host_limit"), "{error}");
     assert!(pool.free(first));
-    // Another size: the free slab goes first.
+    // For a request of another size the free slab goes first.
     pool.alloc(SLAB - GRAIN, limit).expect("fits again");
     pool.check();
 }

@@ -9,7 +9,7 @@ use shuttle::thread;
 
 const DEFAULT: PoolKey = PoolKey(0, 0);
 
-/// Threads with streams of their own and a common one, blocks that change hands, peaks that are read and reset.
+/// Threads with streams of their own and a common one, blocks that are freed by other threads, peaks that are reset.
 fn program() {
     let pool = Arc::new(SharedPool::new(Pool::new(SimDevice::new(256 << 20), Options::default())));
     let workers: Vec<_> = (0..3u64)
@@ -33,7 +33,7 @@ fn program() {
         })
         .collect();
     let left: Vec<u64> = workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
-    // By another thread than the one that asked.
+    // Frees a block that another thread allocated.
     for addr in &left {
         assert_eq!(pool.free(*addr), Ok(()));
     }
@@ -47,8 +47,7 @@ fn program() {
     });
 }
 
-/// Threads that charge one budget, which has room for some of them: its limit is never passed, and everything comes
-/// back.
+/// Threads that charge one budget, which has room for some of them: its limit is never exceeded, and all charges end.
 fn charged() {
     let pool = Arc::new(SharedPool::new(Pool::new(SimDevice::new(256 << 20), Options::default())));
     let budget: &'static Budget = Box::leak(Box::new(Budget::new(8 << 20, 5 << 20)));
@@ -76,14 +75,14 @@ fn charged() {
     assert!(stats.live == 0 && stats.peak <= 8 << 20, "{stats:?}");
 }
 
-/// What a watcher is told of an address: that it was handed out, or given back.
+/// The events of a watcher: an address was handed out, or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Out(u64),
     Back(u64),
 }
 
-/// A pool with what the allocator below PyTorch keeps beside it: every other time it is left, each request must come
+/// A pool with the keeper of the allocator below PyTorch: every other time that it is left, each request must come
 /// through the whole pool.
 struct Card {
     pool: Pool<SimDevice>,
@@ -103,8 +102,8 @@ impl Keeper for Card {
     }
 }
 
-/// What is told under the locks is told in the order in which it happened, whichever way a request went: no address is
-/// handed out twice before it is given back.
+/// Events that are reported under the locks arrive in the order in which they happened, whichever way a request went:
+/// no address is handed out twice before it is freed.
 fn told() {
     let pool = Pool::new(SimDevice::new(256 << 20), Options::default());
     let card = Arc::new(Shared::new(Card { pool, left: 0 }));
@@ -134,7 +133,7 @@ fn told() {
                         });
                     }
                 };
-                // A stream that all of them use, so that what one gives back another gets.
+                // All threads use this stream, so that blocks pass from one to another.
                 let first = ask(4096, StreamHandle(9));
                 give(first);
                 let second = ask(4096, StreamHandle(9));

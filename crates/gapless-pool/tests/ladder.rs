@@ -1,5 +1,5 @@
-//! What happens before a request fails: each rung alone, in order, with no more waiting than is needed, and with a
-//! fault at every device call.
+//! The measures before a request fails: each rung alone, in order, no unnecessary waits, and a fault at every device
+//! call.
 
 mod support;
 
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 const OWN: StreamHandle = StreamHandle(1);
 const KEY: PoolKey = PoolKey(0, 0);
 
-/// A pool over a card of this size, whose events are done when the test says so.
+/// A pool over a card of this size, whose events are done when the test completes them.
 fn pool(capacity: u64) -> Pool<SimDevice> {
     let mut device = SimDevice::new(capacity);
     device.instant = false;
@@ -21,7 +21,7 @@ fn alloc(pool: &mut Pool<SimDevice>, size: u64) -> u64 {
     pool.alloc(size, OWN, KEY).expect("memory")
 }
 
-/// Frees what another stream still uses.
+/// Frees a block that another stream still uses.
 fn free_used_by(pool: &mut Pool<SimDevice>, addr: u64, stream: u64) {
     assert_eq!(pool.record_stream(addr, StreamHandle(stream)), Ok(()));
     assert_eq!(pool.free(addr), Ok(()));
@@ -58,7 +58,7 @@ fn one_pending_block_that_is_large_enough_is_waited_for_and_no_other() {
 fn of_several_the_oldest_are_waited_for_and_only_until_it_is_enough() {
     let mut pool = pool(128 * MIB);
     let blocks: Vec<u64> = (0..8).map(|_| alloc(&mut pool, 16 * MIB)).collect();
-    // Not side by side, each on its own stream, in an order that is not that of the addresses.
+    // The blocks do not touch; each is used by its own stream, in an order other than that of the addresses.
     for (at, stream) in [(6, 9), (2, 8), (0, 7), (4, 6)] {
         free_used_by(&mut pool, blocks[at], stream);
     }
@@ -80,7 +80,7 @@ fn a_wait_on_a_stream_completes_what_came_before_on_it() {
     for &addr in &blocks[..3] {
         free_used_by(&mut pool, addr, 5);
     }
-    // The newest alone is large enough; with it the older two are free, and all three one block.
+    // The newest alone is large enough. With it the older two become free, and all three one block.
     assert_eq!(alloc(&mut pool, 24 * MIB), blocks[0]);
     assert_eq!(alloc(&mut pool, 16 * MIB), blocks[0] + 24 * MIB);
     assert_eq!(pool.device().host_waits, 1);
@@ -153,7 +153,7 @@ fn free_pages_of_small_requests_are_given_back_for_a_large_one() {
     let left = pool.stats().reserved.current;
     assert!(left <= 64 * MIB && left > 60 * MIB, "no more was given back than was missing: {left}");
     check(&pool);
-    // And small requests still find what was left.
+    // Small requests still find the rest.
     alloc(&mut pool, MIB);
     check(&pool);
 }
@@ -202,7 +202,7 @@ fn a_limit_of_the_process_is_kept_on_every_rung() {
     check(&pool);
 }
 
-/// A card that is full in every way: pending frees, free pages of small requests, a private pool that was released.
+/// A card that is full in every way: pending frees, free pages of small requests, a released private pool.
 fn full() -> (Pool<SimDevice>, Vec<u64>) {
     let mut pool = pool(128 * MIB);
     let private = pool.alloc(20 * MIB, OWN, PoolKey(1, 0)).expect("memory");
@@ -246,8 +246,8 @@ fn a_fault_at_any_device_call_of_the_ladder_leaves_the_state_whole() {
     panic!("the ladder never ends ({failed} failed)");
 }
 
-/// Requests on a card that is always nearly full, against what could at all be served: a request fails only where
-/// nothing could serve it.
+/// Requests on a card that is always nearly full, compared with the free memory: they fail only if nothing could serve
+/// them.
 #[test]
 fn random_programs_fail_only_where_too_little_is_free() {
     let (mut refused, mut served) = (0u32, [0u64; 4]);
@@ -266,7 +266,7 @@ fn random_programs_fail_only_where_too_little_is_free() {
                         Ok(addr) => live.push(addr),
                         Err(_) => {
                             refused += 1;
-                            // Whole pages that nobody uses, of any stream and size class, cannot be enough.
+                            // All wholly free pages together, of any stream and size class, are not enough.
                             let free: u64 = pool
                                 .heaps()
                                 .flat_map(gapless_pool::heap::Heap::pages)
@@ -275,7 +275,7 @@ fn random_programs_fail_only_where_too_little_is_free() {
                                 .sum();
                             let room = 96 * MIB - pool.stats().reserved.current;
                             assert!(free + room < size, "{size} of {free} and {room} (seed {seed})");
-                            // What still waits would not have helped.
+                            // The frees that still wait would not have helped.
                             let pending: u64 =
                                 pool.allocations().filter(|a| !a.2).map(|(_, bytes, _)| bytes).sum();
                             let all = pool.stats().reserved.current - pool.stats().active.current;

@@ -1,4 +1,4 @@
-//! What a stream freed it can have again at once, whatever it lent: natively nothing waits for it, and nothing fails.
+//! A stream can take at once what it freed, even if it was lent: natively nothing waits for it, and nothing fails.
 
 use gapless_pool::{Options, Pool, PoolKey, SimDevice, StreamHandle};
 
@@ -7,7 +7,7 @@ const PLAIN: PoolKey = PoolKey(0, 0);
 const OWNER: StreamHandle = StreamHandle(1);
 const BORROWER: StreamHandle = StreamHandle(2);
 
-/// A pool whose owner freed 1,700 MiB, which others may have.
+/// A pool whose owner freed 1,700 MiB, which other lanes may borrow.
 fn with_free_memory() -> (Pool<SimDevice>, u64) {
     let mut device = SimDevice::new(8 << 30);
     device.instant = false;
@@ -55,7 +55,7 @@ fn an_owner_has_its_memory_again_while_its_borrower_stands_still() {
     }
 }
 
-/// Blocks side by side are one, what is left of a block can be had too, and all of it is the owner's in the end.
+/// Neighbouring blocks count as one, the rest of a block can be taken too, and the owner gets all of it back.
 #[test]
 fn what_was_given_back_serves_other_sizes_and_returns_whole() {
     let (mut pool, _) = with_free_memory();
@@ -83,7 +83,7 @@ fn what_was_given_back_serves_other_sizes_and_returns_whole() {
     pool.check().expect("the invariants hold");
 }
 
-/// The same where the borrowed memory lies in a window over pieces.
+/// The same with borrowed memory in a window over pieces.
 #[test]
 fn part_of_a_window_that_was_given_back_serves_a_smaller_request() {
     let mut device = SimDevice::new(8 << 30);

@@ -108,7 +108,7 @@ fn random_programs_keep_every_invariant() {
         for addr in std::mem::take(&mut program.live) {
             assert_eq!(program.pool.free(addr), Ok(()));
         }
-        // What was lent is its owner's again when its borrower asks again, or after a wait.
+        // Lent memory is its owner's again when its borrower makes another request, or after a wait.
         program.pool.trim();
         program.check();
         let stats = program.pool.stats();
@@ -160,7 +160,7 @@ fn a_fault_at_any_device_call_leaves_the_state_whole() {
         }
         program.check();
         program.check_physical();
-        // What failed once is served when asked again.
+        // A request that failed because of a fault is served at the next try.
         program.pool.device_mut().fail_in = None;
         let addr = program.pool.alloc(3 << 20, StreamHandle(0), PoolKey(0, 0)).expect("memory");
         assert_eq!(program.pool.free(addr), Ok(()));

@@ -19,7 +19,7 @@ fn take(pool: &mut Pool<SimDevice>, size: u64) -> u64 {
     addr
 }
 
-/// Eight pieces, of which every other is free: those that stay.
+/// Eight pieces, of which every other is freed. Returns those that stay.
 fn in_pieces(pool: &mut Pool<SimDevice>) -> Vec<u64> {
     let pieces: Vec<u64> = (0..8).map(|_| take(pool, PIECE)).collect();
     pieces.iter().step_by(2).for_each(|&addr| pool.free(addr).expect("it is live"));
@@ -74,7 +74,7 @@ fn a_window_stays_until_nobody_uses_the_pool() {
     assert_eq!(pool.trim(), 0);
     assert_eq!(pool.trim_behind_work(), 0);
     assert_eq!(pool.trim_pool(GRAPHS), 0);
-    // A request elsewhere lets go of idle windows beyond the number that is kept: none of these.
+    // A request elsewhere drops idle windows beyond the number that is kept, but none of these.
     let other = pool.alloc(3 * PIECE, STREAM, PoolKey(0, 0)).expect("the card has room");
     pool.free(other).expect("it is live");
     pool.trim();
@@ -123,7 +123,7 @@ fn a_state_brings_windows_back_and_takes_their_pages_at_home() {
     wanted.sort_unstable();
     assert_eq!(live, wanted);
     checked(&pool);
-    // All of the pool is in use: the next request gets new memory, and shares nothing.
+    // All of the pool is in use, so the next request gets new memory and shares none.
     take(&mut pool, 2 * PIECE);
     assert!(pool.stats().reserved.current > held);
     checked(&pool);
@@ -146,7 +146,7 @@ fn a_state_whose_window_is_gone_is_refused_and_nothing_changes() {
     checked(&pool);
 }
 
-/// Windows of a pool in use cannot go, so ever new sizes make no more of them without end.
+/// Windows of a pool in use cannot be dropped, so their number is bounded even with ever new sizes.
 #[test]
 fn what_is_mapped_again_is_bounded() {
     let mut pool = pool_with(Options::default());
@@ -180,7 +180,7 @@ fn a_pool_that_may_sleep_has_no_windows_and_one_with_windows_does_not_sleep() {
     checked(&pool);
 }
 
-/// Lanes of one pool do not have each other's pages: their streams are ordered by nobody.
+/// Lanes of one pool do not use each other's pages, because no work orders their streams.
 #[test]
 fn a_window_has_pages_of_its_own_stream_alone() {
     let mut pool = pool_with(Options::default());
@@ -191,7 +191,7 @@ fn a_window_has_pages_of_its_own_stream_alone() {
     assert_eq!(pool.stats().reserved.current, held + 4 * PIECE);
 }
 
-/// Where the card is full, free pieces are the last resort of a private pool too.
+/// If the card is full, free pieces are the last resort of a private pool too.
 #[test]
 fn a_request_that_would_fail_is_served_from_pieces() {
     let mut pool = pool_with(Options { limit: Some(8 * PIECE), ..Options::default() });

@@ -1,5 +1,4 @@
-//! Near the most that it may hold, the pool takes finer pages and holds nothing beyond what is in use; far from it, it
-//! does neither.
+//! Close to its limit the pool takes finer pages and holds nothing beyond what is in use; far from it, it does neither.
 
 use gapless_pool::{Options, Pool, PoolKey, SimDevice, StreamHandle};
 
@@ -34,7 +33,7 @@ fn pages_are_fine_under_a_limit_and_large_without_one() {
     assert_eq!(largest(&near), 8);
 }
 
-/// How many pages a block has, each time that the cache was emptied before.
+/// The number of pages of a block, each time after the cache was emptied.
 fn pages_each_time(pool: &mut Pool<SimDevice>, size: u64) -> [u64; 6] {
     std::array::from_fn(|_| {
         let before = pool.stats().pages.current;
@@ -53,7 +52,7 @@ fn a_program_that_empties_its_cache_often_gets_larger_pages() {
     assert_eq!(pages_each_time(&mut pool(140 * GIB, None), 8 * GIB), [256, 128, 64, 32, 32, 32]);
 }
 
-/// A live block in a large page keeps all of it, and cuts what is free of it in two.
+/// A live block in a large page keeps all of it, and splits the free part of it.
 #[test]
 fn what_stays_live_keeps_pages_small() {
     let mut limited = pool(140 * GIB, Some(3 * GIB));
@@ -92,7 +91,7 @@ fn the_last_eighth_of_a_card_is_taken_in_fine_pages() {
     assert_eq!(pool.stats().pages.current - before, 128);
 }
 
-/// A gap of 96 MiB between blocks, and a request that it does not fit: below half of the limit the pool grows within
+/// A gap of 96 MiB between blocks, and a request that does not fit it: below half of the limit the pool grows within
 /// its slack, above it the free pages are mapped a second time.
 #[test]
 fn free_pages_are_harvested_at_once_where_memory_is_scarce() {

@@ -32,7 +32,7 @@ fn memory_goes_back_and_addresses_stay() {
     let weights: Vec<u64> =
         sizes.iter().map(|&size| pool.alloc(size, stream, WEIGHTS).expect("memory")).collect();
     let other = pool.alloc(64 * MIB, stream, PoolKey(0, 0)).expect("memory");
-    // A hole between them is not worth keeping.
+    // The free block between them is not worth keeping.
     pool.free(weights[1]).expect("a live block");
     let (held, live) = (pool.stats().reserved.current, pool.stats().allocated.current);
     let kept = pool.begin_sleep(&[WEIGHTS]).expect("nothing is in the way");
@@ -89,7 +89,7 @@ fn what_a_graph_uses_is_kept_whole() {
     assert_eq!(pool.begin_wake(&[GRAPH]).expect("room"), kept);
     assert_eq!(pool.finish_wake(&[GRAPH]), [second]);
     assert_eq!(pool.stats().reserved.current, held);
-    // The graph uses what is free there too.
+    // The graph also uses memory that is free.
     assert!(usable(&pool, first, 30 * MIB));
     pool.check().expect("sound");
 }
@@ -105,8 +105,8 @@ impl Dice {
     }
 }
 
-/// Random programs: allocations come and go awake and asleep, any driver call may fail, and everything that is kept at
-/// sleep is offered again at waking, at its old address.
+/// Random programs: allocations come and go awake and asleep, any driver call may fail, and all bytes that are kept at
+/// sleep are offered again at waking, at their old addresses.
 #[test]
 fn random_programs_lose_nothing() {
     let groups: [&[PoolKey]; 2] = [&[WEIGHTS, GRAPH], &[CACHE]];
@@ -126,7 +126,7 @@ fn random_programs_lose_nothing() {
                     let key = [PoolKey(0, 0), WEIGHTS, CACHE, GRAPH][dice.below(4) as usize];
                     let size = [700, 90_000, 3 * MIB, 40 * MIB, 130 * MIB][dice.below(5) as usize]
                         + 512 * dice.below(900);
-                    // Graphs are not captured into memory that sleeps.
+                    // The test captures no graph into memory that sleeps.
                     if !(key == GRAPH && pool.sleeps(key))
                         && let Ok(addr) = pool.alloc(size, StreamHandle(dice.below(2)), key)
                     {

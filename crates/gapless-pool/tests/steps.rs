@@ -1,4 +1,4 @@
-//! Steps that repeat: recognised, planned and followed; and nothing lost where they don't.
+//! Steps that repeat: recognised, planned and followed; and no loss if they do not repeat.
 
 mod support;
 
@@ -14,7 +14,7 @@ const KEY: PoolKey = PoolKey(0, 0);
 const STREAM: StreamHandle = StreamHandle(0);
 const MIB: u64 = 1 << 20;
 
-/// Keeps what it is asked for: plans come later, or never.
+/// Keeps the periods that it is asked for, so that plans come later, or never.
 #[derive(Clone, Debug, Default)]
 struct Later(Arc<Mutex<Vec<Period>>>);
 
@@ -57,7 +57,7 @@ impl Program {
         assert_eq!(self.pool.free(addr), Ok(()));
     }
 
-    /// No two live blocks share memory, through whichever addresses.
+    /// No two live blocks share memory, through any of its addresses.
     fn check(&self) {
         self.pool.check().expect("a whole state");
         let mut used: Vec<(u64, u64, u64)> = Vec::new();
@@ -106,7 +106,7 @@ impl Program {
     }
 }
 
-/// Weights, then steps; optimizer states come with the first one, in between.
+/// Weights, then steps. Optimizer states come in the middle of the first step.
 fn training(
     program: &mut Program,
     steps: usize,
@@ -190,7 +190,7 @@ fn in_the_pause_between_steps_a_plan_is_put_in_place() {
     for step in 0..8 {
         let (before, served) = (calls(&program), program.pool.plan_stats().served);
         if step == 0 {
-            // Of libraries, in the midst of the first step.
+            // Workspaces of libraries, in the middle of the first step.
             program.train_with(4, 24, &mut gradients, |program, layer| {
                 if layer == 1 || layer == 20 {
                     program.alloc(8 * MIB);
@@ -217,7 +217,7 @@ fn in_the_pause_between_steps_a_plan_is_put_in_place() {
         } else {
             assert_eq!(paused, 0, "after step {step}");
         }
-        // In the second step the addresses go that the plan's pages had before.
+        // In the second step the old addresses of the plan's pages go.
         if step >= 3 {
             assert_eq!(calls(&program) - before, 0, "driver calls of step {step}");
         }
@@ -259,7 +259,7 @@ fn plans_for_several_shapes_are_kept() {
     let held = training(&mut program, 60, true, |step| if (step / 10) % 2 == 0 { 4 } else { 6 });
     let served = |step: usize| held[step].1 - held[step - 1].1;
     assert_eq!((served(9), served(19)), (120, 120), "{held:?}");
-    // The first few requests of another shape are served as they come; then its plan is found again.
+    // The first few requests of another shape are served without a plan; then its plan is found again.
     assert!((20..60).all(|step| served(step) >= 100 || step % 10 == 0), "{held:?}");
     assert_eq!(program.pool.plan_stats().plans, 2);
 }
@@ -267,7 +267,7 @@ fn plans_for_several_shapes_are_kept() {
 #[test]
 fn the_plan_that_was_not_used_for_longest_makes_room() {
     let mut program = Program::new(AtOnce, 8 << 30);
-    // More shapes than plans are kept, each for long; no marks.
+    // More shapes than a lane keeps plans for, each for a long time, without marks.
     let held = training(&mut program, 12 * 20, false, |step| 3 + (step / 20) as u64);
     for shape in 1..12 {
         let (last, before) = (held[20 * shape + 19].1, held[20 * shape + 18].1);
@@ -285,7 +285,7 @@ fn plans_may_come_later_or_never() {
     let plans = later.take();
     assert_eq!(plans.len(), 1, "asked once");
     for (ticket, spots) in &plans {
-        // A plan that does not fit its step is not taken.
+        // A plan that does not fit its step is refused.
         program.pool.install(*ticket, spots[1..].to_vec());
         program.pool.install(*ticket, spots.clone());
         program.pool.install(*ticket, spots.clone());
@@ -296,7 +296,7 @@ fn plans_may_come_later_or_never() {
         program.pool.mark_step();
         program.check();
     }
-    // The gradients of before were never freed: one step's places are taken, the others' are not.
+    // The gradients of the steps before were never freed, so one step's places are taken, and the others' are not.
     assert!(program.pool.plan_stats().served > 100, "{:?}", program.pool.plan_stats());
 }
 
@@ -334,7 +334,7 @@ fn a_fault_at_any_device_call_of_a_plan_leaves_the_state_whole() {
     let calls = {
         let mut program = Program::new(AtOnce, 8 << 30);
         training(&mut program, 2, true, |_| 4);
-        // The step that puts the plan in place.
+        // This step puts the plan in place.
         program.pool.device_mut().fail_in = Some(10_000);
         let mut gradients = Vec::new();
         program.train(4, 24, &mut gradients);
@@ -368,8 +368,8 @@ fn threads_follow_plans_of_their_own_streams() {
     let mut pool = Pool::new(SimDevice::new(16 << 30), Options::default());
     pool.set_planner(Some(Box::new(AtOnce)));
     let pool = SharedPool::new(pool);
-    // Streams lend each other what is free, so not every place is; a plan that found too few of them free is out of
-    // force until it is made anew. How often depends on when each thread runs.
+    // Streams lend each other free memory, so not every place is free. A plan that found too few places free is not
+    // used until it is made anew. The order of the threads decides how often that happens.
     let rounds = (1..=50).find(|_| {
         std::thread::scope(|scope| {
             for thread in 0..3 {

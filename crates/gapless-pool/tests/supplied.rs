@@ -1,4 +1,4 @@
-//! Private pools whose memory an allocator of the program's own supplies.
+//! Private pools whose memory comes from an allocator of the program's own.
 
 use gapless_pool::{
     BlockState, Change, DeviceError, Options, Pool, PoolKey, Refusal, Returned, SimDevice, StreamHandle,
@@ -8,10 +8,10 @@ const MIB: u64 = 1 << 20;
 const POOL: PoolKey = PoolKey(0, 3);
 const STREAM: StreamHandle = StreamHandle(0);
 const OTHER: StreamHandle = StreamHandle(7);
-/// Where the supplier's addresses begin: nowhere near the pool's own.
+/// The first of the supplier's addresses, far from the pool's own.
 const FAR: u64 = 1 << 50;
 
-/// A pool, and a supplier that writes down what it is asked for.
+/// A pool, and a supplier that records its calls.
 struct Bench {
     pool: Pool<SimDevice>,
     next: u64,
@@ -60,7 +60,7 @@ fn requests_are_served_from_what_was_supplied_and_nothing_else() {
     let stats = *bench.pool.stats();
     assert_eq!((stats.reserved.current, stats.allocated.current), (22 * MIB, 6 * MIB + 512));
     assert_eq!((stats.requested.current, stats.pages.current), (6 * MIB + 100, 2));
-    // The default pool knows nothing of it.
+    // The default pool does not use it.
     let plain = bench.pool.alloc(MIB, STREAM, PoolKey::default()).expect("the card has memory");
     assert!(plain < FAR);
     let shown: Vec<(u64, u64, usize)> = bench
@@ -93,7 +93,7 @@ fn segments_go_back_when_the_pool_is_released_and_they_are_free() {
     let mut bench = Bench::new(Options::default());
     let (a, b) = (bench.alloc(12 * MIB, STREAM), bench.alloc(30 * MIB, STREAM));
     bench.free(a);
-    // A pool in use keeps what it has.
+    // A pool in use keeps its memory.
     bench.pool.trim();
     bench.pool.trim_pool(POOL);
     assert_eq!(bench.pool.take_returned(), []);
@@ -102,7 +102,7 @@ fn segments_go_back_when_the_pool_is_released_and_they_are_free() {
     assert_eq!(bench.pool.trim_pool(POOL), 12 * MIB);
     assert_eq!(bench.pool.take_returned(), [Returned { pool: POOL, addr: FAR, size: 12 * MIB }]);
     assert!(!bench.pool.end_supplied(POOL), "a tensor outlives its pool");
-    // Nobody takes its lane meanwhile.
+    // The lane is not handed on meanwhile.
     bench.pool.alloc(MIB, StreamHandle(99), PoolKey::default()).expect("the card has memory");
     assert_eq!(bench.pool.lanes().len(), lanes + 1);
     bench.free(b);

@@ -1,4 +1,4 @@
-//! The pool for many threads: one thread sees exactly the plain machine, and many keep its invariants.
+//! The pool for many threads: one thread gets the same addresses as on the plain machine, and many keep its invariants.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -70,7 +70,7 @@ fn one_thread_sees_the_plain_machine() {
 #[test]
 fn many_threads_keep_the_invariants() {
     let pool = SharedPool::new(Pool::new(SimDevice::new(2 << 30), Options::default()));
-    // Freed by others than those who asked.
+    // Other threads free them than those that allocated them.
     let passed: Mutex<Vec<u64>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for thread in 0..6u64 {
@@ -116,7 +116,7 @@ fn many_threads_keep_the_invariants() {
         pool.device_mut().finish_all();
         pool.poll();
         pool.check().expect("a whole state");
-        // Lent memory may be on its way back still.
+        // Freed loans may still wait for their owners.
         let stats = pool.stats_shown();
         assert_eq!((stats.active.current, stats.allocated.current, stats.requested.current), (0, 0, 0));
         assert!(stats.allocated.peak <= stats.reserved.peak);
@@ -136,9 +136,8 @@ fn a_panic_with_the_whole_pool_in_hand_loses_nothing() {
     pool.with(|pool| pool.check()).expect("a whole state");
 }
 
-/// Streams that each give back and ask for the same again, in any order, at the very peak: whatever others do
-/// meanwhile, each is served by its own heap. Neither what is left below the peaks nor a page that is missing may make
-/// them live on each other's memory.
+/// Streams that each free and request the same again, in any order, at the very peak: whatever other streams do
+/// meanwhile, each is served by its own heap. Neither the peaks' room nor a missing page may make them borrow.
 #[test]
 fn many_lanes_at_the_peak_keep_to_themselves() {
     const SIZES: [u64; 8] = [512, 4096, 70_000, 600_000, 2 << 20, 5 << 20, 24 << 20, 3 << 10];
@@ -158,7 +157,7 @@ fn many_lanes_at_the_peak_keep_to_themselves() {
                 held[lane].push_back(alloc(lane, &mut turns[lane]));
             }
         }
-        // Somebody looks at the whole, now and then: no lane may lose what is its own by that.
+        // Locks the whole pool now and then: no lane may lose its share of room by that.
         let (before, mut looks) = (pool.fronts().gathers(), 0);
         for i in 0..20_000 {
             let lane = numbers.below(lanes as u64) as usize;
@@ -179,7 +178,7 @@ fn many_lanes_at_the_peak_keep_to_themselves() {
     }
 }
 
-/// A lane that once held much and does nothing any more has no claim before one that works.
+/// An idle lane that once held much does not take room from a lane that works.
 #[test]
 fn an_idle_lane_is_in_nobodys_way() {
     let pool = SharedPool::new(Pool::new(SimDevice::new(64 << 30), Options::default()));

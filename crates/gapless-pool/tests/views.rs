@@ -1,5 +1,5 @@
-//! What the pool shows of itself: segments and blocks add up to the counters, the log of changes leads to the same
-//! picture, and a private pool's state comes back at its addresses.
+//! The views of the pool: segments and blocks add up to the counters, the log of changes leads to the same segments,
+//! and a private pool's saved state comes back at its addresses.
 
 use gapless_pool::{
     BlockState, Change, Device, Options, Pool, PoolKey, RestoreError, SegmentView, SimDevice, StreamHandle,
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const MIB: u64 = 1 << 20;
 const PRIVATE: PoolKey = PoolKey(0, 7);
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -78,7 +78,7 @@ fn check<D: Device>(pool: &Pool<D>) -> Vec<SegmentView> {
     segments
 }
 
-/// Mapped addresses, from changes alone.
+/// Mapped addresses, computed from changes alone.
 #[derive(Default)]
 struct Mapped(BTreeMap<u64, u64>);
 
@@ -237,7 +237,7 @@ fn memory_at_a_chosen_address_is_just_that_or_nothing() {
         for addr in addrs {
             pool.free(addr).expect("live");
         }
-        // Inside of what is free: what lies before and behind stays free. In a private pool, which has no windows.
+        // Inside of a free block: the parts before and behind stay free. In a private pool, which has no windows.
         let whole = pool.alloc(4 * size, stream, PRIVATE).expect("room");
         pool.free(whole).expect("live");
         let inside = whole + (size / 512) * 512;
@@ -322,7 +322,7 @@ fn what_was_lent_and_given_back_is_requested_by_nobody() {
         pool.poll();
     };
     pool.alloc(1, borrower, plain).expect("room");
-    // The owner's next request shows when what it freed is not used any more.
+    // The owner's next request records the fence that shows when its freed memory is no longer used.
     pool.alloc(1, owner, plain).expect("room");
     settle(&mut pool);
     let requested = pool.stats().requested.current;
@@ -363,8 +363,8 @@ fn a_note_ends_with_the_allocation_that_it_is_about() {
     }
 }
 
-/// As PyTorch's own allocator: a block that another stream used is handed out again by the next request of its lane
-/// once that stream's work is done, also where other memory is free.
+/// As in PyTorch's own allocator, a block that another stream used is handed out again by the next request of its lane
+/// once that stream's work is done, even if other memory is free.
 #[test]
 fn a_block_that_another_stream_used_is_reused_by_the_next_request() {
     let mut pool = pool(1 << 30);
@@ -393,7 +393,7 @@ fn what_streams_are_done_with_is_not_active_after_the_next_request() {
             assert_eq!(pool.free(block), Ok(()));
             let event = pool.device().last_event();
             pool.device_mut().finish(event);
-            // PyTorch looks at requests only: what is done since then is still active.
+            // PyTorch polls only at requests, so work that was done since then still counts as active.
             let before = pool.stats().active.current;
             pool.catch_up();
             let after = pool.stats().active.current;

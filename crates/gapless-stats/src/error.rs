@@ -1,4 +1,4 @@
-//! Why a statistics file cannot be read.
+//! Reasons why a statistics file cannot be read.
 
 use std::fmt;
 use std::io;
@@ -6,15 +6,15 @@ use std::io;
 #[derive(Debug)]
 pub enum StatisticsError {
     Io(io::Error),
-    /// It begins with something else.
+    /// It does not begin like a statistics file.
     NotStatistics,
     /// Another version of Gapless wrote it.
     Version(u32),
-    /// It was being written whenever it was read, or its writer died while it wrote.
+    /// It was being written at each reading, or its writer died during a write.
     Torn,
     /// It is larger than a statistics file can be.
     TooLarge(u64),
-    /// Something in it cannot be.
+    /// It contains an impossible value.
     Wrong(&'static str),
 }
 

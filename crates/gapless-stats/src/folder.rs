@@ -15,21 +15,21 @@ use std::path::{Path, PathBuf};
 /// The variable that names the folder.
 pub const VARIABLE: &str = "GAPLESS_RUN_DIR";
 
-/// A folder that was looked at and is this user's alone.
+/// A folder that was checked and belongs to this user alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder(PathBuf);
 
-/// Why a folder is not used.
+/// Reason why a folder is not used.
 #[derive(Debug)]
 pub enum FolderError {
     Io(PathBuf, io::Error),
     /// A file or a link.
     NotAFolder(PathBuf),
-    /// It belongs to this user.
+    /// It belongs to the user with this number.
     Foreign(PathBuf, u32),
-    /// Others may look into it or write to it.
+    /// Other users may look into it or write to it.
     Open(PathBuf, u32),
-    /// There is no /proc to ask who we are.
+    /// There is no /proc, which shows the user of this process.
     NoProc,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for FolderError {
 
 impl std::error::Error for FolderError {}
 
-/// The folders that statistics files may be in, the one that is used first ahead.
+/// Folders in which statistics files may be, in the order in which a writer tries them.
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
@@ -70,7 +70,7 @@ impl Folder {
     /// The first of the candidates that is there or can be made.
     ///
     /// # Errors
-    /// Why the first of them cannot be used, where none can.
+    /// If none can be used, the error of the first.
     pub fn make(candidates: &[PathBuf]) -> Result<Folder, FolderError> {
         let mut first = None;
         for path in candidates {
@@ -92,10 +92,10 @@ impl Folder {
         Folder::open(path)?.ok_or_else(gone)
     }
 
-    /// A folder for reading; `None`: there is none, so nobody wrote.
+    /// Opens a folder for reading; `None` if there is none, because then no process has written.
     ///
     /// # Errors
-    /// When it is not this user's alone.
+    /// If it does not belong to this user alone.
     pub fn open(path: &Path) -> Result<Option<Folder>, FolderError> {
         let meta = match fs::symlink_metadata(path) {
             Ok(meta) => meta,

@@ -1,4 +1,4 @@
-//! The host's memory of one process: a file of its own beside the statistics file, because another library writes it.
+//! The host memory of one process: a file of its own beside the statistics file, because another library writes it.
 //!
 //! ```text
 //!      0  "GAPLHOST"
@@ -9,7 +9,7 @@
 //!     16 + length  u64 checksum of the body (FNV-1a)
 //! ```
 //!
-//! It is written in one call and read in one. Where the sum is wrong the reader met the writer, and looks again at the
+//! It is written in one call and read in one. If the checksum is wrong, the reader met a write, and reads again at the
 //! next reading.
 
 use crate::error::StatisticsError;
@@ -23,32 +23,32 @@ use std::path::{Path, PathBuf};
 const MAGIC: [u8; 8] = *b"GAPLHOST";
 const VERSION: u32 = 2;
 const HEADER: usize = 16;
-/// No file is larger.
+/// An upper bound for the file.
 pub const LARGEST: usize = HEADER + 8 + 512 + CLASSES * 16 + COMMAND + TEXT;
-/// How the name of such a file ends.
+/// The ending of the name of such a file.
 const END: &str = ".hoststats";
 /// The most classes of small objects that a file lists.
 pub const CLASSES: usize = 128;
-/// How often a file that is being written is read.
+/// A file that is being written is read at most this many times.
 const READINGS: usize = 4;
-/// Files of one folder that are looked at.
+/// At most this many files of one folder are read.
 const MOST: usize = 4096;
 
-/// What a process says of its host memory.
+/// The figures of a process's host memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostStatistics {
     pub process: Process,
-    /// When it was written, in microseconds since the Unix epoch.
+    /// The time of the write, in microseconds since the Unix epoch.
     pub time: u64,
     pub figures: Figures,
-    /// Small objects in the program's hands, by class: the size of an object, and the bytes of all of them.
+    /// Small objects that the program has, by class: the size of an object, and the bytes of all of them.
     pub classes: Vec<(u64, u64)>,
 }
 
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Large buffers in the program's hands, now and at most.
+    /// Large buffers that the program has, now and at most.
     pub large_live: u64,
     pub large_peak: u64,
     /// Memory of freed large buffers that is kept for the next one.
@@ -63,28 +63,28 @@ pub struct Figures {
     pub reused: u64,
     /// Bytes that went back to the kernel.
     pub given_back: u64,
-    /// 1: large buffers get huge pages.
+    /// 1 if large buffers get huge pages.
     pub huge_pages: u64,
-    /// 0: none. What all processes of the budget hold.
+    /// The limit, or 0 if there is none; and the bytes that all processes of the budget hold.
     pub limit: u64,
     pub budget_held: u64,
     /// Requests that the budget refused.
     pub refused: u64,
-    /// Resident memory, which the reader asks the kernel for, and page faults.
+    /// Resident memory, which the reader gets from the kernel, and page faults.
     pub resident: u64,
     pub faults: u64,
-    /// Small objects in the program's hands; free in the lists of threads; threads that have such lists, and the most
-    /// that one of them keeps.
+    /// Small objects that the program has; free ones in the lists of threads; the number of threads that have such
+    /// lists, and the most that one of them keeps.
     pub small_live: u64,
     pub lists_kept: u64,
     pub threads: u64,
     pub lists_most: u64,
-    /// Memory that a driver registered or allocated; registered still, for the next buffer.
+    /// Memory that a driver registered or allocated; and memory that stays registered for the next buffer.
     pub pinned: u64,
     pub pinned_kept: u64,
 }
 
-/// The figures in the order of the file, named once.
+/// Names the figures once, in the order of the file.
 macro_rules! in_order {
     ($($name:ident),* $(,)?) => {
         const COUNT: usize = [$(stringify!($name)),*].len();
@@ -152,10 +152,10 @@ pub fn encode(statistics: &HostStatistics) -> Vec<u8> {
     out.0
 }
 
-/// A statistics file from bytes that anybody may have written.
+/// A statistics file from bytes that any program may have written.
 ///
 /// # Errors
-/// [`StatisticsError::Torn`] where it makes sense to read again; else what is wrong with it.
+/// [`StatisticsError::Torn`] if the reader should read again; otherwise the error in the bytes.
 pub fn decode(bytes: &[u8]) -> Result<HostStatistics, StatisticsError> {
     if bytes.is_empty() {
         return Err(StatisticsError::Torn);
@@ -208,13 +208,13 @@ pub fn decode(bytes: &[u8]) -> Result<HostStatistics, StatisticsError> {
     Ok(HostStatistics { process, time, figures: Figures::of(list), classes })
 }
 
-/// Where the statistics file of a process lies.
+/// The path of a process's statistics file.
 #[must_use]
 pub fn path(folder: &Folder, process: &Process) -> PathBuf {
     folder.path().join(process.file_name()).with_extension(&END[1..])
 }
 
-/// A file, read again where its process writes it meanwhile. What lies behind the page is not looked at.
+/// Reads a file, again if its process writes it meanwhile. Bytes after the page are ignored.
 fn read(path: &Path) -> Option<HostStatistics> {
     for _ in 0..READINGS {
         let mut bytes = Vec::new();
@@ -227,8 +227,8 @@ fn read(path: &Path) -> Option<HostStatistics> {
     None
 }
 
-/// All host statistics files in the folders of this user, by pid. Those of dead processes are removed; one that is just
-/// being written, or that another version wrote, is left out.
+/// All host statistics files in the folders of this user, by pid. Removes those of dead processes. Leaves out a file
+/// that is being written, or that another version wrote.
 #[must_use]
 pub fn read_hosts(candidates: &[PathBuf]) -> Vec<HostStatistics> {
     let here = process::namespace();

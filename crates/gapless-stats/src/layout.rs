@@ -1,5 +1,5 @@
-//! The bytes of a statistics file. Little-endian, nothing aligned; `text` is a u16 and that many bytes of UTF-8,
-//! `option` a u8 and, where that is 1, what it says.
+//! The bytes of a statistics file. Little-endian, without alignment; `text` is a u16 and that many bytes of UTF-8,
+//! `option` a u8 and, if that is 1, its value.
 //!
 //! ```text
 //!      0  "GAPLPAGE"
@@ -17,8 +17,8 @@
 //!     24 + length  u64 sequence again, u64 checksum of sequence, length and body (FNV-1a)
 //! ```
 //!
-//! A statistics file is written in one call and read in one; where the two sequences differ or the sum is wrong, the
-//! reader met the writer and looks again. Counts and texts have upper bounds, so a statistics file has one too; a body
+//! A statistics file is written in one call and read in one. If the two sequences differ or the checksum is wrong, the
+//! reader met a write and reads again. Counts and texts have upper bounds, so a statistics file has one too. A body
 //! that goes on after its last card is damaged.
 
 use crate::error::StatisticsError;
@@ -28,7 +28,7 @@ use crate::statistics::{Card, Counters, Holder, Lane, Region, Sample, Statistics
 pub const MAGIC: [u8; 8] = *b"GAPLPAGE";
 pub const VERSION: u32 = 2;
 
-/// The most that a statistics file has of each.
+/// The highest number of each in a statistics file.
 pub const CARDS: usize = 64;
 pub const LANES: usize = 32;
 pub const HOLDERS: usize = 16;
@@ -42,7 +42,7 @@ const KEEP: usize = 16;
 
 const HEADER: usize = 24;
 const FOOTER: usize = 16;
-/// No statistics file is larger.
+/// An upper bound for a statistics file.
 pub const LARGEST: usize = HEADER
     + FOOTER
     + 2048
@@ -50,7 +50,7 @@ pub const LARGEST: usize = HEADER
 /// The bytes of one region.
 const REGION: usize = 36 + TEXT + KEEP;
 
-/// A statistics file as bytes. Lists that are too long lose their end, texts too.
+/// A statistics file in bytes. Lists and texts that are too long lose their end.
 #[must_use]
 pub fn encode(statistics: &Statistics, sequence: u64) -> Vec<u8> {
     let mut body = Put(Vec::with_capacity(16 << 10));
@@ -58,7 +58,7 @@ pub fn encode(statistics: &Statistics, sequence: u64) -> Vec<u8> {
     seal(&body.0, sequence)
 }
 
-/// A body with what stands before and behind it.
+/// A body with its header and footer.
 #[must_use]
 pub fn seal(body: &[u8], sequence: u64) -> Vec<u8> {
     let mut out = Put(Vec::with_capacity(HEADER + body.len() + FOOTER));
@@ -72,12 +72,12 @@ pub fn seal(body: &[u8], sequence: u64) -> Vec<u8> {
     out.0
 }
 
-/// A statistics file from bytes that anybody may have written; what follows it is not looked at.
+/// A statistics file from bytes that any program may have written. Bytes after it are ignored.
 ///
 /// # Errors
-/// [`StatisticsError::Torn`] where it makes sense to read again; else what is wrong with it.
+/// [`StatisticsError::Torn`] if the reader should read again; otherwise the error in the bytes.
 pub fn decode(bytes: &[u8]) -> Result<Statistics, StatisticsError> {
-    // A file that is just being made.
+    // The file has just been made.
     if bytes.is_empty() {
         return Err(StatisticsError::Torn);
     }
@@ -238,7 +238,7 @@ fn put_card(out: &mut Put, card: &Card) {
             out.u64(value);
         }
     });
-    // The newest are those that matter.
+    // The newest samples matter most.
     let samples = &card.samples[card.samples.len().saturating_sub(SAMPLES)..];
     out.list(samples, SAMPLES, |out, sample| {
         for value in [sample.time, sample.live, sample.reserved, sample.allocations] {
@@ -284,7 +284,7 @@ impl<'a> Take<'a> {
         self.u64().ok_or(SHORT)
     }
 
-    /// Fit to be shown: what would steer a terminal becomes a question mark.
+    /// Text that can be shown: characters that would control a terminal become question marks.
     pub(crate) fn text(&mut self, most: usize) -> Result<String, StatisticsError> {
         let length = usize::from(self.u16().ok_or(SHORT)?);
         if length > most {
@@ -312,7 +312,7 @@ impl<'a> Take<'a> {
     }
 }
 
-/// Marks that turn text around: a name must not look like another one.
+/// Characters that turn text around, so that one name could look like another.
 fn is_format(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

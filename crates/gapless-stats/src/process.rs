@@ -8,14 +8,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// When it started, in the kernel's ticks since the machine did.
+    /// Its start time, in the kernel's ticks since the machine started.
     pub start: u64,
-    /// The namespace in which the number is its: containers that share a folder do not share numbers.
+    /// The namespace of its number, because containers that share a folder do not share numbers.
     pub namespace: u64,
-    /// When it began to write statistics files, in microseconds since the Unix epoch.
+    /// The time at which it began to write statistics files, in microseconds since the Unix epoch.
     pub began: u64,
     pub command: String,
-    /// What wrote the statistics file, with its version.
+    /// The program that wrote the statistics file, with its version.
     pub program: String,
 }
 
@@ -41,7 +41,7 @@ impl Process {
     }
 }
 
-/// What the name of a statistics file says of its writer: pid, start, namespace.
+/// The writer's pid, start and namespace from the name of its statistics file.
 #[must_use]
 pub fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
     let mut parts = name.strip_suffix(".stats")?.split('-');
@@ -55,12 +55,12 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// When a process started, in ticks; `None`: there is none, or it has ended and nobody asked how.
+/// The start time of a process, in ticks; `None` if there is none, or only its exit status is left.
 #[must_use]
 pub fn start_of(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The name before it is in brackets, and may contain some.
+    // The name in brackets before it may contain brackets too.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
@@ -70,7 +70,7 @@ pub fn start_of(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// The command line of a process, words apart by spaces.
+/// The command line of a process, its words separated by spaces.
 #[must_use]
 pub fn command_of(pid: u32) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -91,7 +91,7 @@ pub fn resident_of(pid: u32) -> Option<u64> {
     Some(pages * 4096)
 }
 
-/// The namespace of process numbers that this process lives in.
+/// The namespace of process numbers in which this process lives.
 #[must_use]
 pub fn namespace() -> Option<u64> {
     let link = fs::read_link("/proc/self/ns/pid").ok()?;

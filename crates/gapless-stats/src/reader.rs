@@ -10,25 +10,24 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How often a statistics file that is being written is read again, and the pause between: a writing takes
-/// microseconds.
+/// A statistics file that is being written is read again this many times, with this pause: a write takes microseconds.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
-/// A statistics file from another namespace, where nobody can be asked whether its writer lives: shown while it is
-/// fresh, removed when it is old.
+/// The reader cannot check that a writer in another namespace lives. So a statistics file from there is shown while it
+/// is fresh, and removed when it is old.
 const FRESH: u64 = 10_000_000;
 const OLD: Duration = Duration::from_secs(86_400);
-/// Files of one folder that are looked at.
+/// At most this many files of one folder are read.
 const MOST: usize = 4096;
 
-/// What was found.
+/// The result of a reading.
 #[derive(Debug, Default)]
 pub struct Readings {
     /// By pid.
     pub files: Vec<Statistics>,
-    /// Folders that are not used, and why.
+    /// Folders that are not used, and the reason.
     pub refused: Vec<FolderError>,
-    /// Statistics files that cannot be read, and why.
+    /// Statistics files that cannot be read, and the reason.
     pub unreadable: Vec<(PathBuf, StatisticsError)>,
 }
 
@@ -85,7 +84,8 @@ fn read_folder(folder: &Folder, readings: &mut Readings) {
     }
 }
 
-/// Removes the statistics files that killed processes left in a folder: where nobody reads, the next writer does it.
+/// Removes the statistics files that killed processes left in a folder. Readers do it too, but if there is no reader
+/// the next writer has to.
 pub fn sweep(folder: &Folder) {
     let here = process::namespace();
     for entry in fs::read_dir(folder.path()).into_iter().flatten().filter_map(Result::ok).take(MOST) {
@@ -106,13 +106,13 @@ fn is_old(path: &Path) -> bool {
     modified.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > OLD))
 }
 
-/// What a statistics file says.
+/// Reads a statistics file.
 ///
 /// # Errors
-/// When it cannot be read, or is not a statistics file.
+/// If it cannot be read, or is not a statistics file.
 pub fn read(path: &Path) -> Result<Statistics, StatisticsError> {
     let meta = fs::symlink_metadata(path)?;
-    // A pipe would keep us waiting.
+    // A read of a pipe would block.
     if !meta.is_file() {
         return Err(StatisticsError::NotStatistics);
     }

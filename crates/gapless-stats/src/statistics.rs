@@ -8,9 +8,9 @@ use crate::process::Process;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     pub process: Process,
-    /// The budget that the process runs under, where it has one.
+    /// The budget under which the process runs, if there is one.
     pub tenant: Option<Tenant>,
-    /// When the statistics file was written.
+    /// The time at which the statistics file was written.
     pub time: u64,
     pub cards: Vec<Card>,
 }
@@ -39,27 +39,27 @@ pub struct Tenant {
 /// One card, as one process uses it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Card {
-    /// The number that the process knows it by.
+    /// The card's number in the process.
     pub index: u32,
-    /// What everybody knows it by.
+    /// The card's identity on every machine.
     pub uuid: Option<[u8; 16]>,
     pub name: String,
-    /// The whole card, whoever uses it.
+    /// Bytes of the whole card, in use by any process.
     pub total: u64,
     pub free: u64,
-    /// What the process may hold at most.
+    /// The limit on the process's memory.
     pub limit: Option<u64>,
-    /// Blocks in the program's hands, now and at most: what torch calls allocated.
+    /// Blocks that the program holds, now and at most: torch calls them allocated.
     pub live: u64,
     pub peak_live: u64,
-    /// What was asked for until it can be used again, and the blocks of it.
+    /// Requested bytes until their blocks are free again, and the bytes of these blocks.
     pub requested: u64,
     pub active: u64,
     /// Device memory that the process holds, now and at most.
     pub reserved: u64,
     pub peak_reserved: u64,
-    /// Free in pages that others use. It takes a walk over all blocks, so it may be some seconds old, as are lanes and
-    /// holders.
+    /// Free bytes in pages that other blocks use. They take a walk over all blocks, so they may be some seconds old,
+    /// like lanes and holders.
     pub stranded: u64,
     pub blocks: u64,
     pub counters: Counters,
@@ -70,12 +70,12 @@ pub struct Card {
     pub holders: Vec<Holder>,
     /// Memory that sleeps and wakes by name, the most bytes first; at most [`crate::layout::REGIONS`].
     pub regions: Vec<Region>,
-    /// The last minutes, oldest first; at most [`crate::layout::SAMPLES`].
+    /// Samples of the last minutes, oldest first; at most [`crate::layout::SAMPLES`].
     pub samples: Vec<Sample>,
 }
 
 impl Card {
-    /// 1 - peak live / peak reserved; 0 where nothing was reserved.
+    /// 1 - peak live / peak reserved; 0 if nothing was reserved.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         match self.peak_reserved {
@@ -94,12 +94,12 @@ impl Card {
     }
 }
 
-/// What was counted since the process began.
+/// Sums since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub allocations: u64,
     pub frees: u64,
-    /// Requests that failed in the end, and those that were tried again.
+    /// Requests that failed in the end, and requests that were tried again.
     pub ooms: u64,
     pub retries: u64,
     /// Pages that the driver made and mapped, calls that took memory from the device and gave it back.
@@ -135,11 +135,11 @@ pub struct Holder {
     pub blocks: u64,
 }
 
-/// A named part of the program's memory that sleeps and wakes. What sleeps is part of neither `live` nor `reserved`.
+/// A named part of the program's memory that sleeps and wakes. `live` and `reserved` do not count its sleeping memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     pub name: String,
-    /// What becomes of its bytes while it sleeps: `host`, `disk`, `discard` or `compressed`.
+    /// The place of its bytes while it sleeps: `host`, `disk`, `discard` or `compressed`.
     pub keep: String,
     /// Blocks that are awake, and device memory behind the region.
     pub live: u64,
@@ -153,9 +153,9 @@ pub struct Region {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub time: u64,
-    /// The most since the sample before.
+    /// The highest values since the sample before.
     pub live: u64,
     pub reserved: u64,
-    /// As counted at that time.
+    /// The counter at that time.
     pub allocations: u64,
 }

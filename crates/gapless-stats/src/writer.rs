@@ -1,7 +1,7 @@
 //! Writes the statistics file of one process, repeatedly.
 //!
-//! The file is opened, kept and written by a thread with descriptors of its own ([`gapless_aside::own_table`]): those
-//! of the process are the program's, which may close any of them, or put a file of its own in its place.
+//! A thread with a descriptor table of its own ([`gapless_aside::own_table`]) opens, keeps and writes the file. The
+//! descriptors of the process belong to the program, which may close or replace any of them.
 
 use crate::error::StatisticsError;
 use crate::folder::Folder;
@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 #[derive(Debug)]
 pub struct Writer {
-    /// Where the thread gets what it writes, and what came of it.
+    /// Channels to the thread: the pages that it writes, and the results.
     pages: Sender<Vec<u8>>,
     results: Receiver<io::Result<()>>,
     path: PathBuf,
@@ -25,20 +25,20 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The statistics file of `process` in `folder`, empty so far.
+    /// Makes the statistics file of `process` in `folder`, which is empty so far.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be made.
     pub fn create(folder: &Folder, process: &Process) -> Result<Writer, StatisticsError> {
         let named = (folder.clone(), process.clone());
         Writer::begin(move || Some(named))
     }
 
-    /// The same, where files must be read to know the folder and the process: `name` reads them with descriptors that
-    /// the program does not see. `None`: there is nothing to write to.
+    /// The same, for callers that must read files to know the folder and the process: `name` reads them in the writer's
+    /// thread, whose descriptors the program does not see. If it returns `None`, there is nowhere to write.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be made.
     pub fn begin<N>(name: N) -> Result<Writer, StatisticsError>
     where
         N: FnOnce() -> Option<(Folder, Process)> + Send + 'static,
@@ -47,7 +47,7 @@ impl Writer {
         let (tell, results) = channel();
         let (made, opened) = channel();
         std::thread::Builder::new().name("gapless-file".to_owned()).spawn(move || {
-            // Where the kernel has no such tables, the descriptor is one of the program's.
+            // If the kernel has no such tables, the descriptor is one of the program's.
             let _ = gapless_aside::own_table();
             let named = name().ok_or_else(|| StatisticsError::Io(io::ErrorKind::NotFound.into()));
             let file = match named.and_then(|(folder, process)| open(&folder, process)) {
@@ -70,11 +70,11 @@ impl Writer {
         Ok(Writer { pages, results, path, process, sequence: 0 })
     }
 
-    /// Writes the statistics file anew: one call, so that a reader seldom meets it half done, and always sees that it
-    /// did.
+    /// Writes the statistics file anew, in one call, so that a reader rarely sees half of it, and the checksum shows
+    /// that.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn write(&mut self, statistics: &Statistics) -> Result<(), StatisticsError> {
         self.sequence += 1;
         self.pages.send(layout::encode(statistics, self.sequence)).map_err(|_| gone())?;
@@ -86,13 +86,13 @@ impl Writer {
         &self.path
     }
 
-    /// Whose file it is.
+    /// The process whose file it is.
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Takes the statistics file away. What is left where nobody calls this is removed by readers.
+    /// Removes the statistics file. If no caller does that, readers remove it later.
     pub fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -100,13 +100,13 @@ impl Writer {
 
 fn open(folder: &Folder, process: Process) -> Result<(File, PathBuf, Process), StatisticsError> {
     let path = folder.path().join(process.file_name());
-    // What is there under this name was left by this very process.
+    // A file of this name can only be an old one of this very process.
     let _ = std::fs::remove_file(&path);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     Ok((file, path, process))
 }
 
-/// The thread that writes has ended.
+/// The error after the writer's thread has ended.
 fn gone() -> StatisticsError {
     StatisticsError::Io(io::ErrorKind::BrokenPipe.into())
 }

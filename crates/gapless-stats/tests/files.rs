@@ -1,4 +1,4 @@
-//! From a writer to a reader, whatever happens to the file, the folder or the writer in between.
+//! From a writer to a reader, with interventions in the file, the folder or the writer in between.
 
 use gapless_stats::layout::{self, decode, encode};
 use gapless_stats::process::{self, now};
@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// A folder of its own for each test, removed at its end.
+/// A folder of its own for each test, removed at the end of the test.
 struct Temp(PathBuf);
 
 impl Temp {
@@ -38,7 +38,7 @@ impl Drop for Temp {
     }
 }
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -111,7 +111,7 @@ fn what_is_written_is_read() {
     let mut writer = Writer::create(&folder, &statistics.process).expect("a statistics file");
     writer.write(&statistics).expect("written");
     assert_eq!(read(writer.path()).expect("a statistics file"), statistics);
-    // A shorter one over a longer one.
+    // A shorter file over a longer one.
     let shorter = Statistics { cards: vec![card(1)], tenant: None, ..statistics.clone() };
     writer.write(&shorter).expect("written");
     assert_eq!(read(writer.path()).expect("a statistics file"), shorter);
@@ -135,7 +135,7 @@ fn the_file_is_under_no_descriptor_that_the_program_may_close_or_replace() {
         let found = own.filter_map(|entry| fs::read_link(entry.path()).ok()).find(|to| to == writer.path());
         assert_eq!(found, None);
     }
-    // What it reads to know its folder and process is read there too.
+    // The files that it reads to know its folder and process are opened there too.
     let name = || {
         let files = fs::read_dir("/proc/thread-self/fd").expect("a folder").count();
         assert!(files <= 1, "{files} descriptors");
@@ -221,7 +221,7 @@ fn every_wrong_byte_is_noticed() {
     }
 }
 
-/// A body that anybody may have made, with a header and a sum that are right.
+/// A body as any program may make it, with a correct header and checksum.
 fn sealed(body: &[u8]) -> Vec<u8> {
     let mut bytes = layout::MAGIC.to_vec();
     bytes.extend(layout::VERSION.to_le_bytes());
@@ -257,7 +257,7 @@ fn a_hostile_body_is_an_error_in_words_and_never_a_panic() {
         match decode(&sealed(&bytes)) {
             Ok(statistics) => {
                 read += 1;
-                // What was read can be looked at, whatever stands in it.
+                // A file that was read can be shown, whatever its contents.
                 for card in &statistics.cards {
                     assert!((0.0..=1.0).contains(&card.fragmentation()));
                     assert!(card.allocations_per_second() >= 0.0);
@@ -310,7 +310,7 @@ fn a_reader_never_sees_half_of_a_page() {
         let sample = Sample { time: k, live: k, reserved: k, allocations: k };
         let mut statistics = Statistics::new(process.clone());
         statistics.time = k;
-        // As long as a statistics file gets in practice, so that the two meet.
+        // As long as statistics files get in practice, so that reader and writer meet.
         let card = Card { live: k, reserved: k, samples: vec![sample; layout::SAMPLES], ..Card::default() };
         statistics.cards = vec![card; 8];
         statistics
@@ -359,7 +359,7 @@ fn pages_of_processes_that_are_gone_are_removed() {
     let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("a process");
     let start = process::start_of(child.id()).expect("it lives");
     let living = put(Process { pid: child.id(), start, ..own.clone() }, now());
-    // Its number is this process's now.
+    // Its number now belongs to this process.
     let reused = put(Process { start: own.start - 1, ..own.clone() }, now());
     let elsewhere = Process { namespace: own.namespace + 1, ..own.clone() };
     let fresh = put(elsewhere.clone(), now());
@@ -393,7 +393,7 @@ fn files_that_are_no_pages_are_told_and_left_alone() {
     let all = read_all(&[temp.path("own")]);
     assert!(all.files.is_empty());
     assert!(matches!(all.unreadable.as_slice(), [(_, StatisticsError::NotStatistics)]), "{all:?}");
-    // Somebody else's statistics file under this name.
+    // A statistics file of another process under this name.
     let other = Process { pid: own.pid + 1, ..own.clone() };
     fs::write(name(&own), encode(&Statistics::new(other), 1)).expect("a file");
     assert!(matches!(read_all(&[temp.path("own")]).unreadable.as_slice(), [(_, StatisticsError::Wrong(_))]));
@@ -429,7 +429,7 @@ fn a_folder_that_is_not_ours_alone_is_refused() {
     let file = temp.path("file");
     fs::write(&file, "").expect("a file");
     assert!(matches!(Folder::open(&file), Err(FolderError::NotAFolder(_))));
-    // Only root can give a folder away, and everybody has one of root's.
+    // Only root can give a folder away, and every machine has one of root's.
     let foreign = if process::user() == Some(0) {
         let path = temp.path("foreign");
         fs::create_dir(&path).expect("a folder");
@@ -440,7 +440,7 @@ fn a_folder_that_is_not_ours_alone_is_refused() {
     };
     let error = Folder::open(&foreign).expect_err("somebody else's");
     assert!(error.to_string().contains("belongs to user"), "{error}");
-    // The next one is taken.
+    // The next candidate is used.
     let next = temp.path("next");
     let folder = Folder::make(&[open, link, next.clone()]).expect("the third");
     assert_eq!(folder.path(), next);

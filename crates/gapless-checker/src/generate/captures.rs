@@ -1,10 +1,10 @@
-//! Captures, private pools and what lies in their windows.
+//! Captures, private pools, and allocations in their windows.
 
 use super::super::ops::{OWN_SLOTS, Op};
 use super::{Generator, MIB};
 
 impl Generator {
-    /// A stream is captured while others go on, and the graph is replayed among them.
+    /// Captures a stream while others go on, and replays the graph among them.
     pub(super) fn capture(&mut self) {
         if self.is_capturing.is_some() || self.graphs.len() > 5 {
             return;
@@ -47,7 +47,7 @@ impl Generator {
         self.ops.push(Op::EndCapture);
         self.is_capturing = None;
         self.graphs.push(graph);
-        // Temporaries of the graph go; a few outputs stay.
+        // Temporaries of the graph are freed; a few outputs stay.
         for id in mine {
             if !self.random.one_in(4) {
                 self.free_named(id);
@@ -59,7 +59,7 @@ impl Generator {
         }
     }
 
-    /// A stream asks for memory while it is captured and nobody said so.
+    /// Requests memory on a stream in a capture that the program did not report.
     pub(super) fn alloc_in_raw_capture(&mut self) {
         let (stream, size) = (self.random.pick(&OWN_SLOTS), self.size());
         let id = self.next;
@@ -69,7 +69,7 @@ impl Generator {
         self.bytes += size;
     }
 
-    /// What must not disturb a capture: trims, and frees of what the captured stream uses.
+    /// Operations that must not disturb a capture: trims, and frees of memory that the captured stream uses.
     pub(super) fn in_capture(&mut self, stream: u8, pool: u8) {
         match self.random.below(4) {
             0 => self.ops.push(Op::Trim),
@@ -87,8 +87,8 @@ impl Generator {
         }
     }
 
-    /// Free memory in pieces in a private pool, and larger requests over it; then states of the pool, replays, and
-    /// sometimes its end.
+    /// Makes free memory in pieces in a private pool, and larger requests over it; then states of the pool, replays,
+    /// and sometimes its end.
     pub(super) fn private_windows(&mut self) {
         if self.is_capturing.is_some() {
             return;
@@ -142,8 +142,8 @@ impl Generator {
         }
     }
 
-    /// Requests of one stream in one pool: pieces, of which every other goes, and larger ones that no piece is enough
-    /// for. What is still there.
+    /// Requests of one stream in one pool: pieces, of which every other is freed, and larger ones that need several
+    /// pieces. Returns the allocations that are left.
     pub(super) fn pieces_in(&mut self, stream: u8, pool: u8) -> Vec<u32> {
         let piece = (self.capacity / 128).max(2 * MIB);
         let many = 4 + self.random.below(8);
@@ -167,15 +167,15 @@ impl Generator {
         mine
     }
 
-    /// A private pool's state is kept, the pool is released and emptied, and used again: other pages lie at its
-    /// addresses when the state is brought back.
+    /// Saves a private pool's state, releases and empties the pool, and uses it again: other pages lie at its addresses
+    /// when the state is restored.
     pub(super) fn anew(&mut self, stream: u8, pool: u8) {
         let (piece, many) = ((self.capacity / 128).max(2 * MIB), 6 + self.random.below(4));
         self.ops.push(Op::ReleasePool { pool });
         self.ops.push(Op::UsePool { pool, again: false });
         for turn in 0..2 {
             let ids: Vec<u32> = (0..many).map(|_| self.alloc_sized(stream, piece, pool, None)).collect();
-            // What goes in one turn stays in the other, mostly.
+            // Pieces that are freed in one turn mostly stay in the other.
             let first = if self.random.one_in(4) { 0 } else { turn };
             ids.iter().skip(first).step_by(2).for_each(|&id| self.free_named(id));
             let large = self.alloc_sized(stream, 2 * piece, pool, None);
@@ -188,7 +188,7 @@ impl Generator {
         self.ops.push(Op::Restore { pool });
     }
 
-    /// All graphs go, often while they are replayed.
+    /// Drops all graphs, often while they are replayed.
     pub(super) fn drop_graphs(&mut self) {
         self.replay();
         for graph in std::mem::take(&mut self.graphs) {

@@ -1,4 +1,4 @@
-//! Longer stretches of a program: lanes, loans and steps that repeat.
+//! Longer parts of a program: lanes, loans and steps that repeat.
 
 use super::super::ops::{DEFAULT_SLOT, OWN_SLOTS, Op};
 use super::{Generator, MIB};
@@ -16,8 +16,7 @@ impl Generator {
         (0..length).map(&mut request).collect()
     }
 
-    /// A stream in place of another, with a handle that is new, or a private pool in place of another; and something
-    /// for its lane.
+    /// Replaces a stream by another with a new handle, or a private pool by another, and uses the new lane.
     pub(super) fn new_lane(&mut self) {
         let (stream, pool) = (self.random.pick(&OWN_SLOTS), 1 + self.random.below(2) as u8);
         let is_private = self.random.one_in(3);
@@ -44,14 +43,13 @@ impl Generator {
         }
     }
 
-    /// Large blocks come and go past small ones that stay, and what is free is given back each time: holes are filled
-    /// again, or the heap's end moves on for ever.
+    /// Large blocks come and go beside small ones that stay, and free memory is given back each time. So holes must be
+    /// filled again, or the heap's end moves on for ever.
     pub(super) fn creep(&mut self) {
         self.free_all();
         let stream = OWN_SLOTS[0];
         let mut pins = Vec::new();
-        // Half of the time it goes to the limit, with nothing beside: there is room for the last small block, and for
-        // no more.
+        // Half of the time it goes to the limit, with nothing else held: the last small block fits, and nothing more.
         let is_exact = self.random.one_in(2);
         let limit = self.capacity / 8 * 6;
         self.ops.push(Op::Limit { eighths: 6 });
@@ -75,8 +73,8 @@ impl Generator {
         pins.into_iter().for_each(|id| self.free_named(id));
     }
 
-    /// A stream frees most of what it may have. Another one, which stands still, borrows of it, gives back and asks for
-    /// other sizes, as often as it likes: natively it has what it gave back. Then the first one wants all of its own.
+    /// A stream frees most of its memory. Another one, which has no new turns, borrows from it, frees and requests
+    /// other sizes many times: natively it has what it freed. Then the first one requests all of its own.
     pub(super) fn loans(&mut self) {
         if self.is_capturing.is_some() || self.stepping.is_some() {
             return;
@@ -89,14 +87,14 @@ impl Generator {
         let size = part * (15 + self.random.below(3));
         let all = self.alloc_sized(owner, size, 0, None);
         self.free_named(all);
-        // Its next request shows when what it freed is settled.
+        // The owner's next request is the turn that lets its freed memory settle.
         let second = self.alloc_sized(owner, 512, 0, None);
         self.ops.push(Op::SyncDevice);
         let lent = part * (4 + self.random.below(3));
         for turn in 0..2 + self.random.below(4) {
             let size = lent - turn * self.random.below(part / 4).max(UNIT);
             let id = self.alloc_sized(borrower, size, 0, None);
-            // Parts of what it gave back, side by side.
+            // Parts of what it freed, side by side.
             if self.random.one_in(3) {
                 self.free_named(id);
                 let halves = [0, 1].map(|_| self.alloc_sized(borrower, size / 2 - UNIT, 0, None));
@@ -112,7 +110,7 @@ impl Generator {
         }
     }
 
-    /// Free memory in pieces, and large requests of many sizes over it.
+    /// Makes free memory in pieces, and large requests of many sizes over it.
     pub(super) fn scatter(&mut self) {
         self.free_all();
         let stream = OWN_SLOTS[0];
@@ -134,13 +132,13 @@ impl Generator {
         ids.into_iter().for_each(|id| self.free_named(id));
     }
 
-    /// A step that repeats, with others' work in between.
+    /// A step that repeats, with work of other streams in between.
     pub(super) fn steps(&mut self) {
         if self.is_capturing.is_some() || self.stepping.is_some() {
             return;
         }
         let stream = OWN_SLOTS[0];
-        // Mostly the same step as before: what never comes near the lane's peak is not planned.
+        // Mostly the same step as before, because a step that never comes near the lane's peak is not planned.
         if self.shape.is_empty() || self.random.one_in(4) {
             self.shape = self.new_shape();
         }
@@ -172,7 +170,7 @@ impl Generator {
             if self.random.one_in(2) {
                 self.ops.push(Op::Install);
             }
-            // Putting a plan in place takes many device calls.
+            // To put a plan in place takes many device calls.
             if self.has_faults && self.random.one_in(3) {
                 self.ops.push(Op::Fault { after: self.random.below(24) as u16 });
             }

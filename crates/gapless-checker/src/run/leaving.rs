@@ -1,4 +1,4 @@
-//! Memory that leaves for a while or for good: trims, states that are saved and brought back, and sleep.
+//! Memory that leaves for a while or for good: trims, states that are saved and restored, and sleep.
 
 use super::super::native::Native;
 use super::super::violation::Rule;
@@ -83,7 +83,7 @@ impl Runner {
         live
     }
 
-    /// Brings a private pool back to what was saved. The program has synchronised: what is freed is not in use.
+    /// Restores a saved state of a private pool. The program has synchronised, so freed memory is not in use.
     pub(super) fn restore(&mut self, kind: Kind, slot: u8) {
         let used = self.private_of(kind, slot).filter(|private| private.is_used);
         let Some((key, (saved, before))) = used.and_then(|p| Some((p.key, p.saved.clone()?))) else { return };
@@ -139,8 +139,7 @@ impl Runner {
 
     // ---- sleep ----
 
-    /// A private pool falls asleep. What it holds is nobody's to use until it wakes: work that is queued may still use
-    /// it.
+    /// Puts a private pool to sleep. The program may not use its memory until it wakes; queued work may.
     pub(super) fn sleep(&mut self, slot: u8) -> Option<()> {
         let key = self.private.get(&slot)?.key;
         let live = self.live_in(key);
@@ -171,7 +170,7 @@ impl Runner {
         Some(())
     }
 
-    /// A pool wakes up: what slept is there again, at its addresses.
+    /// Wakes a pool: its allocations are there again, at their addresses.
     pub(super) fn wake(&mut self, slot: u8) -> Option<()> {
         let key = self.private.get(&slot)?.key;
         self.wake_pool(key)

@@ -1,4 +1,4 @@
-//! Memory that a program asks for, uses on its streams, shares and gives back.
+//! Memory that a program requests, uses on its streams, shares and frees.
 
 use super::super::clock::{Clock, Line};
 use super::super::native::Native;
@@ -20,7 +20,7 @@ impl Runner {
             self.world.borrow().capture.as_ref().filter(|c| c.lines.contains(&line)).map(|c| c.pool);
         let private = self.private.get(&pool).filter(|private| private.is_used).map(|private| private.key);
         let key = captured.or(private).unwrap_or(DEFAULT_POOL);
-        // Whoever captures it lets it go before it waits for others.
+        // A capture by another thread ends first, so that the stream can wait for others.
         if self.owed.contains_key(&line) {
             self.world.borrow_mut().end_raw(line);
         }
@@ -32,7 +32,7 @@ impl Runner {
                 world.thread = ASKING_THREAD;
             }
             let most = self.limit.map_or(self.capacity, |limit| limit.min(self.capacity));
-            // A capture forbids waits itself, and takes fences in; a budget has rules of its own.
+            // In a capture waits are forbidden and fences are taken in; a budget has rules of its own.
             let is_alone = world.capture.is_none() && world.raw.is_empty() && world.meddles.is_empty();
             let is_whole = world.counts.failures + world.counts.unreserved == 0;
             let rounded = size.div_ceil(UNIT).max(1) * UNIT;
@@ -44,7 +44,7 @@ impl Runner {
                 && key == DEFAULT_POOL;
             self.totals.native += u64::from(is_native);
             let is_plentiful = is_native || world.room(self.limit) >= size + self.capacity / 4;
-            // At a soft limit memory is given back, and nobody waits.
+            // At a soft limit memory is given back without a wait.
             world.call = Call { name: "alloc", may_wait: !is_plentiful, ..Call::default() };
             is_plentiful
         };
@@ -92,7 +92,7 @@ impl Runner {
         Some(())
     }
 
-    /// A request of a stream while it is captured, which only the device knows.
+    /// A request of a stream in a capture that only the device knows.
     pub(super) fn alloc_in_raw_capture(&mut self, id: u32, slot: u8, size: u64) {
         let Some(line) = self.usable(slot).filter(|_| self.capture.is_none()) else { return };
         self.pay(line);
@@ -101,7 +101,7 @@ impl Runner {
         self.world.borrow_mut().end_raw(line);
     }
 
-    /// Whether a pool is one of graphs, whose replays come in between.
+    /// The end of the last replay of a pool's graphs; `None` for other pools.
     pub(super) fn last_replay(&self, pool: PoolKey) -> Option<Clock> {
         self.graph_pools.values().find(|private| private.key == pool).map(|private| private.last.clone())
     }
@@ -110,7 +110,7 @@ impl Runner {
         let held = self.held.get(&id)?.clone();
         let mut world = self.world.borrow_mut();
         if let Some(capture) = world.capture.as_ref().filter(|capture| capture.lines.contains(&held.line)) {
-            // A capture uses what was made in it, or before in the same pool.
+            // A capture uses allocations that were made in it, or before in the same pool.
             if capture.pool == held.pool {
                 world.capture_use(held.owner);
             }
@@ -129,7 +129,7 @@ impl Runner {
         }
     }
 
-    /// A stream other than the owner's, behind the owner's work; and whether the owner can wait for it.
+    /// A stream other than the owner's, ordered behind the owner's work.
     pub(super) fn user(&mut self, held: &Held, slot: u8) -> Option<Line> {
         let line = self.usable(slot)?;
         let is_made = self.capture.is_none_or(|(_, pool)| self.graph_pools[&pool].key != held.pool);
@@ -143,7 +143,7 @@ impl Runner {
         let owner = world.streams.line(held.line).clock.clone();
         let handle = world.streams.line(held.line).handle;
         let is_there = handle == PER_THREAD || world.named.get(&handle) == Some(&held.line);
-        // Who cannot wait for a stream that is gone must know that its work is done.
+        // If the owner's stream is gone, `line` cannot wait for it, so the host must know that its work is done.
         if !is_there && !world.host.covers_all(&owner) {
             return None;
         }
@@ -207,7 +207,7 @@ impl Runner {
     pub(super) fn late_wait(&mut self, id: u32, slot: u8, thread: u8) -> Option<()> {
         let held = self.held.get(&id)?.clone();
         let is_graphs = self.last_replay(held.pool).is_some();
-        // The device's own synchronisation does not reach other contexts.
+        // The device's own synchronisation does not cover other contexts.
         if slot == FOREIGN_SLOT || is_graphs || !self.is_usable(held.line) {
             return None;
         }
@@ -263,8 +263,7 @@ impl Runner {
 
     // ---- other processes ----
 
-    /// Another process maps an allocation. That of a graph, or of a pool that is brought back to an earlier state, is
-    /// not shared.
+    /// Another process maps an allocation. Allocations of graphs, and of pools that have a saved state, are not shared.
     pub(super) fn share(&mut self, id: u32) {
         let is_saved = |pool| self.private.values().any(|p| p.key == pool && p.saved.is_some());
         let Some(held) = self.held.get(&id) else { return };

@@ -28,7 +28,7 @@ impl Runner {
                 key
             }
         };
-        // Of pools without windows some fall asleep, of others as well, until they have one.
+        // Every third pool gets no windows, so that it may sleep. Others may sleep until they have a window.
         let may_sleep = key.1.is_multiple_of(3);
         self.call(Call { name: "use_pool", ..Call::default() }, |pool| {
             pool.use_pool(key);

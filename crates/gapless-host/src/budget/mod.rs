@@ -1,11 +1,11 @@
-//! What this process and its relatives may hold together.
+//! The memory that this process and its relatives may hold together.
 //!
 //! The budget is a page of counters that processes share (`page`): forked children inherit it, and `gapless run` names
-//! a file for programs that are started anew. Every process has a slot with its part, so the part of a killed process
-//! can be returned. `total == sum of the slots`, except between the two additions of a charge.
+//! a file for programs that are started anew. Each process has a slot with its part, so that the part of a killed
+//! process can be returned. `total == sum of the slots`, except between the two additions of a charge.
 //!
-//! Held is what was handed out and what is kept for reuse, in granules. A child that was forked is charged for what it
-//! takes itself: the memory that it shares with its parent is the parent's.
+//! Handed-out memory and memory that is kept for reuse both count, in granules. A forked child is charged only for what
+//! it takes itself: memory that it shares with its parent is charged to the parent.
 
 mod page;
 mod text;
@@ -22,27 +22,27 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often and how long a request waits for what relatives keep: longer than a tick of their helpers.
+/// A request waits this often and this long for memory that relatives keep: longer than a tick of their helpers.
 const WAITS: u32 = 15;
 const WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub struct Budget {
-    /// 0: none.
+    /// 0 if there is none.
     limit: AtomicU64,
     shared: AtomicPtr<Shared>,
     home: AtomicPtr<Home>,
     own: AtomicU64,
     refused: AtomicU64,
-    /// What gives back memory that is kept for reuse: a `fn()`, or null.
+    /// Gives back memory that is kept for reuse: a `fn()`, or null.
     relief: AtomicPtr<()>,
-    /// Charged memory that another library keeps for reuse, such as a GPU's, and how often it has told.
+    /// Charged memory that another library keeps for reuse, such as a GPU's, and the number of its reports.
     kept_beside: AtomicU64,
     told_beside: AtomicU64,
 }
 
-/// Where this process' part is counted. It lies in a page that the kernel empties in a child, however the child is
-/// made: by the bare system call too, which calls no handler.
+/// The process's place in the shared page. It lies in a page that the kernel empties in every child, even in a child of
+/// the bare system call, which calls no handler.
 #[derive(Debug)]
 struct Home {
     /// One of the words below, or the address of the slot.
@@ -51,26 +51,26 @@ struct Home {
     head: Head,
 }
 
-/// A new process.
+/// In a new process.
 const NOWHERE: usize = 0;
-/// A thread is looking for a slot.
+/// While a thread looks for a slot.
 const MOVING: usize = 1;
-/// All slots are taken.
+/// If all slots are taken.
 const CROWDED: usize = 2;
-/// The process ends.
+/// Once the process ends.
 const LEFT: usize = 3;
 
-/// Where a charge goes besides the total.
+/// The counter of a charge besides the total.
 enum Part<'a> {
     Of(&'a Slot),
-    /// There is no slot.
+    /// No slot: only the total counts.
     Nobody,
-    /// The process ends: not even the total.
+    /// The process ends, so not even the total counts.
     Over,
 }
 
 impl Home {
-    /// Takes a slot for what this process holds already.
+    /// Takes a slot for `held` bytes, which this process holds already.
     fn move_in<'a>(&self, shared: &'a Shared, held: u64) -> Part<'a> {
         let taken = shared.take(&self.head);
         shared.total.fetch_add(held, Ordering::AcqRel);
@@ -87,7 +87,7 @@ impl Home {
     /// The slot of this very process, if it has one.
     fn slot(&self) -> Option<&Slot> {
         let at = self.at.load(Ordering::Acquire);
-        // SAFETY: the address of a slot of the shared page, which is mapped for good.
+        // SAFETY: `at` is the address of a slot of the shared page, which is never unmapped.
         let slot = (at > LEFT).then(|| unsafe { &*(at as *const Slot) })?;
         slot.is_of(self.ticket.load(Ordering::Relaxed)).then_some(slot)
     }
@@ -114,10 +114,10 @@ impl Budget {
         }
     }
 
-    /// Sets the limit. What is held already is charged. `file`: the page that relatives share.
+    /// Sets the limit. Memory that is held already is charged. `file` is the page that relatives share.
     ///
     /// # Errors
-    /// The kernel's number where the file is there but cannot be used.
+    /// The kernel's error number if the file is there but cannot be used.
     pub fn limit_to(&self, limit: u64, file: Option<&CStr>) -> Result<(), i32> {
         let page = match file {
             Some(path) => sys::map_file(path, BYTES)?,
@@ -125,14 +125,15 @@ impl Budget {
         };
         let home = sys::map_for_one(size_of::<Home>()).ok_or(libc::ENOMEM)?;
         let shared: *mut Shared = page.cast();
-        // SAFETY: mapped for good, `BYTES` long, and valid when zero. Others change it with atomic operations only.
+        // SAFETY: the page is mapped for good, has `BYTES` bytes, and is valid when zero. All processes change it with
+        // atomic operations only.
         let page = unsafe { &*shared };
         let mark = page.mark.compare_exchange(0, MARK, Ordering::AcqRel, Ordering::Acquire);
         if mark.is_err_and(|found| found != MARK) {
             return Err(libc::EINVAL);
         }
         let home: *mut Home = home.cast();
-        // SAFETY: mapped for good, and valid when zero.
+        // SAFETY: the page of `home` is mapped for good, and valid when zero.
         unsafe { &*home }.move_in(page, self.own.load(Ordering::Relaxed));
         self.home.store(home, Ordering::Release);
         self.shared.store(shared, Ordering::Release);
@@ -140,48 +141,48 @@ impl Budget {
         Ok(())
     }
 
-    /// 0: none.
+    /// The limit; 0 if there is none.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// What this process holds.
+    /// Bytes that this process holds.
     #[must_use]
     pub fn own(&self) -> u64 {
         self.own.load(Ordering::Relaxed)
     }
 
-    /// What all relatives hold; this process alone where there is no limit.
+    /// Bytes that all relatives hold; without a limit, those of this process.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.shared().map_or_else(|| self.own(), |shared| shared.total.load(Ordering::Relaxed))
     }
 
-    /// Requests that the limit refused.
+    /// The number of requests that the limit refused.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// What to call before a request is refused.
+    /// Sets the function that is called before a request is refused.
     pub fn relieve_by(&self, relief: fn()) {
         self.relief.store(relief as *mut (), Ordering::Release);
     }
 
     fn shared(&self) -> Option<&Shared> {
         let shared = self.shared.load(Ordering::Acquire);
-        // SAFETY: null, or mapped for good.
+        // SAFETY: null, or a page that `limit_to` mapped for good.
         unsafe { shared.as_ref() }
     }
 
     fn home(&self) -> Option<&Home> {
         let home = self.home.load(Ordering::Acquire);
-        // SAFETY: null, or mapped for good, and valid when the kernel has emptied it.
+        // SAFETY: null, or a page that `limit_to` mapped for good, which is valid when the kernel has emptied it.
         unsafe { home.as_ref() }
     }
 
-    /// Where this process' part is counted. A process that has no slot yet gets one.
+    /// The place where this process's part is counted. A process without a slot gets one.
     fn part(&self) -> Part<'_> {
         let Some(home) = self.home() else { return Part::Over };
         match home.slot() {
@@ -199,21 +200,21 @@ impl Budget {
                 LEFT => return Part::Over,
                 CROWDED => return Part::Nobody,
                 MOVING => {
-                    // SAFETY: takes nothing.
+                    // SAFETY: takes no argument.
                     unsafe { libc::sched_yield() };
                     continue;
                 }
                 _ => {}
             }
             if let Some(slot) = home.slot() {
-                // The thread that told that this process lives has ended.
+                // The thread that showed that this process lives has ended.
                 slot.adopt();
                 return Part::Of(slot);
             }
             if home.at.compare_exchange(at, MOVING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
-            // A child begins with nothing. A process whose slot was taken for that of a dead one takes its part along.
+            // A child begins with nothing. A process whose slot was emptied by mistake takes its part along.
             if at == NOWHERE {
                 self.forget();
             }
@@ -221,8 +222,8 @@ impl Budget {
         }
     }
 
-    /// Charges this process. Where the limit is reached, kept memory goes back first, then the parts of processes that
-    /// are gone. False: the limit does not allow it, and nothing was charged.
+    /// Charges this process. If the limit is reached, kept memory goes back first, then the parts of ended processes.
+    /// False if the limit does not allow the charge; then nothing was charged.
     #[must_use]
     pub fn charge(&self, bytes: u64) -> bool {
         if bytes == 0 || self.try_charge(bytes) {
@@ -243,13 +244,12 @@ impl Budget {
         charged
     }
 
-    /// Where relatives keep memory for reuse, or another library does in this process, asks for it, and waits until it
-    /// was given back.
+    /// Asks relatives, or another library in this process, for memory that they keep, and waits until it is given back.
     fn wait_for_others(&self, bytes: u64) -> bool {
         let Some(shared) = self.shared() else { return false };
         let own = self.home().and_then(Home::slot).map_or(std::ptr::null(), std::ptr::from_ref);
         let is_kept = |slot: &Slot| slot.keeps() && !std::ptr::eq(slot, own);
-        // Another library's word may be old: it is waited for until it has told twice more that it keeps nothing.
+        // The other library's last report may be old, so two further reports that it keeps nothing are awaited.
         let told = self.told_beside.load(Ordering::Relaxed);
         let may_keep = || {
             let is_new = self.told_beside.load(Ordering::Relaxed) >= told + 2;
@@ -271,7 +271,7 @@ impl Budget {
         false
     }
 
-    /// The helper's round: tells what is kept here, and whether a relative wants it.
+    /// Called in the helper's round: reports the kept bytes. True if a relative wants them.
     pub fn exchange(&self, kept: u64, seen: &AtomicU64) -> bool {
         let Some(shared) = self.shared() else { return false };
         let kept = kept.saturating_add(self.kept_beside.load(Ordering::Relaxed));
@@ -282,15 +282,15 @@ impl Budget {
         shared.is_wanted(seen)
     }
 
-    /// Charges memory of another library, which will say by [`Budget::keep_beside`] what it keeps.
+    /// Charges memory of another library, which reports with [`Budget::keep_beside`] what it keeps.
     #[must_use]
     pub fn charge_beside(&self, bytes: u64) -> bool {
         let _ = self.told_beside.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
         self.charge(bytes)
     }
 
-    /// The round of another library whose memory is charged here: tells what it keeps, and whether a request of this
-    /// process or of a relative wants it.
+    /// Called in the round of another library whose memory is charged here: reports the bytes that it keeps. True if a
+    /// request of this process or of a relative wants them.
     pub fn keep_beside(&self, kept: u64, seen: &AtomicU64) -> bool {
         self.kept_beside.store(kept, Ordering::Relaxed);
         self.told_beside.fetch_add(1, Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl Budget {
 
     fn try_charge(&self, bytes: u64) -> bool {
         if let Some(shared) = self.shared() {
-            // Looked for first: a new process forgets what its parent holds.
+            // Before the total changes, because a new process forgets what its parent holds.
             let part = self.part();
             if !matches!(part, Part::Over) {
                 let total = shared.total.fetch_add(bytes, Ordering::AcqRel).wrapping_add(bytes);
@@ -316,7 +316,7 @@ impl Budget {
         true
     }
 
-    /// Takes a charge back. A child that gives back what its parent was charged for changes nothing.
+    /// Ends a charge. If a child gives back memory that was charged to its parent, nothing changes.
     pub fn discharge(&self, bytes: u64) {
         let part = self.part();
         let less = |own: u64| Some(own - own.min(bytes));
@@ -329,7 +329,7 @@ impl Budget {
         }
     }
 
-    /// Returns the parts of processes that are gone. True where there were any.
+    /// Returns the parts of ended processes. True if there were any.
     pub fn reap(&self) -> bool {
         self.shared().is_some_and(|shared| shared.reap(true))
     }
@@ -340,7 +340,7 @@ impl Budget {
         self.told_beside.store(0, Ordering::Relaxed);
     }
 
-    /// In a forked child: a slot of its own, with nothing in it.
+    /// Called in a forked child: takes a slot of its own, with nothing in it.
     pub fn after_fork(&self) {
         self.forget();
         if let Some(home) = self.home() {
@@ -349,14 +349,14 @@ impl Budget {
         }
     }
 
-    /// This thread ends: if it tells that the process lives, another one does from the next charge on.
+    /// Called when a thread ends. If it showed that the process lives, another thread does so from the next charge on.
     pub fn thread_ends(&self) {
         if let Some(slot) = self.home().and_then(Home::slot) {
             slot.orphan();
         }
     }
 
-    /// The process ends.
+    /// Called when the process ends.
     pub fn leave(&self) {
         let (Some(shared), Some(home)) = (self.shared(), self.home()) else { return };
         let slot = home.slot();

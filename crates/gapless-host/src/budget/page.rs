@@ -1,9 +1,9 @@
-//! The page that relatives share: a total, and a slot for each process with its part.
+//! The page that relatives share: a total, and a slot with the part of each process.
 //!
-//! Whether the process of a slot is alive is told by the kernel, by a robust mutex in the slot that a thread of the
-//! process holds: at the end of the process, however it came, and when it becomes another program, the kernel marks
-//! the mutex. No process number is compared, so namespaces of process numbers, and numbers that are used again, change
-//! nothing. Where the kernel keeps no such list (an emulator), a process of the same namespace is asked for by number.
+//! The kernel shows if the process of a slot is alive: a thread of the process holds a robust mutex in the slot, and
+//! the kernel marks the mutex when the process ends in any way, or becomes another program. No process numbers are
+//! compared, so namespaces of process numbers, and numbers that are used again, do no harm. If the kernel keeps no list
+//! of robust mutexes (an emulator), a process of the same namespace is looked up by its number.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
 
-/// Processes that have a slot. Those beyond are counted in the total, and their part is not returned if they are
+/// The number of processes with a slot. The memory of further ones counts in the total, and is not returned if they are
 /// killed.
 pub(super) const SLOTS: usize = 4095;
-/// Says that a file is a budget, and of which form.
+/// Marks a file as a budget of this version.
 pub(super) const MARK: u64 = u64::from_le_bytes(*b"GAPLHST2");
 
 #[repr(C)]
 pub(super) struct Shared {
     pub(super) mark: AtomicU64,
     pub(super) total: AtomicU64,
-    /// One more with each request that needs what others keep.
+    /// Counts requests that need memory that other processes keep.
     pub(super) wanted: AtomicU64,
-    /// One more with each slot that is taken: the number of its owner.
+    /// Counts slots that were taken, which gives each owner its number.
     tickets: AtomicU64,
     /// Slots from here on were never taken.
     top: AtomicU64,
@@ -37,24 +37,24 @@ pub const BYTES: usize = size_of::<Shared>();
 #[repr(C, align(128))]
 pub(super) struct Slot {
     state: AtomicU32,
-    /// MiB that the process keeps for reuse, about twice a second.
+    /// MiB that the process keeps for reuse, updated about twice a second.
     pub(super) kept: AtomicU32,
-    /// Whose slot it is: a process that finds another number has lost its slot.
+    /// The number of the slot's owner. A process that finds another number has lost its slot.
     ticket: AtomicU64,
     pub(super) held: AtomicU64,
-    /// The process by the numbers of its namespace.
+    /// The namespace and the number of the process.
     namespace: AtomicU64,
     pid: AtomicU32,
     life: Life,
 }
 
 const FREE: u32 = 0;
-/// Being taken or emptied.
+/// While it is being taken or emptied.
 const BUSY: u32 = 1;
 const TAKEN: u32 = 2;
 
 impl Shared {
-    /// Whether somebody wanted memory since `seen` was brought up to date.
+    /// True if a process wanted memory since `seen` was updated.
     pub(super) fn is_wanted(&self, seen: &AtomicU64) -> bool {
         let wanted = self.wanted.load(Ordering::Acquire);
         seen.swap(wanted, Ordering::Relaxed) != wanted
@@ -65,21 +65,20 @@ impl Shared {
         &self.slots[..(self.top.load(Ordering::Acquire) as usize).min(SLOTS)]
     }
 
-    /// Returns the parts of processes that are gone. True where there were any. `asks`: the kernel may be asked for
-    /// processes by number.
+    /// Returns the parts of ended processes. True if there were any. With `asks`, processes may be looked up by number.
     pub(super) fn reap(&self, asks: bool) -> bool {
         self.reap_in(if asks { namespace() } else { 0 }, 0)
     }
 
-    /// `here`: the namespace whose processes may be asked for; 0: none may be. `former`: a number whose slots are those
-    /// of a program that is gone.
+    /// `here` is the namespace whose processes may be looked up by number, or 0. Slots with the number `former` belong
+    /// to a program that is gone.
     fn reap_in(&self, here: u64, former: u32) -> bool {
         let mut found = false;
         for slot in self.slots() {
             if !slot.is_gone(here, former) || !slot.turn(TAKEN, BUSY) {
                 continue;
             }
-            // Somebody else may have emptied it, and a new process may have it by now.
+            // Another process may have emptied it in between, and a new one may have it now.
             if slot.has_ended(here, former) {
                 self.empty(slot);
                 found = true;
@@ -90,9 +89,9 @@ impl Shared {
         found
     }
 
-    /// A slot for this process, with its ticket. `head`: see [`Head`].
+    /// Takes a slot for this process. Returns it with its ticket. `head`: see [`Head`].
     pub(super) fn take(&self, head: &Head) -> Option<(&Slot, u64)> {
-        // What this process held before it became another program (`exec`) is gone.
+        // Memory that this process held before it became another program (`exec`) is gone.
         let here = namespace();
         self.reap_in(here, sys::pid());
         let (at, slot) = self.slots.iter().enumerate().find(|(_, slot)| slot.turn(FREE, BUSY))?;
@@ -108,8 +107,8 @@ impl Shared {
         Some((slot, ticket))
     }
 
-    /// The process of a slot ends. Nobody else may take the slot while a thread has its mutex: the kernel would look
-    /// there at the thread's end.
+    /// Empties the slot of a process that ends. While a thread has its mutex, no other process may take the slot,
+    /// because the kernel looks there at the thread's end.
     pub(super) fn leave(&self, slot: &Slot) {
         if slot.life.end() && slot.turn(TAKEN, BUSY) {
             self.empty(slot);
@@ -131,27 +130,27 @@ impl Slot {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the process of this number has the slot.
+    /// True if the process with this ticket has the slot.
     pub(super) fn is_of(&self, ticket: u64) -> bool {
         self.ticket.load(Ordering::Relaxed) == ticket
     }
 
-    /// Whether a process has the slot and keeps memory for reuse.
+    /// True if a process has the slot and keeps memory for reuse.
     pub(super) fn keeps(&self) -> bool {
         self.state.load(Ordering::Relaxed) == TAKEN && self.kept.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether no thread of the process tells that it lives: the one that did has ended.
+    /// True if the thread that held the mutex has ended.
     pub(super) fn is_orphan(&self) -> bool {
         self.life.word().load(Ordering::Relaxed) & OWNER == 0
     }
 
-    /// This thread tells from now on that the process lives.
+    /// Lets this thread hold the mutex from now on.
     pub(super) fn adopt(&self) {
         self.life.adopt();
     }
 
-    /// This thread ends, and the process may go on.
+    /// Called when this thread ends, while the process may go on.
     pub(super) fn orphan(&self) {
         let _ = self.life.end();
     }
@@ -160,21 +159,21 @@ impl Slot {
         self.state.load(Ordering::Acquire) == TAKEN && self.has_ended(here, former)
     }
 
-    /// Whether the process that took the slot last is gone.
+    /// True if the process that last took the slot has ended.
     fn has_ended(&self, here: u64, former: u32) -> bool {
         if self.life.word().load(Ordering::Acquire) & DIED != 0 {
             return true;
         }
         let pid = self.pid.load(Ordering::Relaxed);
         let is_unknown = || {
-            // SAFETY: sends no signal.
+            // SAFETY: signal 0 is not sent, only checked.
             sys::keep_errno(|| unsafe { libc::kill(pid as i32, 0) } != 0 && sys::errno() == libc::ESRCH)
         };
         here != 0 && self.namespace.load(Ordering::Relaxed) == here && (pid == former || is_unknown())
     }
 }
 
-/// This process' namespace of process numbers; 0: it cannot be asked for processes by number.
+/// This process's namespace of process numbers; 0 if processes cannot be looked up by number.
 fn namespace() -> u64 {
     if gapless_aside::is_confined() {
         return 0;
@@ -184,15 +183,15 @@ fn namespace() -> u64 {
 
 /// A robust mutex that a thread of the process holds while the process lives.
 ///
-/// The thread's list of such mutexes is the C library's, which tells the kernel of it. A child that was made by the
-/// bare system call has no such list: for its first thread it is [`Head`].
+/// The thread's list of such mutexes belongs to the C library, which registers it with the kernel. A child of the bare
+/// system call has no such list, so its first thread registers [`Head`].
 #[repr(C)]
 struct Life {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     node: UnsafeCell<usize>,
 }
 
-/// In the mutex's word: the number of the thread that holds it, and that it ended.
+/// The mutex's word: the number of the thread that holds it, and a mark that this thread ended.
 const OWNER: u32 = 0x3fff_ffff;
 const DIED: u32 = 0x4000_0000;
 
@@ -213,14 +212,14 @@ unsafe extern "C" {
 impl Life {
     /// The C library keeps the owner in the first word.
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: inside of the mutex, which others change with atomic operations only.
+        // SAFETY: the first word of the mutex, which is changed with atomic operations only.
         unsafe { AtomicU32::from_ptr(self.mutex.get().cast()) }
     }
 
-    /// The slot is this process' alone meanwhile.
+    /// Makes the mutex. Meanwhile no other process uses the slot.
     fn begin(&self, head: &Head) {
         const ROBUST: c_int = 1;
-        // SAFETY: the mutex is nobody's, and `attributes` a variable of this function.
+        // SAFETY: no thread has the mutex, because the slot is being taken; `attributes` is a local variable.
         unsafe {
             self.mutex.get().write_bytes(0, 1);
             let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();
@@ -234,7 +233,7 @@ impl Life {
             self.adopt();
             return;
         }
-        // SAFETY: the node and the head are this process' own; the head lives as long as the process.
+        // SAFETY: the node and the head belong to this process alone; the head lives as long as the process.
         unsafe {
             let node = self.node.get();
             node.write(head.first.get() as usize);
@@ -247,7 +246,7 @@ impl Life {
     }
 
     fn adopt(&self) {
-        // SAFETY: a mutex that `begin` made. Somebody else may have taken it meanwhile, which is as good.
+        // SAFETY: `begin` made the mutex. Another thread of the process may have it by now, which is as good.
         unsafe {
             if libc::pthread_mutex_trylock(self.mutex.get()) == libc::EOWNERDEAD {
                 pthread_mutex_consistent(self.mutex.get());
@@ -255,21 +254,21 @@ impl Life {
         }
     }
 
-    /// Gives the mutex back if this thread has it. True: nobody has it now.
+    /// Unlocks the mutex if this thread has it. True if no thread has it now.
     fn end(&self) -> bool {
-        // SAFETY: as in `adopt`; the C library refuses it to a thread that does not have it.
+        // SAFETY: `begin` made the mutex. The C library refuses to unlock it for a thread that does not have it.
         let _ = unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
         self.word().load(Ordering::Acquire) & OWNER == 0
     }
 }
 
-/// Whether the kernel knows a list of this thread's robust mutexes.
+/// True if the kernel knows a list of robust mutexes of this thread.
 fn has_list() -> bool {
     let (mut head, mut length) = (0usize, 0usize);
     // SAFETY: both are valid for writing.
     let result = sys::keep_errno(|| unsafe {
         libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut length)
     });
-    // A kernel that does not tell has one.
+    // A kernel without this call is assumed to have one.
     result != 0 || head != 0
 }

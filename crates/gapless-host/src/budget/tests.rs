@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn limits_are_read_as_people_write_them() {
-    // One grammar with `--host-limit`: GB is decimal, G and GiB are binary.
+    // The grammar is that of `--host-limit`: GB is decimal, G and GiB are binary.
     for (text, bytes) in [("1048576", 1 << 20), ("20GB", 20_000_000_000), ("20G", 20 << 30), (" 7 B ", 7)] {
         assert_eq!(parse_limit(text.as_bytes()), Ok(bytes), "{text}");
     }
@@ -34,19 +34,19 @@ fn charges_stop_at_the_limit_and_come_back() {
     budget.leave();
 }
 
-/// A child that runs `work`, and then waits for its end by a signal. `work` must not allocate: other threads of the
-/// tests may have the allocator's locks.
+/// A child that runs `work`, and then waits for a signal. `work` must not allocate, because other threads of the tests
+/// may have the allocator's locks.
 struct Child(i32);
 
 impl Child {
     fn forked(work: impl FnOnce()) -> Child {
-        // SAFETY: the child runs `work` only.
+        // SAFETY: the child only runs `work`, which allocates nothing.
         Child::begin(unsafe { libc::fork() }, work)
     }
 
-    /// Made by the bare system call, as sandboxes do: no handler around a fork runs.
+    /// Makes the child with the bare system call, as sandboxes do, so no handler around a fork runs.
     fn bare(work: impl FnOnce()) -> Child {
-        // SAFETY: as above.
+        // SAFETY: the child only runs `work`, which allocates nothing.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         Child::begin(child as i32, work)
     }
@@ -56,7 +56,7 @@ impl Child {
         if child == 0 {
             work();
             loop {
-                // SAFETY: takes nothing.
+                // SAFETY: takes no argument.
                 unsafe { libc::pause() };
             }
         }
@@ -66,7 +66,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: a child of this process.
+        // SAFETY: the number is that of a child of this process.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -114,7 +114,7 @@ fn what_another_library_keeps_is_asked_for_in_its_own_process() {
     budget.limit_to(1_000, None).expect("a page");
     assert!(!budget.charge(1_001), "there is nobody who keeps anything");
     let seen = AtomicU64::new(0);
-    // It has told nothing yet.
+    // The library has not reported yet.
     assert!(budget.charge_beside(900));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -151,10 +151,10 @@ fn a_process_that_became_another_program_holds_nothing_of_the_old_one() {
     let [old, new] = [Budget::new(), Budget::new()];
     old.limit_to(1_000, Some(&file)).expect("a page");
     assert!(old.charge(700));
-    // The new program's budget knows nothing of the old one but the page.
+    // The new program's budget knows only the page.
     new.limit_to(1_000, Some(&file)).expect("a page");
     assert_eq!(new.total(), 0);
-    // A process whose part was taken for that of a dead one by mistake takes it along to its next slot.
+    // A process whose part was taken by mistake takes it along to its next slot.
     assert!(!old.charge(301), "it holds 700");
     assert_eq!((old.own(), new.total()), (700, 700));
     old.leave();
@@ -198,7 +198,7 @@ fn a_process_goes_on_after_the_thread_that_told_that_it_lives() {
             }
         });
         first.join().expect("a thread");
-        // Without a word of the thread, the kernel says that the process is gone, until a thread needs the slot.
+        // If the thread did not report its end, the kernel marks the process as ended until a thread needs the slot.
         assert_eq!(budget.shared().expect("a page").reap(false), !tells);
         assert!(!budget.charge(500) && budget.charge(300), "{tells}");
         assert!(!budget.reap(), "this thread tells now");

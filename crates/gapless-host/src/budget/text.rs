@@ -1,4 +1,4 @@
-//! What people write for a budget.
+//! The texts in which a budget is given.
 
 use crate::{cgroup, sys};
 
@@ -6,7 +6,7 @@ use crate::{cgroup, sys};
 /// the machine has.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The error in the text.
 pub fn parse_limit(text: &[u8]) -> Result<u64, &'static str> {
     let text = text.trim_ascii();
     if text.eq_ignore_ascii_case(b"auto") {
@@ -19,7 +19,7 @@ pub fn parse_limit(text: &[u8]) -> Result<u64, &'static str> {
     }
 }
 
-/// 90 % of the cgroup's limit, or of the machine's memory where that is less.
+/// 90 % of the cgroup's limit, or of the machine's memory if that is less.
 #[must_use]
 pub fn automatic() -> Option<u64> {
     let mut buffer = [0; 4096];

@@ -1,13 +1,13 @@
-//! `GAPLESS_HOST_CHECK=1`: every block lies between guards, freed blocks are poisoned and kept for a while, and what is
-//! wrong is told with the stacks of the allocation and of the frees. The process then ends by `abort`.
+//! `GAPLESS_HOST_CHECK=1`: every block lies between guards, freed blocks are poisoned and kept for a while, and an
+//! error is reported with the stacks of the allocation and of the frees. Then the process ends by `abort`.
 //!
 //! ```text
 //!   raw            address = raw + front        address + size
 //!   │ 0xFA ... 0xFA │ the program's bytes        │ 0xFB ... 0xFB │
 //! ```
 //!
-//! Found: writes before and behind a block (when it is freed, and at the end of the process), double frees, frees of
-//! addresses that are no blocks, writes to freed blocks (when they leave the queue). Reads are not found.
+//! It finds writes before and behind a block (when it is freed, and at the end of the process), double frees, frees of
+//! addresses that are no blocks, and writes to freed blocks (when they leave the queue). It does not find reads.
 
 pub mod stack;
 pub mod table;
@@ -24,16 +24,16 @@ const GUARD: usize = 32;
 const FRONT: u8 = 0xFA;
 const BACK: u8 = 0xFB;
 const POISON: u8 = 0xFD;
-/// Bytes of a new block that the program has not written: reads of them show.
+/// Fills the bytes of a new block, so that reads before the first write show.
 const FRESH: u8 = 0xFC;
-/// Freed blocks wait until there are so many bytes, or so many of them.
+/// Freed blocks wait until there are more than so many bytes, or so many blocks.
 const QUEUED_BYTES: usize = 64 << 20;
 const QUEUE: usize = 1 << 16;
 
 #[derive(Debug)]
 struct State {
     blocks: Blocks,
-    /// Freed blocks, a ring.
+    /// Freed blocks, in a ring.
     queue: Option<Table<usize>>,
     first: usize,
     count: usize,
@@ -47,7 +47,7 @@ fn front(alignment: usize) -> usize {
     GUARD.max(alignment)
 }
 
-/// A guarded block; null where there is no memory.
+/// Allocates a guarded block. Null if there is no memory.
 pub fn allocate(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     let front = front(alignment);
     let Some(all) = size.checked_add(front + GUARD) else { return std::ptr::null_mut() };
@@ -71,14 +71,14 @@ pub fn allocate(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     address
 }
 
-/// What [`free`] and [`reallocate`] do with an address that is not in the table.
+/// True if [`free`] and [`reallocate`] pass an unknown address on to the core.
 fn is_from_before(block: *mut u8) -> bool {
-    // The loader allocates before the options are known: such blocks have no guards.
+    // The loader allocates before the options are known, so such blocks have no guards.
     core::may_own(block) && (block as usize).is_multiple_of(MIN_ALIGNMENT)
 }
 
 /// # Safety
-/// None: what the program gives is looked up first.
+/// None: any address is looked up first.
 pub unsafe fn free(block: *mut u8) {
     if block.is_null() {
         return;
@@ -103,7 +103,7 @@ pub unsafe fn free(block: *mut u8) {
         sys::abort();
     }
     check_guards(&entry, Some(&here));
-    // SAFETY: the block is in the table and not freed.
+    // SAFETY: the table has the block and its size, and it was not freed.
     unsafe { block.write_bytes(POISON, entry.size) };
     entry.is_freed = true;
     entry.freed = here;
@@ -112,7 +112,7 @@ pub unsafe fn free(block: *mut u8) {
     while let Some(oldest) = dequeue(&mut state) {
         drop(state);
         check_poison(&oldest);
-        // SAFETY: the core gave it, and it left the table.
+        // SAFETY: the core gave this block, which has left the table and is freed here only.
         unsafe { core::free(oldest.raw as *mut u8) };
         state = STATE.lock();
     }
@@ -120,7 +120,7 @@ pub unsafe fn free(block: *mut u8) {
 
 fn free_unknown(block: *mut u8, here: &Stack) {
     if is_from_before(block) && !is_inside(block) {
-        // SAFETY: a block of the core's from before the checks began; what the program says otherwise is its fault.
+        // SAFETY: the core gave this block before the checks began; if the address is wrong, the core reports that.
         unsafe { core::free(block) };
         return;
     }
@@ -151,7 +151,7 @@ fn free_unknown(block: *mut u8, here: &Stack) {
     sys::abort();
 }
 
-/// Whether an address lies inside of a block that is known.
+/// True if an address lies inside of a known block.
 fn is_inside(block: *mut u8) -> bool {
     let mut found = false;
     STATE.lock().blocks.each(|entry| {
@@ -166,7 +166,7 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     let known = STATE.lock().blocks.get(block as usize);
     match known {
         Some(entry) => entry.size,
-        // SAFETY: from before the checks began, or the program's fault.
+        // SAFETY: the core gave this block before the checks began; if the address is wrong, the core reports that.
         None => unsafe { core::usable(block) },
     }
 }
@@ -185,7 +185,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         }
         Some(entry) => entry.size,
         None if is_from_before(block) => {
-            // SAFETY: from before the checks began.
+            // SAFETY: the core gave this block before the checks began.
             unsafe { core::usable(block) }
         }
         None => {
@@ -195,7 +195,7 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     };
     let moved = allocate(size, MIN_ALIGNMENT, false);
     if !moved.is_null() {
-        // SAFETY: both have at least the smaller length.
+        // SAFETY: `moved` is a new block and `block` a live one; both have at least the smaller length.
         unsafe {
             moved.copy_from_nonoverlapping(block, old.min(size));
             free(block);
@@ -216,7 +216,7 @@ fn enqueue(state: &mut State, entry: &Entry) {
     }
 }
 
-/// The oldest freed block, where there are too many.
+/// The oldest freed block, if there are too many.
 fn dequeue(state: &mut State) -> Option<Entry> {
     if state.count < QUEUE && state.bytes <= QUEUED_BYTES {
         return None;
@@ -232,7 +232,7 @@ fn dequeue(state: &mut State) -> Option<Entry> {
 
 /// The first byte of a range that is not `value`.
 fn changed(start: usize, length: usize, value: u8) -> Option<usize> {
-    // SAFETY: guards and queued blocks are memory of ours that the program must not touch.
+    // SAFETY: the range is a guard or a queued block, which are mapped until the core gets the block back.
     let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, length) };
     bytes.iter().position(|&byte| byte != value)
 }
@@ -273,7 +273,7 @@ fn check_poison(entry: &Entry) {
     sys::abort();
 }
 
-/// The process ends: looks at every block that is left.
+/// Called when the process ends: checks every block that is left.
 pub fn end() {
     let state = STATE.lock();
     state.blocks.each(|entry| if entry.is_freed { check_poison(entry) } else { check_guards(entry, None) });
@@ -284,8 +284,8 @@ pub fn before_fork() {
 }
 
 /// # Safety
-/// [`before_fork`] was called by this thread.
+/// This thread called [`before_fork`].
 pub unsafe fn after_fork() {
-    // SAFETY: as the caller says.
+    // SAFETY: this thread has the lock since `before_fork` (the caller's contract), and no guard of it is alive.
     unsafe { STATE.release() };
 }

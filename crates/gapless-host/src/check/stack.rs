@@ -1,4 +1,4 @@
-//! Where in the program a call came from: return addresses by the unwinder, names by the loader.
+//! The origin of a call in the program: return addresses by the unwinder, names by the loader.
 
 use crate::text::say;
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Frames that a stack keeps.
 pub const DEPTH: usize = 14;
-/// Frames of the allocator itself are left out, so more are asked for.
+/// Frames of the allocator itself are left out, so this many more are requested.
 const SKIPPED: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Stack {
 }
 
 thread_local! {
-    /// The unwinder may allocate: such a block has no stack.
+    /// The unwinder may allocate. Such a block has no stack.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -35,12 +35,12 @@ struct Walk {
 }
 
 extern "C" fn visit(context: *mut c_void, argument: *mut c_void) -> c_int {
-    // SAFETY: the `Walk` of `here`.
+    // SAFETY: `here` passes its `Walk`, which nothing else uses during the call.
     let walk = unsafe { &mut *argument.cast::<Walk>() };
     if walk.count == walk.frames.len() {
         return 5; // the end of the stack, as the unwinder calls it
     }
-    // SAFETY: the unwinder's own context.
+    // SAFETY: the unwinder passes its own context.
     walk.frames[walk.count] = unsafe { _Unwind_GetIP(context) };
     walk.count += 1;
     0
@@ -66,13 +66,13 @@ impl Stack {
         stack
     }
 
-    /// Who called the allocator; 0 where that is not known.
+    /// The address that called the allocator; 0 if unknown.
     #[must_use]
     pub fn caller(&self) -> usize {
         self.frames[0]
     }
 
-    /// One line a frame, on standard error.
+    /// Writes one line for each frame to standard error.
     pub fn say(&self) {
         if self.frames[0] == 0 {
             say(format_args!("      (the stack is not known)\n"));
@@ -86,13 +86,13 @@ impl Stack {
 fn find(address: usize) -> Option<libc::Dl_info> {
     // SAFETY: valid when zero.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: `found` is valid for writing; any address may be asked for.
+    // SAFETY: `found` is valid for writing, and the loader accepts any address.
     let known = unsafe { libc::dladdr(address as *const c_void, &raw mut found) };
     (known != 0).then_some(found)
 }
 
-/// The addresses of the object that this code is a part of. They are looked for once: asking the loader for each frame
-/// (`dladdr`) goes through all symbols of the frame's object, and node has 100,000 of them.
+/// The addresses of the object that contains this code. They are looked up once, because to ask the loader for each
+/// frame (`dladdr`) goes through all symbols of the frame's object, and node has 100,000 of them.
 fn own_object() -> Range<usize> {
     static START: AtomicUsize = AtomicUsize::new(0);
     static END: AtomicUsize = AtomicUsize::new(0);
@@ -104,7 +104,7 @@ fn own_object() -> Range<usize> {
     START.load(Ordering::Relaxed)..END.load(Ordering::Relaxed)
 }
 
-/// The addresses of the object in which an address lies; none where it lies in no object.
+/// The addresses of the object that contains an address; empty if no object contains it.
 #[must_use]
 pub fn object_around(address: usize) -> Range<usize> {
     let mut search = (address, 0..0);
@@ -114,7 +114,7 @@ pub fn object_around(address: usize) -> Range<usize> {
 }
 
 unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of an object, and the search of `object_around`.
+    // SAFETY: the loader passes the description of an object, and the search of `object_around`.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<(usize, Range<usize>)>()) };
     // SAFETY: the object's own headers, which stay while it is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -138,7 +138,7 @@ fn text<'a>(start: *const libc::c_char) -> &'a str {
 }
 
 fn say_frame(frame: usize) {
-    // A return address is behind the call: one byte before is inside of it.
+    // A return address lies behind the call, so the byte before it is inside of the call.
     let Some(found) = find(frame - 1) else {
         say(format_args!("      {frame:#x}\n"));
         return;

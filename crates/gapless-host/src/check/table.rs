@@ -3,13 +3,13 @@
 use crate::check::stack::Stack;
 use crate::sys::{self, Table, Zeroed};
 
-/// What is known of a block.
+/// A block of the program.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Entry {
-    /// What the program has; 0: nothing here.
+    /// The program's address; 0 if the entry is empty.
     pub address: usize,
-    /// What the core gave.
+    /// The address that the core returned.
     pub raw: usize,
     pub size: usize,
     pub is_freed: bool,
@@ -17,9 +17,9 @@ pub struct Entry {
     pub freed: Stack,
 }
 
-// SAFETY: integers, and a boolean that is false when zero.
+// SAFETY: all fields are integers, or a boolean that is false when zero.
 unsafe impl Zeroed for Entry {}
-// SAFETY: a position, all integers.
+// SAFETY: an integer.
 unsafe impl Zeroed for usize {}
 
 const FIRST: usize = 1 << 16;
@@ -62,7 +62,7 @@ impl Blocks {
         self.position(address).and_then(|at| self.table.as_ref().map(|table| table.get(at)))
     }
 
-    /// Adds or replaces. Without memory for a larger table the process cannot be checked any more, and ends.
+    /// Adds or replaces an entry. Without memory for a larger table the process cannot be checked, and ends.
     pub fn put(&mut self, entry: Entry) {
         if let Some(at) = self.position(entry.address) {
             if let Some(table) = self.table.as_mut() {
@@ -105,7 +105,7 @@ impl Blocks {
         }
     }
 
-    /// Takes a block out, and closes the gap: those behind it move up.
+    /// Removes a block, and closes the gap: entries behind it move up.
     pub fn remove(&mut self, address: usize) {
         let Some(mut gap) = self.position(address) else { return };
         let room = self.room;
@@ -120,7 +120,7 @@ impl Blocks {
                 if entry.address == 0 {
                     return;
                 }
-                // It may move to the gap where the gap lies between its home and its place.
+                // It may move to the gap if the gap lies between its home and its place.
                 let home = home(entry.address, room);
                 if (at.wrapping_sub(home) & (room - 1)) >= (at.wrapping_sub(gap) & (room - 1)) {
                     table.set(gap, entry);

@@ -1,24 +1,24 @@
-//! Whether the next buffer will be filled. A huge page for each touch would clear 2 MiB and need 512 times the memory,
-//! so only buffers that will be filled get huge pages.
+//! Guesses if the next buffer will be filled. A huge page for each touch would clear 2 MiB and need 512 times the
+//! memory, so only buffers that will be filled get huge pages.
 //!
-//! Nobody says how a buffer will be used. For each power of two, Gapless looks at the pages of the last two buffers
-//! that needed fresh memory: when one is freed, or when the next one comes. Where both were filled, the next one gets
-//! huge pages.
+//! No call says how a buffer will be used. So for each power of two, Gapless looks at the pages of the last two buffers
+//! that needed fresh memory, when one is freed or the next one comes. If both were filled, the next one gets huge
+//! pages.
 
 use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Places of a buffer that are looked at, and pages of each.
+/// The number of places in a buffer, and of pages at each, that are looked at.
 const LOOKS: usize = 8;
 const PAGES: usize = 64;
-/// Pages of one place that must have memory.
+/// A place is filled if this many of its pages have memory.
 const FILLED: usize = 60;
-/// The last two answers, in the low bits of a word; above them the address of the buffer that is looked at next.
+/// The low bits of a word have the last two answers, and the others the address of the next buffer to look at.
 const ANSWERS: u64 = 3;
 
 #[derive(Debug)]
 pub struct Dense {
-    /// For each power of two.
+    /// One word for each power of two.
     last: [AtomicU64; 64],
     is_stopped: AtomicBool,
 }
@@ -29,7 +29,7 @@ impl Dense {
         Dense { last: [const { AtomicU64::new(0) }; 64], is_stopped: AtomicBool::new(false) }
     }
 
-    /// Looks at no buffer any more: the call may be forbidden.
+    /// Stops looking at buffers, because the program may forbid the system call.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
@@ -44,7 +44,7 @@ impl Dense {
         (&self.last[power as usize], 1 << power)
     }
 
-    /// A buffer with fresh memory begins. Gives whether it will be filled, as far as anybody can know.
+    /// Notes a buffer with fresh memory. Returns true if it will probably be filled.
     pub fn begins(&self, start: *mut u8, length: usize) -> bool {
         if self.is_stopped() {
             return false;
@@ -55,7 +55,7 @@ impl Dense {
         answers == ANSWERS
     }
 
-    /// A buffer is freed.
+    /// Looks at a buffer that is freed.
     pub fn ends(&self, start: *mut u8, length: usize) {
         let (last, least) = self.class(length);
         let word = last.load(Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl Default for Dense {
     }
 }
 
-/// The answers after the buffer of a word was looked at, if there is one.
+/// The answers after a look at the word's buffer, if it has one.
 fn after(word: u64, least: usize) -> u64 {
     let start = word & !ANSWERS;
     if start == 0 {
@@ -81,12 +81,12 @@ fn after(word: u64, least: usize) -> u64 {
     (word << 1 & ANSWERS) | u64::from(is_filled)
 }
 
-/// Whether nearly all pages have memory, by some places spread over the buffer.
+/// True if nearly all pages have memory, at some places spread over the buffer.
 fn is_filled(start: *mut u8, length: usize) -> bool {
     let part = length / LOOKS;
     let mut pages = [0u8; PAGES];
     (0..LOOKS).all(|look| {
-        // Not always the same place of a part: a program may touch one page in so many.
+        // Not always at the same offset, because a program may touch one page in so many.
         let moved = (look * 0x9E37 + (length >> 16)) % 16 * sys::PAGE;
         let at = (look * part + moved) / sys::PAGE * sys::PAGE;
         at + PAGES * sys::PAGE <= length
@@ -104,7 +104,7 @@ mod tests {
     /// Touches one page in `every`, as the owner of the buffer would.
     fn touch(start: *mut u8, every: usize) {
         for at in (0..LENGTH).step_by(every * sys::PAGE) {
-            // SAFETY: inside of the test's mapping.
+            // SAFETY: `at < LENGTH`, and the test's mapping has `LENGTH` bytes from `start` on.
             unsafe { start.add(at).write_volatile(1) };
         }
     }
@@ -113,7 +113,7 @@ mod tests {
     fn only_after_two_that_were_filled_the_next_is_expected_to_be() {
         let all = sys::reserve(8 * LENGTH, 2 << 20).expect("addresses");
         assert!(sys::commit(all, 8 * LENGTH));
-        // SAFETY: inside of the mapping.
+        // SAFETY: `number < 8`, and the mapping has `8 * LENGTH` bytes.
         let at = |number: usize| unsafe { all.add(number * LENGTH) };
         let dense = Dense::new();
         assert!(!dense.begins(at(0), LENGTH), "the first");

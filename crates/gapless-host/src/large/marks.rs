@@ -1,5 +1,4 @@
-//! Marks on granules, and the lengths of buffers by the granule that they begin at: tables beside the space, for what
-//! the space need not know.
+//! Marks on granules, and the lengths of buffers by the granule at which they begin: tables beside the space.
 
 use crate::lock::Lock;
 use crate::space::bits::Bits;
@@ -11,11 +10,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 #[derive(Debug)]
 pub struct Marks {
     bits: Lock<Option<Bits>>,
-    /// Runs of marks, about: neighbours may count twice.
+    /// The number of runs of marks, approximately: neighbours may count twice.
     runs: AtomicU32,
 }
 
-/// Each run of marks is a mapping of the kernel's, of which a process may have 65,530.
+/// Each run of marks is a mapping of the kernel, and a process may have 65,530 mappings.
 const MOST_RUNS: u32 = 16 << 10;
 
 impl Marks {
@@ -29,13 +28,13 @@ impl Marks {
         self.runs.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether there is room for one more.
+    /// True if there is room for one more run.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.runs.load(Ordering::Relaxed) < MOST_RUNS
     }
 
-    /// Marks `[from, to)` of `all` granules. False: there is no memory for the mark.
+    /// Marks `[from, to)` of `all` granules. False if there is no memory for the mark.
     pub fn set(&self, from: u32, to: u32, all: u32) -> bool {
         let mut guard = self.bits.lock();
         if guard.is_none() {
@@ -52,7 +51,7 @@ impl Marks {
         true
     }
 
-    /// Takes the marks of `[from, to)` away. Gives whether there were any.
+    /// Removes the marks of `[from, to)`. Returns true if there were any.
     pub fn clear(&self, from: u32, to: u32) -> bool {
         if self.is_empty() {
             return false;
@@ -73,7 +72,7 @@ impl Marks {
         true
     }
 
-    /// Gives up the table behind `all` granules.
+    /// Gives up the table beyond `all` granules.
     pub fn shorten(&self, all: u32) {
         if let Some(bits) = self.bits.lock().as_mut() {
             bits.shorten(all);
@@ -85,24 +84,24 @@ impl Marks {
     }
 
     /// # Safety
-    /// [`Marks::before_fork`] was called by this thread.
+    /// This thread called [`Marks::before_fork`].
     pub unsafe fn after_fork(&self) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has the lock since `before_fork` (the caller's contract).
         unsafe { self.bits.release() };
     }
 }
 
-/// The length in granules of each buffer that the program has, by where it begins: read and taken without a lock.
+/// The length in granules of each of the program's buffers, by the granule at which it begins. Read without a lock.
 #[derive(Debug)]
 pub struct Lengths {
     table: AtomicPtr<AtomicU32>,
-    /// Entries from the start that are writable. What begins behind is no buffer.
+    /// Entries from the start that are writable. No buffer begins beyond them.
     reach: AtomicUsize,
     all: AtomicUsize,
     reaching: Lock<()>,
 }
 
-/// Entries that become writable at once, at least.
+/// At least this many entries become writable at once.
 const REACHED: usize = 16 << 10;
 
 impl Lengths {
@@ -116,7 +115,7 @@ impl Lengths {
         }
     }
 
-    /// A table for `all` granules. False: there are no addresses for it.
+    /// Reserves a table for `all` granules. False if there are no addresses for it.
     pub fn begin(&self, all: usize) -> bool {
         let Some(table) = sys::reserve(all * size_of::<u32>(), GRANULE) else { return false };
         self.all.store(all, Ordering::Relaxed);
@@ -124,7 +123,7 @@ impl Lengths {
         true
     }
 
-    /// Makes room for a buffer that begins at `start`. False: there is no memory for it.
+    /// Makes room for a buffer that begins at `start`. False if there is no memory for it.
     pub fn reach(&self, start: u32) -> bool {
         (start as usize) < self.reach.load(Ordering::Acquire) || self.reach_more(start as usize + 1)
     }
@@ -138,7 +137,7 @@ impl Lengths {
         }
         let wanted = (count + count / 4).next_multiple_of(REACHED).min(all);
         let table: *mut u8 = self.table.load(Ordering::Acquire).cast();
-        // SAFETY: inside of the table; both ends are multiples of a page.
+        // SAFETY: `before <= wanted <= all`, and the table has `all` entries. Both ends are multiples of a page.
         let (start, bytes) = unsafe { (table.add(before * 4), (wanted - before) * 4) };
         let is_open = sys::keep_errno(|| sys::commit(start, bytes.next_multiple_of(sys::PAGE)));
         if is_open {
@@ -147,7 +146,7 @@ impl Lengths {
         is_open
     }
 
-    /// Gives up the addresses behind `all` granules, at which no buffer begins.
+    /// Gives up the addresses beyond `all` granules, at which no buffer begins.
     pub fn shorten(&self, all: usize) {
         let _reaching = self.reaching.lock();
         let before = self.all.load(Ordering::Relaxed);
@@ -158,7 +157,7 @@ impl Lengths {
         self.reach.fetch_min(all, Ordering::Relaxed);
         let pages = |count: usize| (count * size_of::<u32>()).next_multiple_of(sys::PAGE);
         if pages(all) < pages(before) {
-            // SAFETY: the end of the table.
+            // SAFETY: `pages(all)` is less than the table's reserved bytes, `pages(before)`.
             let end = unsafe { self.table.load(Ordering::Relaxed).cast::<u8>().add(pages(all)) };
             sys::unmap(end, pages(before) - pages(all));
         }
@@ -166,24 +165,24 @@ impl Lengths {
 
     fn place(&self, start: u32) -> Option<&AtomicU32> {
         let is_in_reach = (start as usize) < self.reach.load(Ordering::Acquire);
-        // SAFETY: a writable entry of the table, which stays for good.
+        // SAFETY: entries below `reach` are writable, and the table is never unmapped below the end of the space.
         is_in_reach.then(|| unsafe { &*self.table.load(Ordering::Relaxed).add(start as usize) })
     }
 
-    /// 0: no buffer begins there.
+    /// The length; 0 if no buffer begins there.
     #[must_use]
     pub fn get(&self, start: u32) -> u32 {
         self.place(start).map_or(0, |place| place.load(Ordering::Relaxed))
     }
 
-    /// A buffer begins, or has another length. The caller made room for it.
+    /// Sets the length of a buffer that begins, or changes. The caller made room for it.
     pub fn set(&self, start: u32, len: u32) {
         if let Some(place) = self.place(start) {
             place.store(len, Ordering::Relaxed);
         }
     }
 
-    /// A buffer ends. 0: there was none, or another thread ended it.
+    /// Ends a buffer. Returns 0 if there was none, or if another thread ended it.
     #[must_use]
     pub fn take(&self, start: u32) -> u32 {
         self.place(start).map_or(0, |place| place.swap(0, Ordering::Relaxed))
@@ -194,9 +193,9 @@ impl Lengths {
     }
 
     /// # Safety
-    /// [`Lengths::before_fork`] was called by this thread.
+    /// This thread called [`Lengths::before_fork`].
     pub unsafe fn after_fork(&self) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has the lock since `before_fork` (the caller's contract).
         unsafe { self.reaching.release() };
     }
 }
@@ -214,7 +213,7 @@ mod tests {
         assert!(marks.set(20, 30, 1000), "beside another");
         assert_eq!(marks.runs.load(Ordering::Relaxed), 2);
         assert!(!marks.clear(30, 50));
-        // From the top, as memory goes back.
+        // From the top, as memory is given back.
         assert!(marks.clear(55, 70) && !marks.is_empty());
         assert!(marks.clear(40, 55) && marks.clear(0, 40));
         assert!(marks.is_empty() && !marks.clear(0, 1000));

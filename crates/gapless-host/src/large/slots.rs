@@ -1,8 +1,8 @@
-//! Freed buffers of 1 to 8 MiB on their way to the next owner: no lock, no system call.
+//! Freed buffers of 1 to 8 MiB on their way to the next owner, without a lock or a system call.
 //!
 //! A thread puts a buffer into a slot of its shelf and takes one from there, with one atomic exchange each. The space
-//! counts such a buffer as handed out. The helper takes those that stayed for a tick, so what nobody wants goes the way
-//! of all kept memory; a request for memory that is short takes all.
+//! counts such a buffer as handed out. The helper takes out buffers that stayed for a tick, and they become kept
+//! memory. If memory is short, a request takes all of them out.
 
 use crate::local;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const MOST: u32 = 128;
 const SHELVES: usize = 8;
 const SLOTS: usize = 16;
-/// Granules of one shelf: 32 MiB.
+/// A shelf has at most this many granules: 32 MiB.
 const SHELF_MOST: u32 = 512;
 
-/// A buffer in a slot: whether there is one (1 bit), the tick (17), the arena (4), the length (10), the start (32).
+/// A buffer in a slot: a bit that there is one (1 bit), the tick (17), the arena (4), the length (10), the start (32).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub start: u32,
@@ -41,16 +41,16 @@ fn tick_of(word: u64) -> u32 {
     (word >> 46) as u32 & TICKS
 }
 
-/// What threads whose numbers fall together have in common, on cache lines of its own.
+/// The shelf of all threads whose numbers fall together, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shelf {
     slots: [AtomicU64; SLOTS],
     /// Granules in the slots.
     held: AtomicU32,
-    /// The slot that is emptied next where all are filled.
+    /// The slot that is emptied next when all are filled.
     hand: AtomicU32,
-    /// Buffers that were handed out from here and taken back, and granules that were handed out.
+    /// Buffers that were handed out from here and freed here, and granules that were handed out.
     allocations: AtomicU64,
     frees: AtomicU64,
     granules: AtomicU64,
@@ -60,11 +60,11 @@ struct Shelf {
 pub struct Slots {
     shelves: [Shelf; SHELVES],
     tick: AtomicU32,
-    /// 0: memory or addresses are scarce, and nothing waits here.
+    /// The granules of a shelf; 0 if memory or addresses are scarce and no buffer may wait here.
     most: AtomicU32,
 }
 
-/// The length that a buffer of `len` granules gets: eight steps for each doubling, so that the next one fits.
+/// The length of a buffer for a request of `len` granules: eight steps for each doubling, so that others fit too.
 #[must_use]
 pub fn rounded(len: u32) -> u32 {
     if !(16..=MOST).contains(&len) {
@@ -92,18 +92,18 @@ impl Slots {
         }
     }
 
-    /// Nothing waits here any more.
+    /// Lets no buffer wait here any more.
     pub fn close(&self) {
         self.most.store(0, Ordering::Relaxed);
     }
 
     fn mine(&self) -> &Shelf {
-        // Threads differ in the upper half of this address: it lies above their stacks.
+        // The upper half of this address differs between threads, because it lies above their stacks.
         let mixed = (local::get() as u64 >> 6).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shelves[(mixed >> 61) as usize]
     }
 
-    /// A buffer of at least `len` granules and less than twice as many: the shortest of the shelf.
+    /// Takes a buffer of at least `len` granules and less than twice as many: the shortest of the shelf.
     pub fn take(&self, len: u32, arena: usize) -> Option<Entry> {
         let shelf = self.mine();
         if shelf.held.load(Ordering::Relaxed) < len {
@@ -122,7 +122,7 @@ impl Slots {
             }
         }
         let (at, word, found) = best?;
-        // Acquire: what its last owner's thread did is done.
+        // Acquire, so that this thread sees what the last owner's thread wrote.
         shelf.slots[at].compare_exchange(word, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
         shelf.held.fetch_sub(found, Ordering::Relaxed);
         shelf.allocations.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl Slots {
         Entry::unpack(word)
     }
 
-    /// Puts a freed buffer here. Gives what must go back to the space: the buffer itself, or one that gave way.
+    /// Puts a freed buffer here. Returns a buffer that must go back to the space: this one, or one that it replaced.
     pub fn put(&self, entry: Entry) -> Option<Entry> {
         let shelf = self.mine();
         let is_full = shelf.held.load(Ordering::Relaxed) + entry.len > self.most.load(Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl Slots {
         Some(old)
     }
 
-    /// A tick passed: gives each buffer that stayed since the tick before. `all`: every one.
+    /// Called at each tick: gives out each buffer that stayed since the tick before; with `all`, every buffer.
     pub fn sweep(&self, all: bool, mut give: impl FnMut(Entry)) {
         let now = if all { 0 } else { self.tick.fetch_add(1, Ordering::Relaxed) };
         for shelf in &self.shelves {
@@ -174,7 +174,7 @@ impl Slots {
         }
     }
 
-    /// Buffers that were handed out from here and taken back here, and granules handed out.
+    /// Buffers that were handed out from here and freed here, and granules that were handed out.
     #[must_use]
     pub fn figures(&self) -> (u64, u64, u64) {
         let sum = |of: fn(&Shelf) -> &AtomicU64| {

@@ -40,14 +40,14 @@ fn a_buffer_goes_back_to_the_node_that_its_memory_lies_on() {
     let distance = (second as usize).abs_diff(first as usize);
     assert!(LARGE.contains(first) && LARGE.contains(second) && distance >= 64 << 30, "{distance:#x}");
     assert_eq!(PREFERRED.load(Ordering::Relaxed), 0b11, "each range was bound to its node");
-    // Freed by a thread of the other node, and used again by its own.
+    // A thread of the other node frees it, and its own node uses it again.
     NODE.set(1);
     assert!(LARGE.free(first));
     assert_eq!(LARGE.held(), Held { live: 8 << 20, kept: 8 << 20 });
     let third = on(1, 8 * MIB);
     assert_ne!(third, first, "node 1 does not get memory of node 0");
     assert_eq!(on(0, 8 * MIB), first);
-    // A buffer that grows stays on its node, wherever the thread runs.
+    // A buffer that grows stays on its node, on whichever node the thread runs.
     let beside = on(0, MIB);
     NODE.set(1);
     let grown = LARGE.reallocate(first, 64 * MIB).expect("a buffer");
@@ -96,13 +96,13 @@ fn memory_that_a_driver_uses_is_not_given_back_moved_or_handed_out() {
     };
     let block = LARGE.allocate(8 * MIB, 16, false);
     assert_eq!(register(block, 8 * MIB), Request::New);
-    // Freed while it is registered: held until the registration ends.
+    // It is freed while it is registered, so it is held until the registration ends.
     assert!(LARGE.free(block));
     assert_eq!(LARGE.held(), Held { live: 8 << 20, kept: 0 });
     assert_ne!(LARGE.allocate(8 * MIB, 16, false), block);
     assert_eq!(LARGE.pinned.returns(block as usize, true), Return::Over(Some(block as usize)));
     assert!(LARGE.free(block));
-    // Taken back before it is freed: the registration is kept, and used again with the memory.
+    // The registration ends before the buffer is freed: it is kept, and used again with the memory.
     let again = LARGE.allocate(8 * MIB, 16, false);
     assert_eq!((again, register(again, 8 * MIB)), (block, Request::New));
     assert_eq!(LARGE.pinned.returns(again as usize, true), Return::Kept);
@@ -110,17 +110,17 @@ fn memory_that_a_driver_uses_is_not_given_back_moved_or_handed_out() {
     assert_eq!(LARGE.allocate(8 * MIB, 16, false), block);
     assert_eq!(register(block, 8 * MIB), Request::Known, "no call of the driver");
     assert_eq!(LARGE.pinned.figures(), (8 << 20, 0, 1));
-    // A larger place: the bytes are copied, and the old pages stay for the driver.
-    // SAFETY: a buffer of this size.
+    // At a larger place: the bytes are copied, and the old pages stay for the driver.
+    // SAFETY: `block` is a live buffer of 8 MiB.
     unsafe { block.write_bytes(7, 8 * MIB) };
     let beside = LARGE.allocate(MIB, 16, false);
     let moved = LARGE.reallocate(block, 32 * MIB).expect("a buffer");
     assert_ne!(moved, block);
-    // SAFETY: both are still there.
+    // SAFETY: both buffers are live and have at least 8 MiB.
     assert_eq!(unsafe { (block.read(), moved.add(8 * MIB - 1).read()) }, (7, 7));
     assert_eq!(LARGE.pinned.returns(block as usize, true), Return::Over(Some(block as usize)));
     assert!(LARGE.free(block) && LARGE.free(moved) && LARGE.free(beside));
-    // What goes back to the kernel ends with the driver first.
+    // Before memory goes back to the kernel, its registration ends.
     let last = LARGE.allocate(8 * MIB, 16, false);
     assert_eq!(register(last, 8 * MIB), Request::New);
     assert_eq!(LARGE.pinned.returns(last as usize, true), Return::Kept);

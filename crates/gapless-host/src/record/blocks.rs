@@ -1,5 +1,5 @@
-//! What the heap calls while samples are recorded: samples lie in slots or in the arena of large buffers,
-//! and all others come from the core as before.
+//! Entry points of the heap while samples are recorded: samples lie in slots or in the arena of large buffers, and all
+//! other blocks come from the core.
 
 use super::frames::Frames;
 use super::journal::Journal;
@@ -16,10 +16,10 @@ use crate::units::LARGE as EXACT;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The alignment of a request that names none.
+/// The alignment of a request without one.
 pub const ANY: usize = 1;
 
-/// A block; null where there is no memory.
+/// Allocates a block. Null if there is no memory.
 #[inline]
 pub fn allocate(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     if is_large(size, alignment) {
@@ -31,7 +31,7 @@ pub fn allocate(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     plain(size, alignment, zeroed)
 }
 
-/// An object of Python.
+/// Allocates an object of Python.
 #[cold]
 pub(super) fn allocate_object(size: usize, zeroed: bool) -> *mut u8 {
     struct Object;
@@ -50,7 +50,7 @@ pub(super) fn allocate_object(size: usize, zeroed: bool) -> *mut u8 {
     }
 }
 
-/// Counts the bytes. Whether this allocation may be a sample.
+/// Counts the bytes. True if this allocation may be a sample.
 #[inline]
 fn passes(size: usize) -> bool {
     OWN.sampler().is_some_and(|sampler| sampler.passes(size.max(1)))
@@ -65,9 +65,9 @@ fn plain(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     }
 }
 
-/// Who gives a block that is not recorded after all.
+/// Supplies a block that is not recorded after all.
 trait Otherwise {
-    /// Whether the blocks are objects of Python.
+    /// True if the blocks are objects of Python.
     const OBJECTS: bool = false;
     fn allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8;
 }
@@ -80,7 +80,7 @@ impl Otherwise for Plain {
     }
 }
 
-/// The sampler stopped at this allocation.
+/// Records an allocation at which the sampler stopped.
 #[cold]
 #[inline(never)]
 fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: O) -> *mut u8 {
@@ -93,7 +93,8 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
     frames.look(<O as Otherwise>::OBJECTS);
     let mut block = std::ptr::null_mut();
     if size > slots::MOST {
-        // Rounded up to 64 KiB. A budget may make it wait, so it comes before the lock. It is no cost of the recording.
+        // Rounded up to 64 KiB. It comes before the lock because a budget may make it wait, which is no cost of the
+        // recording.
         let before = sys::time();
         block = LARGE.allocate(size, alignment, zeroed);
         began += sys::time().saturating_sub(before);
@@ -105,7 +106,7 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
     {
         block = slot;
         if zeroed {
-            // SAFETY: a slot of at least this size.
+            // SAFETY: the slot has at least `size` bytes.
             unsafe { block.write_bytes(0, size) };
         }
     }
@@ -125,12 +126,12 @@ fn sample<O: Otherwise>(size: usize, alignment: usize, zeroed: bool, otherwise: 
     block
 }
 
-/// Nanoseconds since then.
+/// Nanoseconds since `began`.
 fn since(began: Duration) -> u64 {
     sys::time().saturating_sub(began).as_nanos() as u64
 }
 
-/// Every large buffer is recorded.
+/// Allocates a large buffer, all of which are recorded.
 #[cold]
 fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
     let block = core::allocate_aligned(size, alignment, zeroed);
@@ -167,7 +168,7 @@ pub unsafe fn free(block: *mut u8) {
     if LARGE.contains(block) {
         tell_freed(block);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is null or an unfreed block (the caller's contract), and not a slot, so the core made it.
     unsafe { core::free(block) }
 }
 
@@ -196,11 +197,11 @@ fn free_slot(block: *mut u8) {
     recorder.slots.give(block);
 }
 
-/// This thread may hold the lock: the next holder does it.
+/// Leaves the block to the next thread that takes the lock, because this thread may hold it.
 fn free_inside(block: *mut usize) {
     let mut next = FREED_INSIDE.load(Ordering::Relaxed);
     loop {
-        // SAFETY: a slot of ours that the program gave back.
+        // SAFETY: a slot of ours that the program gave up.
         unsafe { block.write(next) };
         match FREED_INSIDE.compare_exchange_weak(next, block as usize, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
@@ -209,7 +210,7 @@ fn free_inside(block: *mut usize) {
     }
 }
 
-/// Whether an address can be a sampled block.
+/// True if an address may be a sampled block.
 pub fn may_own(block: *const u8) -> bool {
     slots::contains(block)
 }
@@ -220,7 +221,7 @@ pub unsafe fn usable(block: *mut u8) -> usize {
     if slots::contains(block) {
         return slots::usable(block).unwrap_or(0);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: `block` is an unfreed block (the caller's contract), and not a slot, so the core made it.
     unsafe { core::usable(block) }
 }
 
@@ -238,12 +239,12 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         if passes(size) {
             return sample_moved(block, size);
         }
-        // SAFETY: as the caller says.
+        // SAFETY: `block` is an unfreed block (the caller's contract), and not a slot, so the core made it.
         return unsafe { core::reallocate(block, size) };
     }
     let moved = allocate(size, ANY, false);
     if !moved.is_null() {
-        // SAFETY: both blocks are valid for the smaller of their lengths, and are two.
+        // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
         unsafe {
             moved.copy_from_nonoverlapping(block, usable(block).min(size));
             free(block);
@@ -252,14 +253,14 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     moved
 }
 
-/// The kernel may move the pages.
+/// Reallocates a large buffer, whose pages the kernel may move.
 #[cold]
 fn reallocate_large(block: *mut u8, size: usize) -> *mut u8 {
-    // Told before: afterwards another thread may have the address.
-    // SAFETY: the arena has a buffer there, or the core says what is wrong.
+    // The free is recorded first, because afterwards another thread may have the address.
+    // SAFETY: the arena contains the address; if no buffer begins there, the core ends the process.
     let old = unsafe { core::usable(block) };
     tell_freed(block);
-    // SAFETY: as the caller of `reallocate` says.
+    // SAFETY: the caller of `reallocate` promised an unfreed block, which lies in the arena.
     let moved = unsafe { core::reallocate(block, size) };
     if moved.is_null() {
         tell_large(block, old)
@@ -269,19 +270,19 @@ fn reallocate_large(block: *mut u8, size: usize) -> *mut u8 {
     moved
 }
 
-/// A block of the core that grows is a new one for the sampler.
+/// Reallocates a block of the core, which counts as a new one for the sampler.
 #[cold]
 fn sample_moved(block: *mut u8, size: usize) -> *mut u8 {
     struct Again(*mut u8);
     impl Otherwise for Again {
         fn allocate(&self, size: usize, _: usize, _: bool) -> *mut u8 {
-            // SAFETY: as the caller of `reallocate` says.
+            // SAFETY: the caller of `reallocate` promised an unfreed block, which the core made.
             unsafe { core::reallocate(self.0, size) }
         }
     }
     let moved = sample(size, ANY, false, Again(block));
     if slots::contains(moved) || (!moved.is_null() && LARGE.contains(moved)) {
-        // SAFETY: the old block is still there: the new one is of the recorder.
+        // SAFETY: the new block is of the recorder, so `block` was not reallocated and is still there.
         unsafe {
             moved.copy_from_nonoverlapping(block, core::usable(block).min(size));
             core::free(block);

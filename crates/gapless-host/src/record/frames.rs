@@ -1,11 +1,11 @@
-//! Where a thread stands: lines of Python, and native functions.
+//! The present stack of a thread: lines of Python, and native functions.
 
 use super::python::{self, Place};
 use super::recorder::RECORDER;
 use super::stacks::{self, Range};
 use crate::sys;
 
-/// Where this thread stands.
+/// The present stack of this thread.
 pub(super) struct Frames {
     native: [u64; stacks::DEPTH],
     natives: usize,
@@ -19,10 +19,9 @@ impl Frames {
         Frames { native: [0; stacks::DEPTH], natives: 0, places: [none; python::DEPTH], count: 0 }
     }
 
-    /// `is_object`: an object of Python, whose line says all.
+    /// Reads the stack. `is_object` is true for an object of Python, for which the Python lines are enough.
     pub(super) fn look(&mut self, is_object: bool) {
-        // Set before the program began, and never changed.
-        // SAFETY: read without the lock; `begin` wrote these before any other thread was there.
+        // SAFETY: `begin` wrote these fields before any other thread existed, and they never change.
         let (own, stop, around, python) = unsafe {
             let recorder = &*RECORDER.value();
             (recorder.own, recorder.interpreter, recorder.around, recorder.python)
@@ -34,7 +33,7 @@ impl Frames {
             if self.count == 0 {
                 (self.natives, _) = stacks::here(own, Range::default(), &mut self.native);
             } else if !is_object {
-                // Functions of the interpreter say nothing beside its frames.
+                // Functions of the interpreter add nothing to its frames.
                 let (found, _) = stacks::here(own, stop, &mut self.native);
                 for at in 0..found {
                     let address = self.native[at];

@@ -6,9 +6,9 @@
 //!   0           no record follows
 //! ```
 //!
-//! The body is there before its header, so a process that is killed leaves whole records, and zeros behind them. Blocks
-//! of the disk are reserved before they are mapped: a full disk is an error of a call, and no signal. Numbers are
-//! little-endian. `gapless-ingest` (`host_run/`) reads it, and shares no code with this.
+//! The body is written before its header, so the file of a killed process has whole records, and zeros behind them.
+//! Blocks of the disk are reserved before they are mapped, so a full disk is an error of a call and not a signal.
+//! Numbers are little-endian. `gapless-ingest` (`host_run/`) reads the file, and shares no code with this.
 
 use crate::sys::{self, FileId, OwnFile};
 use std::ffi::CStr;
@@ -20,8 +20,8 @@ pub const MAGIC: &[u8; 8] = b"GAPHOST1";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// version u32, pid u32, parent u32, python u32 (its version, or 0), realtime µs u64, monotonic µs u64,
-    /// fixed interval u64 (0: it adapts), exact from u64, program u16 + text, host u16 + text
+    /// version u32, pid u32, parent u32, python u32 (its version, or 0), realtime µs u64, monotonic µs u64, fixed
+    /// interval u64 (0: it adapts), exact from u64, program u32 + text, host u32 + text
     Head = 1,
     /// start u64, end u64, offset u64, file size u64, modified ns u64, path
     Module = 2,
@@ -53,22 +53,22 @@ pub const LONGEST: usize = 128 << 10;
 
 #[derive(Debug)]
 pub struct Journal {
-    /// The file is opened for each window anew: the program may close every descriptor, or use its number.
+    /// The file is opened again for each window, because the program may close every descriptor, or use its number.
     name: [u8; NAME],
     id: FileId,
-    /// The mapping, and where it lies in the file.
+    /// The mapping, and its offset in the file.
     window: *mut u8,
     origin: u64,
-    /// Where the next record goes, in the file.
+    /// The offset of the next record in the file.
     at: u64,
-    /// Why nothing is written any more.
+    /// The error because of which no more records are written.
     failed: Option<i32>,
 }
 
-// SAFETY: the mapping belongs to the journal alone.
+// SAFETY: only the journal uses its mapping.
 unsafe impl Send for Journal {}
 
-/// A body while it is put together.
+/// A body while it is being written.
 #[derive(Debug)]
 pub struct Body<'a> {
     place: &'a mut [u8],
@@ -92,9 +92,9 @@ impl Body<'_> {
 }
 
 impl Journal {
-    /// A new file in place of what was there. An error is the kernel's number.
+    /// Makes a new file in place of an old one. An error is the kernel's number.
     pub fn create(path: &CStr) -> Result<Journal, i32> {
-        // A file that another process still writes keeps its name only: it is not cut under a mapping.
+        // The old file may still be written by another process: it only loses its name, and is not cut under a mapping.
         // SAFETY: `path` ends in a zero.
         unsafe { libc::unlink(path.as_ptr()) };
         let mut name = [0; NAME];
@@ -135,11 +135,11 @@ impl Journal {
     fn place(&mut self, length: usize) -> &mut [u8] {
         let offset = (self.at - self.origin) as usize;
         debug_assert!(offset + length <= WINDOW);
-        // SAFETY: inside of the mapping, which is ours alone while `self` is borrowed.
+        // SAFETY: `offset + length <= WINDOW`, and only the journal uses the mapping, which is borrowed with `self`.
         unsafe { std::slice::from_raw_parts_mut(self.window.add(offset), length) }
     }
 
-    /// Writes a record whose body has at most `most` bytes. False: the file is full or gone.
+    /// Writes a record whose body has at most `most` bytes. False if the file is full or gone.
     pub fn write(&mut self, kind: Kind, most: usize, fill: impl FnOnce(&mut Body<'_>)) -> bool {
         let most = most.min(LONGEST);
         let room = 4 + most.next_multiple_of(4) + 4;
@@ -156,7 +156,7 @@ impl Journal {
         fill(&mut body);
         let length = body.length;
         let header = (length as u32) << 8 | kind as u32;
-        // SAFETY: four bytes of the window at a multiple of four.
+        // SAFETY: four bytes of the window, at a multiple of four, because every record has a multiple of four bytes.
         unsafe { (*place.as_mut_ptr().cast::<AtomicU32>()).store(header, Ordering::Release) };
         self.at += (4 + length.next_multiple_of(4)) as u64;
         true
@@ -167,13 +167,13 @@ impl Journal {
         self.at
     }
 
-    /// Why nothing is written any more, as the kernel's number.
+    /// The error because of which no more records are written, as the kernel's number.
     #[must_use]
     pub fn failed(&self) -> Option<i32> {
         self.failed
     }
 
-    /// The file gets its true length.
+    /// Cuts the file to its true length.
     pub fn end(&mut self) {
         self.unmap();
         sys::privately(|| {
@@ -184,7 +184,7 @@ impl Journal {
         self.failed = Some(libc::EBADF);
     }
 
-    /// In a forked child: leaves the parent's file to the parent.
+    /// Called in a forked child: leaves the parent's file alone.
     pub fn leave(&mut self) {
         self.unmap();
         self.failed = Some(libc::EBADF);

@@ -1,21 +1,22 @@
-//! The recorder: a sample of all allocations in a file, with where each came from (`GAPLESS_HOST_RECORD=run.gtrace`).
+//! The recorder: writes a sample of all allocations with their origin to a file (`GAPLESS_HOST_RECORD=run.gtrace`).
 //!
 //! ```text
-//!   blocks    what the heap calls: which allocations are samples (`crate::sampler`), and where they lie
+//!   blocks    entry points of the heap: they choose samples (`crate::sampler`) and place them
 //!   slots     sampled blocks have addresses of their own, so `free` knows them by a comparison
-//!   frames    where a thread stands
-//!   ├─ stacks    return addresses, and the files that they lie in
+//!   frames    the present stack of a thread
+//!   ├─ stacks    return addresses, and their files
 //!   └─ python    the lines of Python, read without its help
 //!   objects   Python's objects, which it takes from blocks of its own
-//!   recorder  the state, and what is written
-//!   ├─ pace      how often
+//!   recorder  the state, and the records
+//!   ├─ pace      the frequency of samples
 //!   ├─ names     of the file and of the program
 //!   └─ journal   the file, readable up to the moment at which the process is killed
 //! ```
 //!
 //! All of it is under one lock, which is taken for samples only. Nothing here allocates from `malloc`. A thread that is
-//! inside (a signal's handler, or the unwinder) is not recorded, and what it frees waits for the next holder of the
-//! lock. Around a fork the lock is held; the child writes a file of its own, `run.PID.gtrace`, when it has a sample.
+//! inside of the recorder (a signal's handler, or the unwinder) is not recorded, and the blocks that it frees wait for
+//! the next thread that takes the lock. Around a fork the lock is held. The child writes a file of its own,
+//! `run.PID.gtrace`, when it has a sample.
 
 mod blocks;
 mod frames;
@@ -42,7 +43,7 @@ use std::fmt::Write as _;
 
 pub use blocks::{ANY, allocate, free, may_own, reallocate, usable};
 
-/// Begins to record: before the program's own code.
+/// Begins to record, before the program's own code.
 pub fn begin(config: Config) {
     stacks::begin();
     let mut recorder = RECORDER.lock();
@@ -61,7 +62,7 @@ pub fn begin(config: Config) {
     recorder.config = Some(config);
     recorder.is_child = !is_first();
     recorder.pace.begin(sys::cpu_nanos());
-    // A file that cannot be made is told before the program begins.
+    // If the file cannot be made, the user hears of it before the program begins.
     if !recorder.open() {
         sys::exit(2);
     }
@@ -70,7 +71,7 @@ pub fn begin(config: Config) {
     }
 }
 
-/// Whether this is the program that was asked for, and none that it started: those write files of their own.
+/// True if this is the program that was asked for, and not one that it started: those write files of their own.
 fn is_first() -> bool {
     let name = c"GAPLESS_HOST_RECORD_PID";
     let pid = sys::pid();
@@ -80,7 +81,7 @@ fn is_first() -> bool {
             let mut text = Text::<16>::default();
             let _ = write!(text, "{pid}\0");
             if let Ok(value) = CStr::from_bytes_until_nul(text.bytes()) {
-                // SAFETY: both end in a zero. No other thread runs yet.
+                // SAFETY: both texts end in a zero, and no other thread runs yet.
                 unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
             }
             true
@@ -88,7 +89,7 @@ fn is_first() -> bool {
     }
 }
 
-/// A step of the program begins.
+/// Notes that a step of the program begins.
 pub fn step() {
     let Some(_inside) = Inside::enter() else { return };
     let mut recorder = RECORDER.lock();
@@ -102,7 +103,7 @@ pub fn step() {
     }
 }
 
-/// A library was unloaded: its addresses may mean something else from now on.
+/// Notes that a library was unloaded: its addresses may belong to another one from now on.
 pub fn modules_changed() {
     let Some(_inside) = Inside::enter() else { return };
     let mut recorder = RECORDER.lock();
@@ -111,7 +112,7 @@ pub fn modules_changed() {
     stacks::forget();
 }
 
-/// The process ends: the file gets its end.
+/// Called when the process ends: completes the file.
 pub fn end() {
     let Some(_inside) = Inside::enter() else { return };
     let mut recorder = RECORDER.lock();
@@ -130,16 +131,16 @@ pub fn before_fork() {
 }
 
 /// # Safety
-/// [`before_fork`] was called by this thread.
+/// This thread called [`before_fork`].
 pub unsafe fn after_fork() {
-    // SAFETY: as the caller says.
+    // SAFETY: this thread has the lock since `before_fork` (the caller's contract), and no guard of it is alive.
     unsafe { RECORDER.release() };
 }
 
 /// # Safety
 /// As for [`after_fork`]; in the child.
 pub unsafe fn after_fork_in_child() {
-    // SAFETY: this thread has the lock, and no guard is alive.
+    // SAFETY: this thread has the lock since `before_fork` (the caller's contract), and no guard of it is alive.
     let recorder = unsafe { &mut *RECORDER.value() };
     if let Some(mut journal) = recorder.journal.take() {
         journal.leave();
@@ -150,6 +151,6 @@ pub unsafe fn after_fork_in_child() {
     recorder.modules.forget();
     recorder.told = 0;
     recorder.pace.fork();
-    // SAFETY: as the caller says.
+    // SAFETY: this thread still has the lock, and `recorder` is not used any more.
     unsafe { RECORDER.release() };
 }

@@ -5,7 +5,7 @@ use crate::text::Text;
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
-/// `run.gtrace`, or `run.PID.gtrace`. What is too long is cut off, and then refused by the kernel.
+/// `run.gtrace`, or `run.PID.gtrace`. A name that is too long is cut, and the kernel then refuses it.
 pub(super) fn own_path<'a>(path: &[u8], with_pid: bool, into: &'a mut [u8; 4200]) -> &'a CStr {
     let path = &path[..path.len().min(4096)];
     let name = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
@@ -24,7 +24,7 @@ pub(super) fn own_path<'a>(path: &[u8], with_pid: bool, into: &'a mut [u8; 4200]
     CStr::from_bytes_until_nul(&into[..=length]).unwrap_or(c"")
 }
 
-/// The program's name without its arguments, which may hold secrets; of Python also the script.
+/// The program's name without its arguments, which may contain secrets; for Python also the script.
 pub(super) fn program(buffer: &mut [u8; 1024]) -> Text<512> {
     let line = sys::read_file(c"/proc/self/cmdline", buffer);
     let mut words = line.split(|byte| *byte == 0);

@@ -1,11 +1,11 @@
-//! Python's own objects. Those of at most 512 bytes come from blocks that Python cuts up itself, so `malloc` does not
-//! see them. While samples are recorded, Python takes its objects from the core of Gapless instead
-//! (`PyMem_SetAllocator`, which is made for it): there an object that is no sample costs one subtraction more. A
-//! function around Python's allocator would cost a quarter of the time of a program that makes little but objects.
+//! Python's own objects. Python cuts objects of at most 512 bytes out of blocks of its own, so `malloc` does not see
+//! them. While samples are recorded, Python takes its objects from the core of Gapless instead, by
+//! `PyMem_SetAllocator`. There an object that is not a sample costs one subtraction more. A function around Python's
+//! allocator would cost a quarter of the time of a program that makes little but objects.
 //!
-//! Objects from before are still there, and an allocator that a program puts around this one may bring further ones:
-//! what does not lie in memory of Gapless goes to Python's own allocator. Python calls these functions with its lock
-//! held. Builds without that lock keep their allocator, because their garbage collector looks for objects in it.
+//! Older objects still exist, and an allocator that a program puts around this one may bring further ones. So memory
+//! that is not of Gapless goes to Python's own allocator. Python calls these functions with its lock held. Builds
+//! without that lock keep their allocator, because their garbage collector looks for objects in it.
 
 use super::{blocks, slots};
 use crate::core::{self, OWN};
@@ -31,10 +31,10 @@ type Free = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
 /// Python's numbers of the two kinds of requests that its own allocator serves.
 const DOMAINS: [c_int; 2] = [1, 2];
-/// The allocators that were there before, in memory that stays.
+/// The previous allocators, in memory that is never freed.
 static BEFORE: [AtomicPtr<Allocator>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 
-/// Puts Gapless in the place of Python's allocator, where there is one: before Python begins.
+/// Replaces Python's allocator, if the program has Python. Called before Python begins.
 pub fn hook() {
     let find = |name: &std::ffi::CStr| {
         // SAFETY: `name` ends in a zero.
@@ -53,7 +53,7 @@ pub fn hook() {
     for (domain, before) in DOMAINS.into_iter().zip(&BEFORE) {
         let Some(place) = crate::sys::map(size_of::<Allocator>()) else { return };
         let place: *mut Allocator = place.cast();
-        // SAFETY: the function fills in what it is given; the new allocator's functions live for good.
+        // SAFETY: `get` fills in `place`, which has room for an allocator; our functions are never unloaded.
         unsafe {
             get(domain, place);
             before.store(place, Ordering::Release);
@@ -74,18 +74,19 @@ unsafe extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut c
     if block.is_null() {
         return blocks::allocate_object(bytes, true).cast();
     }
-    // SAFETY: a new block of at least this size.
+    // SAFETY: the block is new and has at least `bytes` bytes.
     unsafe { block.write_bytes(0, bytes) };
     block.cast()
 }
 
-/// Whether a block is of Gapless.
+/// True if a block belongs to Gapless.
 fn is_ours(block: *mut u8) -> bool {
     slots::contains(block) || core::may_own(block)
 }
 
 unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: as Python calls it; a block that is not ours is of the allocator of `hook`, with its own context.
+    // SAFETY: Python passes null, or a block of this allocator that it did not free. A block that is not ours came from
+    // the previous allocator, which gets its own context.
     unsafe {
         if block.is_null() {
             return malloc(context, size);
@@ -99,19 +100,20 @@ unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usi
 }
 
 unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void) {
-    // SAFETY: as Python calls it.
+    // SAFETY: Python passes null, or a block of this allocator that it did not free.
     if !unsafe { OWN.quick_free(block.cast()) } {
-        // SAFETY: as above.
+        // SAFETY: `quick_free` did not free the block, so the same still holds.
         unsafe { free_other(context, block) };
     }
 }
 
 /// # Safety
-/// As Python calls [`free`].
+/// `block` is null, or a block that Python got from this allocator or the one before, and did not free.
 #[cold]
 #[inline(never)]
 unsafe fn free_other(context: *mut c_void, block: *mut c_void) {
-    // SAFETY: as in `realloc`.
+    // SAFETY: Python passes an unfreed block (the caller's contract). One that is not ours came from the previous
+    // allocator, which gets its own context.
     unsafe {
         if block.is_null() {
             return;

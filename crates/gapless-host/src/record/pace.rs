@@ -1,15 +1,16 @@
-//! How often a sample is taken: nearly each block at first, then so that the recording costs about one part in 80 of
-//! the CPU time, and the file does not grow without end.
+//! The frequency of samples: nearly each block at first, then so that the recording costs about one part in 80 of the
+//! CPU time, and the file does not grow without end.
 
 use crate::sampler::{Kind, MOST};
 
-/// How often samples of one kind were taken since the last look.
+/// The samples of one kind since its interval was last adjusted.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     samples: u32,
-    /// By the clock on the wall.
+    /// By the wall clock.
     began: u64,
-    /// What the process may spend until now ([`allowance`]), what each kind has spent, and what was spent beside.
+    /// The time that the process may have spent until its beginning ([`allowance`]), the time that each kind had spent,
+    /// and the time spent beside samples.
     allowed: u64,
     spent: [u64; 2],
     beside: u64,
@@ -20,36 +21,36 @@ struct Window {
 pub(super) struct Pace {
     pub(super) is_fixed: bool,
     pub(super) intervals: [u64; 2],
-    /// CPU time that counts as zero; a forked child goes on where its parent was.
+    /// The CPU time that counts as zero. A forked child continues at its parent's age.
     zero: i64,
     age: u64,
-    /// Spent in the recorder since it began, by kind.
+    /// Time spent on samples since the recording began, by kind.
     spent: [u64; 2],
-    /// Spent on what is recorded in any case: large buffers, files of code.
+    /// Time spent on what is always recorded: large buffers, files of code.
     beside: u64,
     windows: [Window; 2],
 }
 
-/// Samples between two looks at the pace of their kind.
+/// An interval is adjusted after this many samples of its kind.
 const LOOK: u32 = 32;
-/// After this it is looked at in any case: samples that are rare would stay so for long.
+/// It is also adjusted after this time, so that rare samples do not stay rare for long.
 const LONGEST: u64 = 20_000_000;
-/// The recording costs one part in so many of the CPU time.
+/// The recording may cost this part of the CPU time.
 const SHARE: u64 = 80;
-/// What it may cost beside that, and the age at which half of it may be spent. So a run of 0.1 s may cost 19 ms, and
-/// one of 5 s costs 2 % in all.
+/// Additional time that it may cost, and the age at which half of it may be spent. So a run of 0.1 s may cost 19 ms,
+/// and one of 5 s costs 2 % in all.
 const EARLY: u64 = 36_000_000;
 const HALF: u64 = 100_000_000;
-/// The most that a sample counts. What takes longer has lost the processor meanwhile, which is no cost.
+/// A sample counts at most this long. A longer one lost the processor meanwhile, which is not its cost.
 const MOST_COST: u64 = 50_000;
-/// What the free of a sample costs. It is not measured: a clock would double it.
+/// The cost of the free of a sample. It is not measured, because a clock would double it.
 const COST_OF_FREE: u64 = 200;
 /// Bytes of the file for each doubling of the finest interval: up to 16 KiB, and beyond.
 const FILE_FINE: u64 = 8 << 20;
 const FILE: u64 = 64 << 20;
 const COARSE: u64 = 16 << 10;
 
-/// What samples may have cost at this age.
+/// The time that samples may have cost at this age.
 fn allowance(age: u64) -> u64 {
     let early = u128::from(EARLY) * u128::from(age) / (u128::from(age) + u128::from(HALF));
     age / SHARE + early as u64
@@ -68,24 +69,25 @@ impl Pace {
         Pace { is_fixed: false, intervals, zero: 0, age: 0, spent: [0; 2], beside: 0, windows: [window; 2] }
     }
 
-    /// The recording begins, at this CPU time of the process.
+    /// Begins, at this CPU time of the process.
     pub(super) fn begin(&mut self, cpu: u64) {
         self.zero = cpu as i64;
     }
 
-    /// In a forked child, whose CPU time begins anew. A run with many short children is not young again with each.
+    /// Called in a forked child, whose CPU time starts at 0. It keeps its parent's age, so that a run with many short
+    /// children is not young again in each.
     pub(super) fn fork(&mut self) {
         self.zero = -(self.age as i64);
     }
 
-    /// Counts the time of something that is recorded in any case.
+    /// Counts the time of something that is always recorded.
     pub(super) fn spend(&mut self, took: u64) {
         self.beside += took;
     }
 
-    /// Counts a sample that took so long, at this time of the clock on the wall. `cpu`: the CPU time of the process, by
-    /// which costs are judged. By the wall, a process that waits for a processor would spend several hundredths of what
-    /// it gets. True: the intervals are new.
+    /// Counts a sample that took `took`, at wall clock time `now`. Costs are compared with the CPU time `cpu` of the
+    /// process: a process that waits for a processor would spend too large a part of what it gets if the wall clock
+    /// counted. True if the intervals have changed.
     pub(super) fn count(
         &mut self,
         kind: Kind,
@@ -115,15 +117,16 @@ impl Pace {
         true
     }
 
-    /// The interval with which the window of this kind would have cost what it may. A few samples may mislead, and an
-    /// interval that jumps makes estimates coarse: it stays where the cost is about right, and changes by steps. Where
-    /// the whole recording has cost too much, half of that is right until it is made good.
+    /// The interval with which this kind would have cost what it may since the last adjustment. A few samples may
+    /// mislead, and large changes make estimates coarse. So the interval stays if the cost is about right, and
+    /// otherwise changes by at most a factor of two. If the whole recording has cost too much, the target is half for a
+    /// while.
     fn right(&self, kind: Kind, allowed: u64) -> u64 {
         let window = &self.windows[kind as usize];
         let spent = |kind: Kind| self.spent[kind as usize] - window.spent[kind as usize];
         let is_over = self.spent[0] + self.spent[1] + self.beside > allowed;
         let all = allowed - window.allowed;
-        // Samples have at least a quarter, whatever is recorded beside them.
+        // Samples get at least a quarter, whatever else is recorded.
         let both = all - (self.beside - window.beside).min(all / 4 * 3);
         let both = if is_over { both / 2 } else { both };
         // Half of it, and what the other kind leaves of its own half.
@@ -136,7 +139,7 @@ impl Pace {
     }
 }
 
-/// What counts of the time that a sample took.
+/// The part of a sample's time that counts.
 pub(super) fn counted(took: u64) -> u64 {
     took.min(MOST_COST) + COST_OF_FREE
 }
@@ -146,7 +149,7 @@ mod tests {
     use super::*;
 
     /// A program on one processor that allocates evenly: so many bytes of a kind each nanosecond, in blocks of `size`,
-    /// and a sample of it costs `cost`. Time goes by samples: each comes when its bytes have passed.
+    /// and a sample costs `cost`. Time advances by samples: each comes when its bytes have passed.
     struct Program {
         pace: Pace,
         now: f64,
@@ -172,7 +175,7 @@ mod tests {
             size / p / rate
         }
 
-        /// The program itself waits while something is recorded.
+        /// Advances time while the recorder works, for which the program waits.
         fn wait(&mut self, cost: f64) {
             self.now += cost;
             self.spent += cost;
@@ -202,7 +205,7 @@ mod tests {
     }
 
     const SECOND: f64 = 1e9;
-    /// What programs do: few bytes; objects of Python; those and arrays of 160 KiB; little but `malloc`.
+    /// Kinds of programs: few bytes; objects of Python; those and arrays of 160 KiB; little but `malloc`.
     const QUIET: [(f64, f64, f64); 2] = [(0.0005, 100.0, 600.0), (1e-9, 1e5, 600.0)];
     const OBJECTS: [(f64, f64, f64); 2] = [(0.4, 60.0, 1200.0), (1e-9, 1e5, 1200.0)];
     const ARRAYS: [(f64, f64, f64); 2] = [(0.4, 60.0, 1200.0), (3.0, 163_840.0, 1800.0)];
@@ -220,14 +223,14 @@ mod tests {
             let minute = (program.until(65.0 * SECOND).spent - before) / (60.0 * SECOND);
             assert!(minute < 0.014, "{kinds:?}: {minute} of the next minute");
         }
-        // Where there is something to sample, what may be spent is spent.
+        // If there is enough to sample, the allowed time is used.
         let spent = |kinds| Program::new(kinds).until(10.0 * SECOND).share();
         assert!(spent(OBJECTS) > 0.01 && spent(ARRAYS) > 0.01 && spent(MALLOC) > 0.01);
     }
 
     #[test]
     fn what_is_recorded_in_any_case_leaves_less_for_samples() {
-        // Large buffers that cost a hundredth: with them the whole stays what it was.
+        // Large buffers that cost a hundredth: with them the total stays the same.
         for kinds in [OBJECTS, ARRAYS, MALLOC] {
             let mut program = Program::new(kinds);
             for at in 1..=5_000 {

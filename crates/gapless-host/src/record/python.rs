@@ -1,42 +1,42 @@
 //! The Python frames of this thread, read without Python's help.
 //!
 //! `malloc` may be called at any point of the interpreter, so none of its functions that make objects can be used here.
-//! Its structures are read instead, at the offsets of each release, by a system call that fails where an ordinary load
-//! would crash ([`sys::peek`]). What does not look as it must (the types of code, names and line tables) is not
-//! believed. After some walks in which everything was as it must be, a thread that holds the lock of the interpreter
-//! reads its own frames without the system call: nobody changes them then. Builds without the lock of the
-//! interpreter, and releases that are not in the table, are left alone.
+//! Instead its structures are read, at the offsets of each release, with a system call that fails at addresses at which
+//! an ordinary load would crash ([`sys::peek`]). Types of code objects, names and line tables are checked, and a
+//! structure with another type is ignored. After some walks without such an error, a thread that holds the
+//! interpreter's lock reads its own frames without the system call, because no other thread changes them then. Builds
+//! without the interpreter's lock, and releases that are not in the table, are not read.
 //!
-//! A code object is known by its address and by what it refers to, so that another one at the same address is not
-//! taken for it. The reader of the recording turns instructions into lines.
+//! A code object is identified by its address and by the objects to which it refers, so that another one at the same
+//! address is told apart. The reader of the recording turns instructions into lines.
 
 use crate::sys;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Frames of a stack that are kept, innermost first.
+/// At most this many frames of a stack are kept, innermost first.
 pub const DEPTH: usize = 24;
-/// Bytes of a code object that are read.
+/// This many bytes of a code object are read.
 const CODE: usize = 144;
 
-/// Where a release of CPython has what is read.
+/// The offsets of the fields that are read, in one release of CPython.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     minor: u32,
-    /// From the thread's state to the innermost frame; in 3.11 and 3.12 to what points to it, at the second offset.
+    /// From the thread's state to the innermost frame; in 3.11 and 3.12 to a structure that has it at `through`.
     frame: usize,
     through: Option<usize>,
     previous: usize,
     code: usize,
     instruction: usize,
-    /// Where the instructions of a code object begin; `None`: the frame has a number instead of an address, and what
-    /// to multiply it with.
+    /// The offset of the instructions in a code object, if the frame has an address; `Err` with a factor if the frame
+    /// has a number of instructions.
     instructions: Result<usize, u32>,
     first_line: usize,
     file: usize,
     name: usize,
     table: usize,
-    /// Bytes before the text of an ASCII string, and of another one.
+    /// Bytes before the text of an ASCII string, and of another string.
     text: (usize, usize),
 }
 
@@ -74,7 +74,7 @@ const fn new(minor: u32, frame: usize, instructions: usize) -> Layout {
     }
 }
 
-/// From the headers of each release. Within one, from its first candidate on, they do not change.
+/// From the headers of each release. Within one, they do not change after its first candidate.
 const LAYOUTS: [Layout; 6] = [
     old(9, 104, 1),
     old(10, 96, 2),
@@ -84,11 +84,11 @@ const LAYOUTS: [Layout; 6] = [
     new(14, 72, 208),
 ];
 
-/// A frame as it was found: what its code object is known by, and where in the code it stands.
+/// A frame: the identity of its code object, and the present instruction in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub code: usize,
-    /// Over what the code object refers to.
+    /// A hash of the objects to which the code object refers.
     pub tag: u64,
     pub instruction: u32,
     file: usize,
@@ -97,34 +97,34 @@ pub struct Place {
     pub first_line: u32,
 }
 
-/// What of the interpreter is used.
+/// The parts of the interpreter that are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Python {
     layout: Layout,
     this_thread: extern "C" fn() -> *const c_void,
-    /// The thread that holds the lock, where it is this one.
+    /// Returns the state of the thread that holds the lock, if that is this thread.
     holder: Option<extern "C" fn() -> *const c_void>,
     code_type: usize,
     text_type: usize,
     bytes_type: usize,
 }
 
-/// Whether there is an interpreter, and whether its frames can be read.
+/// The result of the search for an interpreter.
 #[derive(Clone, Copy, Debug)]
 pub enum Found {
     Nothing,
-    /// One whose structures are not known.
+    /// There is an interpreter whose structures are not known.
     Unknown,
     Known(Python),
 }
 
 fn find(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: `name` ends in a zero. Called before the program begins.
+    // SAFETY: `name` ends in a zero. Called before the program begins, when the loader's lock is free.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
-/// Looks for the interpreter among what is loaded: before the program begins.
+/// Looks for the interpreter among the loaded libraries, before the program begins.
 #[must_use]
 pub fn look() -> Found {
     if find(c"Py_GetVersion").is_none() {
@@ -133,14 +133,14 @@ pub fn look() -> Found {
     let Some(version) = version() else { return Found::Unknown };
     let parts = || {
         let layout = layout_of(version)?;
-        // SAFETY: as above; the function only reads a variable of the thread.
+        // SAFETY: Python's headers give this name this type; the function only reads a variable of the thread.
         let this_thread = unsafe {
             std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_void>(find(
                 c"PyGILState_GetThisThreadState",
             )?)
         };
         let holder = find(c"PyThreadState_GetUnchecked").or_else(|| find(c"_PyThreadState_UncheckedGet"));
-        // SAFETY: as above.
+        // SAFETY: Python's headers give both names this type; the function only reads a variable.
         let holder = holder
             .map(|at| unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_void>(at) });
         let [code_type, text_type, bytes_type] =
@@ -157,7 +157,7 @@ pub fn look() -> Found {
     parts().map_or(Found::Unknown, Found::Known)
 }
 
-/// Whether there is an interpreter without its lock.
+/// True if there is an interpreter without its lock.
 #[must_use]
 pub fn is_free_threaded() -> bool {
     version().is_some_and(has_no_lock)
@@ -167,16 +167,16 @@ fn has_no_lock(version: &[u8]) -> bool {
     version.windows(14).any(|part| part == b"free-threading")
 }
 
-/// As Python says it.
+/// Python's version, as Python reports it.
 fn version() -> Option<&'static [u8]> {
     let get = find(c"Py_GetVersion")?;
-    // SAFETY: Python's headers give this name this type. It may be called before Python is initialised.
+    // SAFETY: Python's headers give this name this type, and it may be called before Python is initialised.
     let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(get)() };
-    // SAFETY: a text that ends in a zero and stays.
+    // SAFETY: Python returns a static text that ends in a zero.
     (!version.is_null()).then(|| unsafe { CStr::from_ptr(version) }.to_bytes())
 }
 
-/// By `3.11.2 (main, ...) [GCC ...]`.
+/// The layout for a version such as `3.11.2 (main, ...) [GCC ...]`.
 fn layout_of(version: &[u8]) -> Option<Layout> {
     if has_no_lock(version) {
         return None;
@@ -198,16 +198,16 @@ fn peek_word(way: Way, at: usize) -> usize {
     if way.read(at, &mut bytes) { usize::from_le_bytes(bytes) } else { 0 }
 }
 
-/// How memory of the interpreter is read.
+/// Ways to read memory of the interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// By the kernel, which says where there is none.
+    /// By the kernel, which reports an error at addresses without memory.
     Asking,
-    /// This thread holds the lock of the interpreter, and its layout proved right.
+    /// By an ordinary load: this thread holds the interpreter's lock, and its layout proved right.
     Trusting,
 }
 
-/// Walks that found what they must, before any is trusted; `WRONG`: one did not.
+/// Walks without an error, of which a thread needs [`ENOUGH`] to trust the layout; [`WRONG`] after one with an error.
 static PROVED: AtomicU32 = AtomicU32::new(0);
 const ENOUGH: u32 = 32;
 const WRONG: u32 = u32::MAX;
@@ -220,7 +220,8 @@ impl Way {
                 if at < 4096 || at >> 47 != 0 {
                     return false;
                 }
-                // SAFETY: a structure of the interpreter, found from this thread's own state while it holds the lock.
+                // SAFETY: the address was found from this thread's own state while it holds the interpreter's lock, so
+                // the structure is there and does not change.
                 unsafe { into.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, into.len()) };
                 true
             }
@@ -228,7 +229,7 @@ impl Way {
     }
 }
 
-/// What a walk of `found` frames with `codes` code objects says of the layout.
+/// Learns from a walk of `found` frames, of which `codes` have a code object, if the layout is right.
 fn learn(found: usize, codes: usize) {
     let proved = PROVED.load(Ordering::Relaxed);
     if proved != WRONG {
@@ -238,7 +239,7 @@ fn learn(found: usize, codes: usize) {
     }
 }
 
-/// Memory around the frames that were read last: neighbours lie close to each other.
+/// Memory around the last frames that were read, because neighbours lie close to each other.
 struct Near {
     start: usize,
     length: usize,
@@ -250,7 +251,7 @@ impl Near {
     fn get(&mut self, at: usize, count: usize) -> Option<&[u8]> {
         let inside = |near: &Near| at >= near.start && at + count <= near.start + near.length;
         if !inside(self) {
-            // What called a frame lies below it, so most of what follows is on the same page.
+            // A frame's caller lies below it, so most of the next frames are on the same page.
             self.start = at & !4095;
             let wanted = (at + count - self.start).min(self.bytes.len());
             self.length = sys::peek(self.start, &mut self.bytes[..wanted]);
@@ -273,7 +274,7 @@ impl Python {
         if holds && PROVED.load(Ordering::Relaxed) == ENOUGH { Way::Trusting } else { Way::Asking }
     }
 
-    /// The frames of this thread, innermost first. Gives how many there are.
+    /// Writes the frames of this thread into `into`, innermost first. Returns their number.
     pub fn frames(&self, into: &mut [Place; DEPTH]) -> usize {
         let thread = (self.this_thread)() as usize;
         if thread == 0 {
@@ -293,7 +294,7 @@ impl Python {
         }
     }
 
-    /// A frame with this code object, whose words `read` gives.
+    /// The place of a frame with this code object, whose words `read` returns.
     fn place(&self, code: usize, instruction: usize, read: impl Fn(usize) -> usize) -> Place {
         let layout = &self.layout;
         let [file, name, table] = [layout.file, layout.name, layout.table].map(&read);
@@ -307,14 +308,14 @@ impl Python {
         Place { code, tag, instruction, file, name, table, first_line }
     }
 
-    /// The frames of a thread that holds the lock. Only the words that are wanted are read: a sample is taken here many
-    /// thousand times a second.
+    /// The frames of a thread that holds the lock. Reads only the words that are needed, because samples are taken here
+    /// many thousand times a second.
     fn trusted(&self, thread: usize, into: &mut [Place; DEPTH]) -> usize {
         let read = |at: usize| peek_word(Way::Trusting, at);
         let mut frame = self.innermost(Way::Trusting, thread);
         let (mut seen, mut kept) = (0, 0);
         while frame != 0 && frame.is_multiple_of(8) && seen < DEPTH {
-            // The lowest bits may say who owns it.
+            // The lowest bits may be flags of the owner.
             let code = read(frame + self.layout.code) & !7;
             let instruction = read(frame + self.layout.instruction);
             frame = read(frame + self.layout.previous);
@@ -336,7 +337,7 @@ impl Python {
         let mut found = [(0, 0); DEPTH];
         let mut count = 0;
         while frame != 0 && frame.is_multiple_of(8) && count < DEPTH {
-            // All that is wanted of a frame lies in its first 112 bytes.
+            // All fields of a frame that are read lie in its first 112 bytes.
             let Some(bytes) = near.get(frame, 112) else { break };
             found[count] = (word(bytes, layout.code) & !7, word(bytes, layout.instruction));
             frame = word(bytes, layout.previous);
@@ -347,7 +348,7 @@ impl Python {
         codes
     }
 
-    /// Reads the code objects of frames, and leaves out frames without one. Gives how many are left.
+    /// Reads the code objects of frames, and leaves out frames without one. Returns the number of frames that are left.
     fn codes(&self, found: &[(usize, usize)], into: &mut [Place; DEPTH]) -> usize {
         let mut bytes = [[0u8; CODE]; DEPTH];
         let mut local = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; DEPTH];
@@ -356,7 +357,7 @@ impl Python {
             local[at] = libc::iovec { iov_base: bytes[at].as_mut_ptr().cast(), iov_len: CODE };
             remote[at] = libc::iovec { iov_base: *code as *mut c_void, iov_len: CODE };
         }
-        // SAFETY: writes to `bytes`; the kernel checks the other addresses.
+        // SAFETY: the call writes to `bytes` only; the kernel checks the other addresses.
         let read = sys::keep_errno(|| unsafe {
             let most = found.len() as libc::c_ulong;
             libc::process_vm_readv(libc::getpid(), local.as_ptr(), most, remote.as_ptr(), most, 0)
@@ -365,8 +366,7 @@ impl Python {
         let mut kept = 0;
         for (at, (code, instruction)) in found.iter().enumerate() {
             let bytes = &mut bytes[at];
-            // The call stops at the first that cannot be read; such a one is rare, and the others are read by
-            // themselves.
+            // The call stops at the first address that cannot be read. The others are then read one by one.
             if at >= whole && sys::peek(*code, bytes) != CODE {
                 continue;
             }
@@ -378,7 +378,7 @@ impl Python {
         kept
     }
 
-    /// Function, file and line table of a code object; empty where they are not what they must be. Gives their lengths.
+    /// Function, file and line table of a code object; empty if they have the wrong type. Returns their lengths.
     pub fn names(&self, place: &Place, into: &mut [u8]) -> [usize; 3] {
         let way = self.way((self.this_thread)() as usize);
         let name = self.text(way, place.name, &mut into[..512]);
@@ -387,7 +387,7 @@ impl Python {
         [name, file, table]
     }
 
-    /// A string in UTF-8, as much as fits.
+    /// A string in UTF-8, as much of it as fits.
     fn text(&self, way: Way, at: usize, into: &mut [u8]) -> usize {
         let mut head = [0; 40];
         if !way.read(at, &mut head) || word(&head, 8) != self.text_type {
@@ -419,7 +419,7 @@ impl Python {
         written
     }
 
-    /// The content of a `bytes` object; nothing where it does not fit: half a table would give wrong lines.
+    /// The contents of a `bytes` object; empty if they do not fit, because half a table would give wrong lines.
     fn bytes(&self, way: Way, at: usize, into: &mut [u8]) -> usize {
         let mut head = [0; 24];
         if !way.read(at, &mut head) || word(&head, 8) != self.bytes_type {

@@ -1,4 +1,4 @@
-//! The recorder's state, under one lock, and what it writes.
+//! The recorder's state, under one lock, and the records that it writes.
 
 use super::journal::{Journal, Kind};
 use super::names::{own_path, program};
@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(super) struct Recorder {
     pub(super) config: Option<Config>,
     pub(super) journal: Option<Journal>,
-    /// The file could not be made, or is full: told once.
+    /// True if the file could not be made, or is full. Reported once.
     pub(super) failed: bool,
-    /// A forked child: its file has its number in the name.
+    /// True in a forked child, whose file has its number in the name.
     pub(super) is_child: bool,
     pub(super) slots: Slots,
     pub(super) stacks: Numbers,
@@ -31,16 +31,16 @@ pub(super) struct Recorder {
     pub(super) own: Range,
     pub(super) interpreter: Range,
     pub(super) around: Range,
-    /// Mixed into the numbers of stacks: addresses mean something else after a library was unloaded.
+    /// Part of the numbers of stacks, because addresses may belong to other code after a library was unloaded.
     pub(super) epoch: u64,
-    /// When statistics were written last, in microseconds.
+    /// The time of the last statistics, in microseconds.
     pub(super) told: u64,
     pub(super) pace: Pace,
 }
 
 /// Room for the names of a code object and its line table.
 const NAMES: usize = 96 << 10;
-/// Microseconds between two records of what the process holds.
+/// Microseconds between two records of the process's memory.
 const TELL: u64 = 200_000;
 
 pub(super) static RECORDER: Lock<Recorder> = Lock::new(Recorder {
@@ -60,14 +60,14 @@ pub(super) static RECORDER: Lock<Recorder> = Lock::new(Recorder {
     told: 0,
     pace: Pace::new(),
 });
-/// Used by the holder of the recorder's lock.
+/// Used by the thread that has the recorder's lock.
 static WORDS: Lock<[u8; NAMES]> = Lock::new([0; NAMES]);
-/// Allocations that should have been recorded and were not.
+/// Allocations that should have been recorded but were not.
 pub(super) static LOST: AtomicU64 = AtomicU64::new(0);
 /// Sampled blocks that were freed while their thread was inside: a list through the blocks.
 pub(super) static FREED_INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// What is not known, for the reader to say.
+/// Facts that are unknown, which the reader reports.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(super) enum Unknown {
@@ -75,7 +75,7 @@ pub(super) enum Unknown {
 }
 
 impl Recorder {
-    /// The journal; made when it is first needed.
+    /// Opens the journal when it is first needed. False if that failed.
     pub(super) fn open(&mut self) -> bool {
         if self.journal.is_some() {
             return true;
@@ -104,7 +104,7 @@ impl Recorder {
         let host = sys::read_file(c"/proc/sys/kernel/hostname", &mut host).trim_ascii();
         let interval = self.config.and_then(|config| config.interval).unwrap_or(0);
         journal.write(Kind::Head, 64 + program.bytes().len() + host.len(), |body| {
-            // SAFETY: cannot fail.
+            // SAFETY: takes no argument and cannot fail.
             let parent = unsafe { libc::getppid() } as u32;
             for word in [1, sys::pid(), parent, python] {
                 body.u32(word);
@@ -125,7 +125,7 @@ impl Recorder {
         }
     }
 
-    /// The number of the stack that this thread stands in.
+    /// The number of this thread's stack.
     fn stack(&mut self, native: &[u64], places: &[Place], now: u64) -> u32 {
         let mut words = [0u64; stacks::DEPTH + 2 * python::DEPTH + 1];
         words[0] = self.epoch;
@@ -187,7 +187,7 @@ impl Recorder {
         number
     }
 
-    /// Writes an allocation of this moment, in microseconds. `interval` 0: every one of this size is recorded.
+    /// Writes an allocation at time `now`, in microseconds. `interval` is 0 if each one of this size is recorded.
     pub(super) fn allocated(
         &mut self,
         block: *mut u8,
@@ -249,7 +249,7 @@ impl Recorder {
         }
     }
 
-    /// The file cannot grow: what it has stays readable.
+    /// Closes the file, which cannot grow any more. Its records stay readable.
     #[cold]
     fn full(&mut self) {
         if let Some(mut journal) = self.journal.take() {
@@ -263,12 +263,12 @@ impl Recorder {
         }
     }
 
-    /// Blocks that were freed while their threads were inside.
+    /// Frees blocks that were freed while their threads were inside.
     pub(super) fn take_freed(&mut self) {
         let mut next = FREED_INSIDE.swap(0, Ordering::Acquire);
         while next != 0 {
             let block = next as *mut usize;
-            // SAFETY: a freed slot of ours; `free_inside` wrote the address of the next.
+            // SAFETY: a freed slot of ours, into which `free_inside` wrote the address of the next.
             next = unsafe { block.read() };
             self.freed(block.cast());
             self.slots.give(block.cast());
@@ -292,9 +292,9 @@ fn complain(path: &CStr, wrong: i32) {
     ));
 }
 
-/// A number that threads which run at one time do not share.
+/// A number that no two threads share at the same time.
 fn thread() -> u32 {
-    // SAFETY: cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     (unsafe { libc::pthread_self() } >> 8) as u32
 }
 

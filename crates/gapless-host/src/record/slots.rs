@@ -1,7 +1,7 @@
-//! Memory for sampled blocks of at most 32 KiB: addresses of their own, so that `free` knows them by a comparison.
+//! Memory for sampled blocks of at most 32 KiB, at addresses of their own, so that one comparison recognises them.
 //!
 //! The area is cut into regions of 64 KiB; a region has slots of one size. A free slot holds the address of the next.
-//! The caller's lock keeps others out. Regions are never given back: samples are few.
+//! The caller holds the recorder's lock. Regions are never given back, because samples are few.
 
 use crate::sampler::Kind;
 use crate::sys;
@@ -14,17 +14,17 @@ pub const MOST: usize = Kind::SMALL_MOST;
 /// Steps of 16 bytes up to 128, then four sizes for each power of two.
 const CLASSES: usize = 40;
 
-/// Where the area begins; 0: there is none.
+/// The first address of the area; 0 if there is none.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 
 /// The class of each region, plus one. Set before a slot of it is handed out, and never changed.
 static REGIONS: [AtomicU8; AREA / REGION] = [const { AtomicU8::new(0) }; AREA / REGION];
 
-/// Whether an address lies in the area.
+/// True if an address lies in the area.
 #[inline(always)]
 pub fn contains(block: *const u8) -> bool {
-    // Without an area the difference is the address itself: nothing lives in the lowest 4 GiB that is not null, and
-    // null is refused by the second comparison.
+    // Without an area the difference is the address itself. Only null lies in the lowest 4 GiB, and the second
+    // comparison excludes it.
     let base = BASE.load(Ordering::Relaxed);
     (block as usize).wrapping_sub(base) < AREA && base != 0
 }
@@ -52,7 +52,7 @@ fn class_at(block: *const u8) -> Option<usize> {
     (offset % REGION).is_multiple_of(size_of_class(usize::from(class))).then_some(usize::from(class))
 }
 
-/// The bytes of a slot; `None` where none begins there.
+/// The bytes of a slot; `None` if no slot begins there.
 pub fn usable(block: *const u8) -> Option<usize> {
     class_at(block).map(size_of_class)
 }
@@ -68,9 +68,9 @@ impl Slots {
         Slots { used: 0, free: [0; CLASSES] }
     }
 
-    /// A slot; `None` where the block is too large or there is no room.
+    /// Takes a slot; `None` if the block is too large or there is no room.
     pub fn take(&mut self, size: usize, alignment: usize) -> Option<*mut u8> {
-        // A slot of a power of two lies at a multiple of its size.
+        // A slot whose size is a power of two lies at a multiple of its size.
         let wanted = if alignment <= 16 { size } else { size.max(alignment).next_power_of_two() };
         if wanted > MOST || alignment > 4096 {
             return None;
@@ -108,12 +108,12 @@ impl Slots {
     }
 
     fn push(&mut self, slot: usize, class: usize) {
-        // SAFETY: a slot of ours that nobody uses, at a multiple of 16.
+        // SAFETY: a slot of ours that is not handed out, at a multiple of 16.
         unsafe { (slot as *mut usize).write(self.free[class]) };
         self.free[class] = slot;
     }
 
-    /// Takes a slot back. False: none begins there.
+    /// Frees a slot. False if no slot begins there.
     pub fn give(&mut self, block: *mut u8) -> bool {
         let class = class_at(block);
         if let Some(class) = class {

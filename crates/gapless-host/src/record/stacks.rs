@@ -1,8 +1,7 @@
-//! Where an allocation came from: the return addresses of this thread, and which file each of them lies in.
+//! The origin of an allocation: the return addresses of this thread, and the file in which each of them lies.
 //!
-//! Stacks are numbered by a hash of 128 bits over their frames, and written once. Files are known from
-//! `/proc/self/maps`: the loader's own functions take its lock, which a thread that loads a library holds while it
-//! allocates.
+//! Stacks are numbered by a hash of 128 bits over their frames, and written once. Files come from `/proc/self/maps`:
+//! the loader's functions take its lock, which a thread holds while it loads a library and allocates.
 
 use super::journal::{Journal, Kind};
 use crate::lock::Lock;
@@ -10,9 +9,9 @@ use crate::sys::{Table, Zeroed};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Return addresses of a stack that are kept, innermost first.
+/// At most this many return addresses of a stack are kept, innermost first.
 pub const DEPTH: usize = 28;
-/// Frames of the allocator itself, which are left out.
+/// At most this many frames of the allocator itself are skipped.
 const OWN: usize = 10;
 
 pub const SEED: u64 = 0x243F_6A88_85A3_08D3;
@@ -43,7 +42,7 @@ impl Range {
 
 struct Walk {
     frames: [u64; DEPTH],
-    /// Where on the stack each of them lies.
+    /// The address of each of them on the stack.
     places: [usize; DEPTH],
     count: usize,
     seen: usize,
@@ -62,9 +61,9 @@ unsafe extern "C" {
 
 extern "C" fn visit(context: *mut c_void, argument: *mut c_void) -> c_int {
     const END: c_int = 5;
-    // SAFETY: the `Walk` of `here`.
+    // SAFETY: `here` passes its `Walk`, which nothing else uses during the call.
     let walk = unsafe { &mut *argument.cast::<Walk>() };
-    // SAFETY: the unwinder's own context.
+    // SAFETY: the unwinder passes its own context.
     let address = unsafe { _Unwind_GetIP(context) };
     walk.seen += 1;
     if address == 0 || walk.count == DEPTH || walk.seen > DEPTH + OWN {
@@ -74,15 +73,15 @@ extern "C" fn visit(context: *mut c_void, argument: *mut c_void) -> c_int {
         return 0;
     }
     walk.frames[walk.count] = address as u64;
-    // SAFETY: as above.
+    // SAFETY: the unwinder passes its own context.
     walk.places[walk.count] = unsafe { _Unwind_GetCFA(context) }.wrapping_sub(8);
     walk.count += 1;
-    // Below the interpreter its own frames say more.
+    // Outside of the interpreter, its own frames tell more.
     if walk.stop.has(address) { END } else { 0 }
 }
 
-/// The return addresses of this thread, without the allocator's own; up to the function in `stop`, with it. Gives how
-/// many there are, and whether the unwinder had to walk.
+/// Writes the return addresses of this thread into `into`, without the allocator's own, up to and including the
+/// function in `stop`. Returns their number, and true if the unwinder had to walk.
 pub fn here(own: Range, stop: Range, into: &mut [u64; DEPTH]) -> (usize, bool) {
     let mut walk = Walk { frames: [0; DEPTH], places: [0; DEPTH], count: 0, seen: 0, own, stop };
     let depth = &raw const walk as usize;
@@ -98,18 +97,18 @@ pub fn here(own: Range, stop: Range, into: &mut [u64; DEPTH]) -> (usize, bool) {
     (walk.count, true)
 }
 
-/// Stacks that were walked: the unwinder takes microseconds, and most samples stand where one stood before.
+/// Stacks that were walked before. The unwinder takes microseconds, and most samples repeat an earlier stack.
 ///
-/// A stack is the same if each of its return addresses lies where it lay. They are compared from the inside: as long as
-/// all are equal, the next one lies in a frame of the same function, so its place is there to be read.
+/// A stack is the same if each of its return addresses is at the same place. They are compared from the inside: as long
+/// as all are equal, the next one lies in a frame of the same function, so its place can be read.
 struct Known {
     entries: Option<Table<Entry>>,
     next: usize,
 }
 
 static KNOWN: Lock<Known> = Lock::new(Known { entries: None, next: 0 });
-/// An address on the stack of the first thread; 0: not known. Only that stack is never unmapped: places on those of
-/// other threads and of coroutines may be gone when they are read again.
+/// An address on the stack of the first thread; 0 if unknown. Only that stack is never unmapped: the stacks of other
+/// threads and of coroutines may be gone when their places are read again.
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 const REACH: usize = 64 << 20;
 
@@ -129,7 +128,7 @@ const WAYS: usize = 4;
 
 #[derive(Clone, Copy)]
 struct Entry {
-    /// Where on the stack the walk began; 0: nothing here.
+    /// The place on the stack at which the walk began; 0 if the entry is empty.
     depth: usize,
     stop: usize,
     count: usize,
@@ -137,7 +136,7 @@ struct Entry {
     places: [usize; DEPTH],
 }
 
-// SAFETY: integers.
+// SAFETY: all fields are integers.
 unsafe impl Zeroed for Entry {}
 
 fn set_of(depth: usize) -> usize {
@@ -154,7 +153,7 @@ impl Known {
             // SAFETY: an entry of the table, which is only written under the lock that the caller has.
             let entry = unsafe { &*entries.place(at) };
             let same = |at: usize| {
-                // SAFETY: see above: a place on the stack of this thread, above where it stands.
+                // SAFETY: the place lies on the first thread's stack, above this function's frame, so it is mapped.
                 entry.places[at] > depth
                     && unsafe { (entry.places[at] as *const u64).read() } == entry.frames[at]
             };
@@ -169,7 +168,7 @@ impl Known {
     fn add(&mut self, depth: usize, walk: &Walk) {
         let is_plain = |at: usize| {
             let place = walk.places[at];
-            // SAFETY: the unwinder read the return address of this frame there, or somewhere on the same stack.
+            // SAFETY: the unwinder read the return address of this frame there, or elsewhere on the same stack.
             place > depth
                 && (at == 0 || place > walk.places[at - 1])
                 && unsafe { (place as *const u64).read() } == walk.frames[at]
@@ -194,23 +193,23 @@ impl Known {
     }
 }
 
-/// A library was unloaded: its frames may mean another function.
+/// Forgets all stacks, because a library was unloaded and its frames may belong to another function.
 pub fn forget() {
     if let Some(mut known) = KNOWN.try_lock() {
         known.entries = None;
     }
 }
 
-/// Numbers by hash, in open addressing that doubles when it is half full.
+/// Numbers by hash, in a table with open addressing that doubles when it is half full.
 #[derive(Debug)]
 pub struct Numbers {
-    /// Two words of the hash, then the number; 0: nothing here.
+    /// Two words of the hash, then the number; 0 if the entry is empty.
     table: Option<Table<u64>>,
     room: usize,
     count: usize,
 }
 
-/// More are not remembered: a program that makes code without end must not fill memory.
+/// Further ones are not remembered, so that a program that makes ever new code does not fill memory.
 const MOST: usize = 1 << 19;
 
 impl Numbers {
@@ -218,7 +217,7 @@ impl Numbers {
         Numbers { table: None, room: 0, count: 0 }
     }
 
-    /// The number of `key`, or a new one, counted from 1; whether it is new. `None`: there is no room.
+    /// The number of `key`, counted from 1, and true if it is new. `None` if there is no room.
     pub fn number(&mut self, key: (u64, u64)) -> Option<(u32, bool)> {
         if self.count * 2 >= self.room {
             self.grow()?;
@@ -274,12 +273,12 @@ pub struct Modules {
     /// Start and end of each.
     table: Option<Table<u64>>,
     count: usize,
-    /// When the kernel was asked last, in microseconds: code without a file is not asked for all the time.
+    /// The time of the last query to the kernel, in microseconds, because code without a file would cause many.
     asked: u64,
 }
 
 const MOST_MODULES: usize = 1 << 14;
-/// Microseconds between two questions for addresses that are in no file.
+/// Microseconds between two queries for addresses that are in no file.
 const PATIENCE: u64 = 100_000;
 
 impl Modules {
@@ -292,18 +291,18 @@ impl Modules {
         (0..self.count).rev().any(|at| address >= table.get(at * 2) && address < table.get(at * 2 + 1))
     }
 
-    /// A library was unloaded: another one may come to its place.
+    /// Forgets all files, because a library was unloaded and another may come to its place.
     pub fn forget(&mut self) {
         self.count = 0;
         self.asked = 0;
     }
 
-    /// Whether the files of these addresses are known, or were asked for just now.
+    /// True if the files of these addresses are known, or were read just now.
     pub fn know(&self, addresses: &[u64], now: u64) -> bool {
         addresses.iter().all(|&address| self.knows(address)) || now < self.asked + PATIENCE
     }
 
-    /// Writes the files that were mapped since this was called last.
+    /// Writes the files that were mapped since the last call.
     pub fn tell(&mut self, now: u64, journal: &mut Journal) {
         self.asked = now.max(1);
         each_mapping(|mapping| {
@@ -338,7 +337,7 @@ impl Lazily for Option<Table<u64>> {
     }
 }
 
-/// Size and time of change of a file, so that a reader does not take names from another one.
+/// Size and modification time of a file, so that a reader does not take names from another one.
 fn stamp(path: &[u8]) -> (u64, u64) {
     let mut name = [0u8; 4097];
     if path.len() >= name.len() {
@@ -347,7 +346,7 @@ fn stamp(path: &[u8]) -> (u64, u64) {
     name[..path.len()].copy_from_slice(path);
     // SAFETY: valid when zero.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a name that ends in a zero, and a place for the answer.
+    // SAFETY: the name ends in a zero, and `found` is valid for writing.
     if unsafe { libc::stat(name.as_ptr().cast(), &raw mut found) } != 0 {
         return (0, 0);
     }
@@ -405,11 +404,11 @@ fn each_mapping(mut visit: impl FnMut(&Mapping<'_>)) {
             break; // no line is that long
         }
     }
-    // SAFETY: `file` is open.
+    // SAFETY: `file` was opened above and is not used again.
     unsafe { libc::close(file) };
 }
 
-/// The code of the file that `address` lies in.
+/// The code of the file that contains `address`.
 #[must_use]
 pub fn code_around(address: usize) -> Range {
     let mut found = Range::default();
@@ -422,7 +421,7 @@ pub fn code_around(address: usize) -> Range {
     found
 }
 
-/// The code of a function that the program exports. Asks the loader: before the program begins.
+/// The code of a function that the program exports. Asks the loader, so it must be called before the program begins.
 #[must_use]
 pub fn code_of(name: &CStr) -> Range {
     #[repr(C)]
@@ -486,7 +485,7 @@ mod tests {
         let mut frames = [0; DEPTH];
         let (count, _) = here(Range::default(), Range::default(), &mut frames);
         assert!(count > 1 && range.start as u64 <= frames[1] && frames[1] < range.end as u64);
-        // The same place again: known, and the same.
+        // The same stack again: on the first thread it would be known now.
         let mut walks = 0;
         for _ in 0..3 {
             let mut frames = [0; DEPTH];

@@ -1,18 +1,18 @@
-//! One bit a granule: whether it may have memory. A granule without memory reads as zeros.
+//! One bit for each granule, set if the granule may have memory. A granule without memory reads as zeros.
 //!
-//! A second level says which words are full. To free a buffer of 2 GiB sets 512 words; with the second level it touches
-//! one line of the cache instead of 64, which are cold after the program went over its buffer.
+//! A second level marks words that are full. To free a buffer of 2 GiB sets 512 words; with the second level it touches
+//! one cache line instead of 64, which are cold after the program went over its buffer.
 
 use crate::sys::Table;
 
 #[derive(Debug)]
 pub struct Bits {
     words: Table<u64>,
-    /// One bit a word: all of its bits are set, whatever the word says.
+    /// One bit for each word: if set, all bits of the word count as set, and the word is not read.
     full: Table<u64>,
 }
 
-/// The bits of one word that lie in `[from, to)`, where both are positions in the whole.
+/// The bits of one word that lie in `[from, to)`. Both are positions in the whole table.
 fn mask(word: usize, from: u32, to: u32) -> u64 {
     let base = word as u64 * 64;
     let low = u64::from(from).saturating_sub(base).min(64);
@@ -22,7 +22,7 @@ fn mask(word: usize, from: u32, to: u32) -> u64 {
 }
 
 impl Bits {
-    /// Room for `count` bits, all clear; `None` without memory for them.
+    /// Room for `count` clear bits; `None` if there is no memory for them.
     #[must_use]
     pub fn new(count: u32) -> Option<Bits> {
         let words = count as usize / 64 + 1;
@@ -36,7 +36,7 @@ impl Bits {
         self.full.shorten(words / 64 + 1);
     }
 
-    /// Makes room for the bits below `count`. False: there is no memory for it.
+    /// Makes room for the bits below `count`. False if there is no memory for it.
     #[must_use]
     pub fn reach(&mut self, count: u32) -> bool {
         let words = count as usize / 64 + 1;
@@ -65,7 +65,7 @@ impl Bits {
         }
         for word in from as usize / 64..=(to - 1) as usize / 64 {
             let mask = mask(word, from, to);
-            // A word that changes as a whole is not read.
+            // A word that changes as a whole need not be read.
             let value = if mask == u64::MAX { 0 } else { self.word(word) };
             self.set_word(word, change(value, mask));
         }
@@ -116,7 +116,7 @@ impl Bits {
         (end > from).then(|| (self.find_back(from, end, false), end))
     }
 
-    /// One past the last bit of that value; `from` without one.
+    /// One past the last bit with that value; `from` if there is none.
     fn find_back(&self, from: u32, to: u32, wanted: bool) -> u32 {
         let mut end = to;
         while end > from {

@@ -1,4 +1,4 @@
-//! Which addresses of the arena are free, and which of them have memory. Pure: it counts granules from 0 and makes no
+//! The free addresses of the arena, and the addresses that have memory. Pure: it counts granules from 0 and makes no
 //! system call, except that its tables come from the kernel.
 //!
 //! Invariants, proved by [`Space::fault`]:
@@ -7,8 +7,8 @@
 //! * the tree holds exactly the free extents;
 //! * `kept == sum of backed over free extents`, and `live + kept` is what the arena is charged for.
 //!
-//! A buffer gets the lowest address at which it fits. So memory that is kept lies low, where the next buffer finds it,
-//! and [`Space::take_kept`] gives back from the top, where the longest unused lies.
+//! A buffer gets the lowest address at which it fits. So kept memory lies low, where the next buffer gets it, and
+//! [`Space::take_kept`] gives back from the top, where memory was unused for the longest time.
 
 pub(crate) mod bits;
 mod tree;
@@ -19,7 +19,7 @@ use tree::{Index, NONE, Nodes};
 
 const FREE: u32 = 1;
 const LIVE: u32 = 2;
-/// Its memory is being given back: nobody may use it until that is done.
+/// Its memory is being given back, so it cannot be handed out until that is done.
 const BUSY: u32 = 3;
 
 #[derive(Debug)]
@@ -33,9 +33,9 @@ pub struct Space {
     backed: Bits,
     live: u32,
     kept: u32,
-    /// The least that was kept since [`Space::low_water`] asked.
+    /// The least that was kept since the last [`Space::low_water`].
     low: u32,
-    /// Nothing at or above was ever handed out, so nothing there has memory.
+    /// Nothing from here on was ever handed out, so nothing there has memory.
     top: u32,
 }
 
@@ -49,7 +49,7 @@ pub struct Placed {
 }
 
 impl Space {
-    /// A space in which all is free and without memory; `None` without memory for its tables.
+    /// A space that is free and without memory; `None` if there is no memory for its tables.
     #[must_use]
     pub fn new(granules: u32) -> Option<Space> {
         let mut space = Space {
@@ -72,8 +72,8 @@ impl Space {
         Some(space)
     }
 
-    /// Ends the space at `granules`, or behind what is in use or has memory. Gives the new end, and where the free rest
-    /// begins.
+    /// Ends the space at `granules`, or behind what is in use or has memory. Returns the new end, and the beginning of
+    /// the free rest.
     pub fn shorten(&mut self, granules: u32) -> (u32, u32) {
         let last = self.last;
         let found = self.nodes.get(last);
@@ -81,7 +81,7 @@ impl Space {
             return (self.granules, self.granules);
         }
         let used = if found.backed > 0 { self.top } else { found.start };
-        // An extent has a granule at least.
+        // An extent has at least one granule.
         let end = granules.max(used).max(found.start + 1);
         if end < self.granules {
             self.nodes.remove(last);
@@ -97,7 +97,7 @@ impl Space {
         (self.granules, used)
     }
 
-    /// Granules in the program's hands.
+    /// Granules that the program has.
     #[must_use]
     pub fn live(&self) -> u32 {
         self.live
@@ -115,12 +115,12 @@ impl Space {
         self.nodes.longest()
     }
 
-    /// The least that was kept since the last call: what nobody needed in that time.
+    /// The least that was kept since the last call: granules that no request needed in that time.
     pub fn low_water(&mut self) -> u32 {
         std::mem::replace(&mut self.low, self.kept)
     }
 
-    /// A place of `len` granules whose start is `phase` modulo `align` (a power of two).
+    /// Takes a place of `len` granules whose start is `phase` modulo `align` (a power of two).
     pub fn allocate(&mut self, len: u32, align: u32, phase: u32) -> Option<Placed> {
         if len == 0 {
             return None;
@@ -145,12 +145,13 @@ impl Space {
         Some(Placed { start, len, backed })
     }
 
-    /// Makes room in the tables for what ends at `end`, and for what a change needs. False: there is no memory.
+    /// Makes room in the tables for a buffer that ends at `end`, and for the nodes of a change. False if there is no
+    /// memory.
     fn reach(&mut self, end: u32) -> bool {
         self.tags.reach(end as usize + 1) && self.backed.reach(end) && self.nodes.reach()
     }
 
-    /// The length of the buffer that begins at `start`; `None` where none does.
+    /// The length of the buffer that begins at `start`; `None` if no buffer begins there.
     #[must_use]
     pub fn length(&self, start: u32) -> Option<u32> {
         self.buffer(start).map(|(_, len)| len)
@@ -165,8 +166,8 @@ impl Space {
         (node != NONE && found.start == start && found.state == LIVE).then_some((node, found.len))
     }
 
-    /// Takes a buffer back. `has_memory`: its pages stay where they are; else they are gone. Gives its length; `None`
-    /// where no buffer begins there.
+    /// Frees a buffer. `has_memory` is true if its pages stay, and false if they are gone. Returns its length; `None`
+    /// if no buffer begins there.
     pub fn free(&mut self, start: u32, has_memory: bool) -> Option<u32> {
         let (node, len) = self.buffer(start)?;
         if has_memory {
@@ -180,14 +181,14 @@ impl Space {
         Some(len)
     }
 
-    /// Takes a place back as if it had never been handed out.
+    /// Frees a place as if it had never been handed out.
     pub fn cancel(&mut self, start: u32) {
         if let Some((node, len)) = self.buffer(start) {
             self.release_as_before(node, start, len);
         }
     }
 
-    /// Takes back what [`Space::grow`] added to a buffer that had `len` granules.
+    /// Undoes [`Space::grow`] of a buffer that had `len` granules.
     pub fn undo_grow(&mut self, start: u32, len: u32) {
         let Some((node, now)) = self.buffer(start) else { return };
         if len > 0 && len < now {
@@ -199,7 +200,7 @@ impl Space {
         }
     }
 
-    /// Takes back a buffer whose first granules lost their memory: it was moved elsewhere.
+    /// Frees a buffer whose first granules have no memory, because they were moved.
     pub fn free_moved(&mut self, start: u32, gone: u32) {
         let Some((node, len)) = self.buffer(start) else { return };
         let gone = gone.min(len);
@@ -215,7 +216,7 @@ impl Space {
         self.release(node, backed);
     }
 
-    /// Makes a buffer longer where it is. Gives the new part; `None` where the room behind it is too small.
+    /// Makes a buffer longer in place. Returns the new part; `None` if the room behind it is too small.
     pub fn grow(&mut self, start: u32, len: u32) -> Option<Placed> {
         let (node, old) = self.buffer(start)?;
         let (from, to) = (start + old, start.checked_add(len)?);
@@ -239,7 +240,7 @@ impl Space {
         Some(Placed { start: from, len: to - from, backed })
     }
 
-    /// Makes a buffer shorter where it is, and keeps the memory of its end. Gives how much that is.
+    /// Makes a buffer shorter in place, and keeps the memory of its end. Returns the granules of the end.
     pub fn shrink(&mut self, start: u32, len: u32) -> Option<u32> {
         let (node, old) = self.buffer(start)?;
         if len == 0 || len >= old || !self.nodes.reach() {
@@ -252,19 +253,19 @@ impl Space {
         self.free(start + len, true)
     }
 
-    /// Runs of granules of `[from, to)` that have memory.
+    /// The first run of granules in `[from, to)` that have memory.
     #[must_use]
     pub fn backed_run(&self, from: u32, to: u32) -> Option<(u32, u32)> {
         self.backed.first_run(from, to)
     }
 
-    /// Says that a part of a buffer now has memory, or none.
+    /// Notes that a part of a buffer now has memory, or none.
     pub fn set_backed(&mut self, from: u32, to: u32, has_memory: bool) {
         if has_memory { self.backed.set(from, to) } else { self.backed.clear(from, to) }
     }
 
-    /// Takes at most `most` granules of kept memory, from the top, so that it can be given back. Nobody gets them until
-    /// [`Space::put_back`].
+    /// Takes at most `most` granules of kept memory, from the top, so that they can be given back. They are not handed
+    /// out until [`Space::put_back`].
     pub fn take_kept(&mut self, most: u32) -> Option<(u32, u32)> {
         let node = self.nodes.highest_backed();
         if node == NONE || most == 0 || !self.nodes.reach() {
@@ -279,7 +280,7 @@ impl Space {
         Some((from, to))
     }
 
-    /// Puts back what [`Space::take_kept`] took. `gone`: its memory was given back.
+    /// Puts back what [`Space::take_kept`] took. `gone` is true if its memory was given back.
     pub fn put_back(&mut self, (from, to): (u32, u32), gone: bool) {
         let node = self.tags.get(from as usize);
         if gone {
@@ -290,7 +291,7 @@ impl Space {
         self.release(node, if gone { 0 } else { to - from });
     }
 
-    /// Where each busy extent is, from `at` on: for a child process, in which nobody is giving anything back.
+    /// The first busy extent from `at` on. For a child process, in which no thread is giving memory back.
     #[must_use]
     pub fn busy_from(&self, at: u32) -> Option<(u32, u32)> {
         let mut at = at;
@@ -320,11 +321,11 @@ impl Space {
         }
     }
 
-    /// Cuts `[from, to)` out of a free extent that is in no tree, gives the rest back to the tree.
+    /// Cuts `[from, to)` out of a free extent that is in no tree, and gives the rest back to the tree.
     fn cut(&mut self, node: Index, from: u32, to: u32, state: u32) -> Index {
         let found = self.nodes.get(node);
         let end = found.start + found.len;
-        // The longest part can be the whole arena: it gets what the others leave.
+        // The longest part may be the whole arena, so its count is computed from the others.
         let others = found.backed - self.backed.count(from, to);
         let (lead, tail) = if from - found.start < end - to {
             let lead = self.backed.count(found.start, from);
@@ -346,7 +347,7 @@ impl Space {
         node
     }
 
-    /// Makes an extent free, and one with its free neighbours.
+    /// Makes an extent free, and joins it with its free neighbours.
     fn release(&mut self, node: Index, backed: u32) {
         let mut all = self.nodes.get(node);
         all.backed = backed;
@@ -369,7 +370,7 @@ impl Space {
         self.nodes.insert(node);
     }
 
-    /// Walks over everything and says what is wrong; nothing where all invariants hold.
+    /// Checks all invariants; `None` if they hold.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         let (mut at, mut live, mut kept, mut was_free) = (0, 0, 0, false);

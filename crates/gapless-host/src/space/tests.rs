@@ -9,7 +9,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// The lowest start at which everything is free, with room for the worst alignment as the space asks for it.
+    /// The lowest start of a free place, with room for the worst alignment, as the space requires it.
     fn lowest(&self, len: u32, align: u32, phase: u32) -> Option<u32> {
         let need = (len + align - 1) as usize;
         let mut start = 0;

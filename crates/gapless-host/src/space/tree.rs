@@ -1,6 +1,6 @@
-//! The free extents by address: a treap whose nodes know the longest extent below them, and whether one below them
-//! holds memory. Both questions of the space take a logarithmic number of steps: the lowest address that fits, and the
-//! highest extent with memory. Priorities are a hash of the node's number, so equal programs build equal trees.
+//! The free extents by address, in a treap. Each node knows the longest extent below it, and if one below it has
+//! memory. So both searches of the space take a logarithmic number of steps: for the lowest address that fits, and for
+//! the highest extent with memory. Priorities are a hash of the node's number, so equal programs build equal trees.
 
 use crate::sys::{Table, Zeroed};
 
@@ -23,15 +23,15 @@ pub struct Node {
     has_backed: u32,
 }
 
-// SAFETY: a structure of integers.
+// SAFETY: all fields are integers.
 unsafe impl Zeroed for Node {}
 
 #[derive(Debug)]
 pub struct Nodes {
     table: Table<Node>,
-    /// Nodes below this number were handed out once.
+    /// Nodes below this number were used at least once.
     used: u32,
-    /// Nodes that came back, chained by `left`.
+    /// Unused nodes, chained by `left`.
     spare: Index,
     root: Index,
 }
@@ -47,13 +47,14 @@ impl Nodes {
         Some(Nodes { table: Table::lazy(most as usize + 2)?, used: 1, spare: NONE, root: NONE })
     }
 
-    /// Makes room for some nodes more than there ever were: a change takes two at most. False: there is no memory.
+    /// Makes room for a few nodes more than there ever were, because a change takes at most two. False if there is no
+    /// memory.
     #[must_use]
     pub fn reach(&mut self) -> bool {
         self.table.reach(self.used as usize + 8)
     }
 
-    /// There are at most so many granules from now on.
+    /// Limits the number of granules from now on.
     pub fn shorten(&mut self, most: u32) {
         self.table.shorten((most as usize + 2).max(self.used as usize));
     }
@@ -69,7 +70,7 @@ impl Nodes {
         self.table.set(node as usize, value);
     }
 
-    /// A node of no tree. There are as many as granules, so there is always one.
+    /// Takes a node that is in no tree. There are as many nodes as granules, so there is always one.
     pub fn take(&mut self, start: u32, len: u32, state: u32) -> Index {
         let node = if self.spare == NONE {
             self.used += 1;
@@ -126,7 +127,7 @@ impl Nodes {
         tree
     }
 
-    /// What starts below `start`, and the rest.
+    /// The nodes that start below `start`, and the others.
     fn split(&mut self, tree: Index, start: u32) -> (Index, Index) {
         if tree == NONE {
             return (NONE, NONE);
@@ -186,7 +187,7 @@ impl Nodes {
         }
     }
 
-    /// The extent with the lowest address that has at least `len` granules; [`NONE`] without one.
+    /// The extent with the lowest address that has at least `len` granules; [`NONE`] if there is none.
     #[must_use]
     pub fn lowest(&self, len: u32) -> Index {
         let mut tree = self.root;
@@ -206,7 +207,7 @@ impl Nodes {
         NONE
     }
 
-    /// The extent with the highest address that has memory; [`NONE`] without one.
+    /// The extent with the highest address that has memory; [`NONE`] if there is none.
     #[must_use]
     pub fn highest_backed(&self) -> Index {
         let mut tree = self.root;
@@ -232,7 +233,7 @@ impl Nodes {
         self.get(self.root).longest
     }
 
-    /// Says what is wrong with the order, the priorities or the sums; nothing where all is right.
+    /// Checks the order, the priorities and the sums; `None` if they are right.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         self.fault_at(self.root, 0, u64::MAX)

@@ -1,32 +1,33 @@
-//! Files of ours in a process whose descriptors are the program's.
+//! Our files in a process whose descriptors belong to the program.
 //!
-//! The helper has a table of descriptors of its own ([`gapless_aside::own_table`]). Other threads work aside
-//! ([`privately`]), but while the process has one thread only: nobody else can see what it opens and closes then.
+//! The helper has a descriptor table of its own ([`gapless_aside::own_table`]). Other threads use [`privately`]. Only
+//! if the process has one thread do they work in the program's table, because no other thread can see what they open
+//! and close then.
 
 use super::errno;
 use crate::local;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The C library's word on whether the process has one thread.
+/// The C library's variable that is set while the process has one thread.
 static IS_ALONE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Before the program begins.
+/// Called before the program begins.
 pub fn begin_files() {
     // SAFETY: the name ends in a zero. The C library has it since 2.32.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
     IS_ALONE.store(found.cast(), Ordering::Release);
 }
 
-/// Whether the process has one thread, by the C library's word.
+/// True if the process has one thread, according to the C library.
 #[must_use]
 pub fn is_alone() -> bool {
     let alone = IS_ALONE.load(Ordering::Acquire);
-    // SAFETY: null, or a variable of the C library, which changes it in a thread that is alone.
+    // SAFETY: null, or a variable of the C library, which changes it only in a thread that is alone.
     !alone.is_null() && unsafe { alone.read_volatile() } != 0
 }
 
-/// Runs `work`, which opens files and closes them, where the program's threads do not meet its descriptors.
+/// Runs `work`, which opens and closes files, so that the program's threads do not see its descriptors.
 pub fn privately<T>(work: impl FnOnce() -> T) -> T {
     if local::has_own_files() || is_alone() {
         return work();
@@ -34,7 +35,7 @@ pub fn privately<T>(work: impl FnOnce() -> T) -> T {
     gapless_aside::run(work)
 }
 
-/// A file that other processes map too, `bytes` long. An error is the kernel's number.
+/// Maps a file that other processes map too, with `bytes` bytes. An error is the kernel's number.
 pub fn map_file(path: &CStr, bytes: usize) -> Result<*mut u8, i32> {
     privately(|| map_file_here(path, bytes))
 }
@@ -45,7 +46,7 @@ fn map_file_here(path: &CStr, bytes: usize) -> Result<*mut u8, i32> {
     if file < 0 {
         return Err(errno());
     }
-    // SAFETY: `file` is open; the size is set before it is mapped, so that no access lies behind its end.
+    // SAFETY: `file` is open. Its size is set before it is mapped, so no access lies behind its end.
     let start = unsafe {
         if libc::ftruncate(file, bytes as libc::off_t) == 0 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -60,7 +61,7 @@ fn map_file_here(path: &CStr, bytes: usize) -> Result<*mut u8, i32> {
     if start == libc::MAP_FAILED { Err(wrong) } else { Ok(start.cast()) }
 }
 
-/// Which file a descriptor or a path means.
+/// The identity of a file, from a descriptor or a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -76,14 +77,14 @@ impl FileId {
 
     #[must_use]
     pub fn of_path(path: &CStr) -> Option<FileId> {
-        // SAFETY: `path` ends in a zero; the other is valid for writing.
+        // SAFETY: `path` ends in a zero; `stat` is valid for writing.
         FileId::of(|stat| unsafe { libc::lstat(path.as_ptr(), stat) })
     }
 
-    /// The file that a link leads to.
+    /// The file to which a link leads.
     #[must_use]
     pub fn behind(path: &CStr) -> Option<FileId> {
-        // SAFETY: `path` ends in a zero; the other is valid for writing.
+        // SAFETY: `path` ends in a zero; `stat` is valid for writing.
         FileId::of(|stat| unsafe { libc::stat(path.as_ptr(), stat) })
     }
 
@@ -93,11 +94,11 @@ impl FileId {
     }
 }
 
-/// Descriptors of ours lie from here on, where programs that close and open theirs by number meet none.
+/// Our descriptors lie from here on, because programs that close and open theirs by number use lower ones.
 const FIRST_FILE: i32 = 512;
 
-/// A file of ours while something is done with it, which is done [`privately`]. Where the kernel lets nobody work
-/// aside, the descriptor is the program's to close or to replace: it is moved up, and compared before it is used.
+/// A file of ours while it is being used, which happens [`privately`]. If the kernel lets no thread work aside, the
+/// program may close or replace the descriptor, so it is moved up, and compared before each use.
 #[derive(Debug)]
 pub struct OwnFile {
     descriptor: i32,
@@ -105,7 +106,7 @@ pub struct OwnFile {
 }
 
 impl OwnFile {
-    /// A new file; in place of none. An error is the kernel's number.
+    /// Makes a new file; fails if there is one. An error is the kernel's number.
     pub fn create(path: &CStr, mode: u32) -> Result<OwnFile, i32> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
         // SAFETY: `path` ends in a zero.
@@ -117,7 +118,7 @@ impl OwnFile {
         OwnFile::lift(file, id)
     }
 
-    /// The file that was made before, if the path still means it.
+    /// Opens the file that was made before, if the path still leads to it.
     pub fn open(path: &CStr, id: FileId) -> Result<OwnFile, i32> {
         // SAFETY: `path` ends in a zero.
         let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
@@ -125,11 +126,11 @@ impl OwnFile {
     }
 
     fn lift(file: i32, id: FileId) -> Result<OwnFile, i32> {
-        // SAFETY: takes numbers only.
+        // SAFETY: takes only numbers.
         let lifted = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, FIRST_FILE) };
         let own = OwnFile { descriptor: if lifted < 0 { file } else { lifted }, id };
         if !own.is_same() {
-            // The number means the program's file by now: only what was made from it is ours.
+            // The number belongs to a file of the program by now: only the copy is ours.
             let mut own = std::mem::ManuallyDrop::new(own);
             if lifted >= 0 {
                 own.close();
@@ -137,49 +138,49 @@ impl OwnFile {
             return Err(libc::ESTALE);
         }
         if lifted >= 0 {
-            // SAFETY: opened above.
+            // SAFETY: opened above, and not used again.
             unsafe { libc::close(file) };
         }
         Ok(own)
     }
 
     fn is_same(&self) -> bool {
-        // SAFETY: the second is valid for writing.
+        // SAFETY: `stat` is valid for writing.
         FileId::of(|stat| unsafe { libc::fstat(self.descriptor, stat) }) == Some(self.id)
     }
 
     fn close(&mut self) {
-        // SAFETY: takes a number only, which is ours.
+        // SAFETY: takes only a number: of a copy that `lift` made, or of a file that `is_same` recognised.
         unsafe { libc::close(self.descriptor) };
     }
 
-    /// Reserves blocks of the disk, and maps them: a full disk is an error here, and no signal later.
+    /// Reserves blocks of the disk and maps them, so that a full disk is an error here, and not a signal later.
     pub fn map(&self, origin: u64, bytes: usize) -> Result<*mut u8, i32> {
         if !self.is_same() {
             return Err(libc::ESTALE);
         }
         let at = origin as libc::off_t;
-        // SAFETY: takes numbers only.
+        // SAFETY: takes only numbers.
         let mut wrong = unsafe { libc::posix_fallocate(self.descriptor, at, bytes as libc::off_t) };
         if wrong == libc::EOPNOTSUPP || wrong == libc::EINVAL {
             let end = at + bytes as libc::off_t;
-            // SAFETY: as above.
+            // SAFETY: takes only numbers.
             wrong = if unsafe { libc::ftruncate(self.descriptor, end) } == 0 { 0 } else { errno() };
         }
         if wrong != 0 {
             return Err(wrong);
         }
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of a file that is long enough.
+        // SAFETY: a new mapping at an address that the kernel chooses, of a file that is long enough.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, libc::MAP_SHARED, self.descriptor, at) };
         if start == libc::MAP_FAILED { Err(errno()) } else { Ok(start.cast()) }
     }
 
-    /// Gives the file its length.
+    /// Cuts the file to its length.
     pub fn cut(&self, length: u64) {
         if self.is_same() {
-            // SAFETY: takes numbers only.
+            // SAFETY: takes only numbers.
             unsafe { libc::ftruncate(self.descriptor, length as libc::off_t) };
         }
     }
@@ -193,8 +194,8 @@ impl Drop for OwnFile {
     }
 }
 
-/// The beginning of a file, as much as fits; empty where it cannot be read. By plain system calls: the C library's
-/// functions end a thread that was asked to (`pthread_cancel`), and `malloc` must not.
+/// The beginning of a file, as much as fits; empty if it cannot be read. Uses plain system calls, because the C
+/// library's functions end a thread after `pthread_cancel`, which `malloc` must not.
 pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     let length = privately(|| read_here(path, buffer));
     &buffer[..length]
@@ -217,7 +218,7 @@ fn read_here(path: &CStr, buffer: &mut [u8]) -> usize {
         }
         length += read as usize;
     }
-    // SAFETY: `file` is open.
+    // SAFETY: `file` was opened above and is not used again.
     unsafe { libc::syscall(libc::SYS_close, file) };
     length
 }

@@ -12,7 +12,8 @@ pub use table::{Table, Zeroed};
 
 pub const PAGE: usize = 4096;
 
-/// The allocator's own tables are wrong, which a stray write can do: to go on would hand out memory twice.
+/// Ends the process because the allocator's own tables are wrong, for example after a stray write: to go on would hand
+/// out memory twice.
 pub fn damaged() -> ! {
     crate::text::say(format_args!(
         "gapless: the allocator's tables are damaged: the program wrote where it must not\n  \
@@ -22,16 +23,16 @@ pub fn damaged() -> ! {
 }
 
 pub fn abort() -> ! {
-    // SAFETY: ends the process.
+    // SAFETY: takes no argument and ends the process.
     unsafe { libc::abort() }
 }
 
 pub fn exit(code: i32) -> ! {
-    // SAFETY: ends the process without running what it registered: nothing of the program has begun.
+    // SAFETY: ends the process without its exit handlers, because nothing of the program has begun.
     unsafe { libc::_exit(code) }
 }
 
-/// Zeroed memory that counts only where it is touched.
+/// Maps zeroed memory, which counts only once it is touched.
 #[must_use]
 pub fn map(bytes: usize) -> Option<*mut u8> {
     map_with(bytes, libc::PROT_READ | libc::PROT_WRITE)
@@ -44,10 +45,10 @@ fn map_with(bytes: usize, protection: i32) -> Option<*mut u8> {
     (start != libc::MAP_FAILED).then_some(start.cast())
 }
 
-/// Zeroed memory at these addresses. False: they are somebody's, or the kernel refuses.
+/// Maps zeroed memory at these addresses. False if they are in use, or the kernel refuses.
 ///
-/// The address is a wish, which the kernel follows where the place is free. `MAP_FIXED_NOREPLACE` would say the same,
-/// and ends a process whose sandbox does not know it (Chromium's).
+/// The address is a wish, which the kernel follows if the place is free. `MAP_FIXED_NOREPLACE` would say the same, but
+/// a sandbox that does not know it ends the process (Chromium's).
 #[must_use]
 pub fn map_at(start: *mut u8, bytes: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -61,17 +62,17 @@ pub fn map_at(start: *mut u8, bytes: usize) -> bool {
     false
 }
 
-/// Drops the memory of a range and makes the range one mapping with its neighbours again: pages that were moved there
-/// or away leave mappings of their own, of which a process may have 65,530. False: the kernel refuses.
+/// Drops the memory of a range and makes the range one mapping with its neighbours again. Pages that were moved there
+/// or away leave mappings of their own, and a process may have 65,530. False if the kernel refuses.
 #[must_use]
 pub fn map_anew(start: *mut u8, bytes: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the range is memory of the caller's that nobody uses.
+    // SAFETY: the range is the caller's own memory, whose contents are not needed.
     unsafe { libc::mmap(start.cast(), bytes, rights, flags, -1, 0) == start.cast() }
 }
 
-/// Bytes that this process may map, or may map for data, where there is such a limit (`ulimit -v`, `ulimit -d`).
+/// Bytes that this process may map, or may map for data, if there is such a limit (`ulimit -v`, `ulimit -d`).
 #[must_use]
 pub fn address_limit() -> Option<usize> {
     let limit = |what| {
@@ -83,8 +84,8 @@ pub fn address_limit() -> Option<usize> {
     [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)].into_iter().flatten().min()
 }
 
-/// Zeroed memory that is zero again in a child, however the child is made. Where the kernel cannot do that (before
-/// 4.14), it is a copy there.
+/// Maps zeroed memory that is zero again in a child, even in one of the bare system call. If the kernel cannot do that
+/// (before 4.14), the child gets a copy.
 #[must_use]
 pub fn map_for_one(bytes: usize) -> Option<*mut u8> {
     let start = map(bytes.next_multiple_of(PAGE))?;
@@ -95,7 +96,7 @@ pub fn map_for_one(bytes: usize) -> Option<*mut u8> {
     Some(start)
 }
 
-/// Memory that forked children share.
+/// Maps memory that forked children share.
 #[must_use]
 pub fn map_shared(bytes: usize) -> Option<*mut u8> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -106,11 +107,11 @@ pub fn map_shared(bytes: usize) -> Option<*mut u8> {
 }
 
 pub fn unmap(start: *mut u8, bytes: usize) {
-    // SAFETY: the callers own what they mapped.
+    // SAFETY: the callers pass memory that they mapped and do not use any more.
     unsafe { libc::munmap(start.cast(), bytes) };
 }
 
-/// The machine's memory and swap in bytes; `None` where the kernel does not say.
+/// The machine's memory and swap in bytes; `None` if the kernel does not tell.
 fn machine() -> Option<(usize, usize)> {
     // SAFETY: valid when zero.
     let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
@@ -120,19 +121,19 @@ fn machine() -> Option<(usize, usize)> {
     (result == 0).then(|| (bytes(info.totalram), bytes(info.totalswap)))
 }
 
-/// The machine's memory in bytes; 16 GiB where the kernel does not say.
+/// The machine's memory in bytes; 16 GiB if the kernel does not tell.
 #[must_use]
 pub fn memory() -> usize {
     machine().map_or(1 << 34, |(memory, _)| memory)
 }
 
-/// Addresses without memory, at a multiple of `alignment`.
+/// Reserves addresses without memory, at a multiple of `alignment`.
 #[must_use]
 pub fn reserve(bytes: usize, alignment: usize) -> Option<*mut u8> {
     let all = bytes.checked_add(alignment)?;
     let start = map_with(all, libc::PROT_NONE)?;
     let lead = start.align_offset(alignment);
-    // SAFETY: `lead < alignment`, so both are inside of what was mapped.
+    // SAFETY: `lead < alignment`, so both lie inside of the mapping.
     let (first, behind) = unsafe { (start.add(lead), start.add(lead + bytes)) };
     if lead > 0 {
         unmap(start, lead);
@@ -143,35 +144,35 @@ pub fn reserve(bytes: usize, alignment: usize) -> Option<*mut u8> {
     Some(first)
 }
 
-/// Makes reserved addresses usable. False: the kernel refuses, as it does where it never overcommits.
+/// Makes reserved addresses usable. False if the kernel refuses, as it does if it never overcommits.
 #[must_use]
 pub fn commit(start: *mut u8, bytes: usize) -> bool {
     protect(start, bytes, libc::PROT_READ | libc::PROT_WRITE) == 0
 }
 
-/// `mprotect` itself: the function of that name is the program's way to it, and passes through `gapless-malloc`.
+/// Calls the kernel's `mprotect`. The C library's function of that name is intercepted by `gapless-malloc`.
 #[must_use]
 pub fn protect(start: *mut u8, bytes: usize, rights: i32) -> i32 {
-    // SAFETY: the range is the caller's reservation, or the program's own.
+    // SAFETY: the range is the caller's reservation, or the program's own request.
     unsafe { libc::syscall(libc::SYS_mprotect, start.addr(), bytes, rights) as i32 }
 }
 
-/// Gives the memory back. The addresses stay, and read as zeros. False: the kernel refuses (locked memory).
+/// Gives the memory back. The addresses stay, and read as zeros. False if the kernel refuses (locked memory).
 #[must_use]
 pub fn discard(start: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the range is memory of the caller's that nobody uses.
+    // SAFETY: the range is the caller's own memory, whose contents are not needed.
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 }
 }
 
-/// Which of the pages from `start` on are resident, one byte each; false where the kernel does not say. A page that is
-/// not may still be swapped out.
+/// Asks which pages from `start` on are resident, one byte each. False if the kernel does not tell. A page that is not
+/// resident may still be swapped out.
 #[must_use]
 pub fn residence(start: *mut u8, pages: &mut [u8]) -> bool {
-    // SAFETY: asks about pages, with room for a byte for each.
+    // SAFETY: `pages` has a byte for each page; the call does not touch the pages.
     unsafe { libc::mincore(start.cast(), pages.len() * PAGE, pages.as_mut_ptr()) == 0 }
 }
 
-/// Whether a request is for more than the machine has, so that the kernel refuses it to everybody: with memory and swap
+/// True if a request is for more than the machine has, so that the kernel refuses it always: more than memory and swap
 /// together, unless it is set to grant everything.
 #[must_use]
 pub fn is_beyond(bytes: usize) -> bool {
@@ -201,12 +202,12 @@ pub fn most_at_once() -> usize {
 /// Asks for huge pages, or for none.
 pub fn advise_huge(start: *mut u8, bytes: usize, wanted: bool) {
     let advice = if wanted { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: advice does not change what memory contains.
+    // SAFETY: advice does not change the contents of memory.
     unsafe { libc::madvise(start.cast(), bytes, advice) };
 }
 
-/// Moves the pages of `[from, from + bytes)` to `to`, where what was before is lost. The old addresses stay, and read
-/// as zeros. False: nothing was moved.
+/// Moves the pages of `[from, from + bytes)` to `to`, whose former contents are lost. The old addresses stay, and read
+/// as zeros. False if nothing was moved.
 #[must_use]
 pub fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
@@ -230,41 +231,42 @@ pub fn wait(word: &AtomicU32, expected: u32, most: Option<Duration>) {
 
 pub fn wake(word: &AtomicU32, most: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: only the address is used.
+    // SAFETY: the kernel uses only the address.
     keep_errno(|| unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), operation, most);
     });
 }
 
-/// `free` must leave `errno` as it is (POSIX 2024), whatever the kernel answers on the way.
+/// Restores `errno` after `work`, because `free` must leave it as it is (POSIX 2024), whatever the system calls in it
+/// return.
 pub fn keep_errno<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the address of this thread's `errno`.
+    // SAFETY: returns the address of this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above; it stays valid while the thread runs.
+    // SAFETY: that address is valid while the thread runs.
     let before = unsafe { errno.read() };
     let result = work();
-    // SAFETY: as above.
+    // SAFETY: that address is valid while the thread runs.
     unsafe { errno.write(before) };
     result
 }
 
 pub fn set_errno(value: i32) {
-    // SAFETY: the address of this thread's `errno`.
+    // SAFETY: the address of this thread's `errno` is valid while it runs.
     unsafe { libc::__errno_location().write(value) };
 }
 
 #[must_use]
 pub fn errno() -> i32 {
-    // SAFETY: the address of this thread's `errno`.
+    // SAFETY: the address of this thread's `errno` is valid while it runs.
     unsafe { libc::__errno_location().read() }
 }
 
-/// Copies memory of this process that may not be there. Gives how many bytes could be read.
+/// Copies memory of this process that may not be mapped. Returns the number of bytes that could be read.
 #[must_use]
 pub fn peek(from: usize, into: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: into.len() };
-    // SAFETY: writes to `into`; the kernel checks the other addresses.
+    // SAFETY: writes to `into` only; the kernel checks the other addresses.
     let read = keep_errno(|| unsafe {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     });
@@ -302,17 +304,17 @@ fn clock(which: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Runs this without an end of the thread by `pthread_cancel` in it.
+/// Runs `work`, in which `pthread_cancel` cannot end the thread.
 pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
     unsafe extern "C" {
         fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
     }
     const DISABLE: i32 = 1;
     let mut before = 0;
-    // SAFETY: the C library's function, with a variable of this function.
+    // SAFETY: `before` is valid for writing.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
     let result = work();
-    // SAFETY: as above.
+    // SAFETY: the call accepts null for the old state.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     result
 }
@@ -320,15 +322,16 @@ pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
 /// A variable of the environment.
 #[must_use]
 pub fn variable(name: &CStr) -> Option<&'static [u8]> {
-    // SAFETY: `name` ends in a zero. The text stays until somebody changes the variable, and is read at the start only.
+    // SAFETY: `name` ends in a zero. The text stays until the program changes the variable; it is read only before the
+    // program begins.
     let value = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: `getenv` gives a text that ends in a zero.
+    // SAFETY: `getenv` returns a text that ends in a zero.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes()).filter(|text| !text.is_empty())
 }
 
 #[must_use]
 pub fn pid() -> u32 {
-    // SAFETY: cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     unsafe { libc::getpid() as u32 }
 }
 

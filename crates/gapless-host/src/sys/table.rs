@@ -6,27 +6,27 @@ use std::marker::PhantomData;
 /// A type that is valid when all its bytes are zero.
 ///
 /// # Safety
-/// The implementer upholds exactly that.
+/// All bytes zero are a valid value of the type.
 pub unsafe trait Zeroed: Copy {}
 
-// SAFETY: integers.
+// SAFETY: an integer.
 unsafe impl Zeroed for u32 {}
-// SAFETY: integers.
+// SAFETY: an integer.
 unsafe impl Zeroed for u64 {}
 
-/// A list of fixed length in memory of its own, zero until it is written. The kernel supplies only what is touched. A
-/// long list ([`Table::lazy`]) is reserved, and becomes writable from its start as it is used: pages that a process may
-/// write count for limits and for its commit charge, even untouched.
+/// A list of fixed length in memory of its own, zero until it is written. The kernel supplies only the pages that are
+/// touched. A long list ([`Table::lazy`]) is reserved, and becomes writable from its start as it is used, because pages
+/// that a process may write count for limits and for its commit charge, even untouched.
 #[derive(Debug)]
 pub struct Table<T: Zeroed> {
     start: *mut T,
     length: usize,
-    /// Entries from the start that are writable. Those behind are zero.
+    /// Entries from the start that are writable. The others are zero.
     open: usize,
     owns: PhantomData<T>,
 }
 
-// SAFETY: the table owns its memory, and hands out copies only.
+// SAFETY: the table owns its memory, and hands out only copies.
 unsafe impl<T: Zeroed + Send> Send for Table<T> {}
 
 impl<T: Zeroed> Table<T> {
@@ -43,7 +43,7 @@ impl<T: Zeroed> Table<T> {
         Some(Table { start: start.cast(), length, open: 0, owns: PhantomData })
     }
 
-    /// Makes the first `count` entries writable, or as many as there are. False: there is no memory for them.
+    /// Makes the first `count` entries writable, or all if there are fewer. False if there is no memory for them.
     #[must_use]
     pub fn reach(&mut self, count: usize) -> bool {
         let count = count.min(self.length);
@@ -52,7 +52,7 @@ impl<T: Zeroed> Table<T> {
 
     #[cold]
     fn open_to(&mut self, count: usize) -> bool {
-        // Each time a quarter more: a table of gigabytes takes some dozen calls.
+        // A quarter more each time, so that a table of gigabytes takes a few dozen calls.
         let bytes = (count * size_of::<T>()).next_multiple_of(PAGE);
         let more = (bytes + (bytes / 4).clamp(OPENED, OPENED << 4)).next_multiple_of(PAGE);
         let all = (self.length * size_of::<T>()).next_multiple_of(PAGE);
@@ -67,7 +67,7 @@ impl<T: Zeroed> Table<T> {
         if at >= self.open {
             return self.behind(at);
         }
-        // SAFETY: inside of the table, which is mapped, aligned to a page, and valid when zero.
+        // SAFETY: `at < open`, and that part of the table is mapped, aligned to a page, and valid when zero.
         unsafe { self.start.add(at).read() }
     }
 
@@ -80,27 +80,27 @@ impl<T: Zeroed> Table<T> {
         unsafe { std::mem::zeroed() }
     }
 
-    /// Where a value lies. For tables that are not lazy.
+    /// The address of an entry. Only for tables that are not lazy.
     #[must_use]
     pub fn place(&self, at: usize) -> *const T {
         if at >= self.open {
             damaged();
         }
-        // SAFETY: inside of the table.
+        // SAFETY: `at < open`, so the entry lies inside of the table.
         unsafe { self.start.add(at) }
     }
 
     pub fn set(&mut self, at: usize, value: T) {
-        // Callers of lazy tables reached so far before, where they could still refuse.
+        // Callers of lazy tables have called `reach` before, when they could still refuse.
         if at >= self.open && (at >= self.length || !self.open_to(at + 1)) {
             damaged();
         }
-        // SAFETY: as in `get`, and `&mut self` keeps others out.
+        // SAFETY: `at < open`, which is mapped and writable, and `&mut self` keeps others out.
         unsafe { self.start.add(at).write(value) }
     }
 }
 
-/// Bytes of a lazy table that become writable at once, at least.
+/// At least this many bytes of a lazy table become writable at once.
 const OPENED: usize = 64 << 10;
 
 impl<T: Zeroed> Table<T> {
@@ -112,7 +112,7 @@ impl<T: Zeroed> Table<T> {
         let pages = |length: usize| (length * size_of::<T>()).next_multiple_of(PAGE);
         let (kept, all) = (pages(length.max(1)), pages(self.length));
         if kept < all {
-            // SAFETY: inside of the table; nobody reads behind its length.
+            // SAFETY: `kept` lies inside of the table, and entries behind the new length are not read any more.
             unmap(unsafe { self.start.cast::<u8>().add(kept) }, all - kept);
         }
         self.length = length;

@@ -6,8 +6,8 @@
 //!   torch     libc10.so calls our `posix_memalign` and `free` instead of the C library's (`rebind`)
 //! ```
 //!
-//! Blocks from before, and small ones, are of the allocator that was there. So every function of ours looks where a
-//! block lies, and hands those of others on. A hook stays for good; switched off, it serves no new block.
+//! Older blocks, and small ones, belong to the previous allocator. So each of our functions checks where a block lies,
+//! and passes blocks of others on. A hook stays for good; when it is switched off, it serves no new block.
 
 mod numpy;
 mod rebind;
@@ -16,12 +16,12 @@ mod torch;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Blocks below this stay with the allocator that was there: numpy keeps lists of its own for them.
+/// Smaller blocks stay with the previous allocator, because numpy keeps lists of its own for them.
 const LEAST: usize = 1024;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether a new block of this size is ours.
+/// True if a new block of this size is ours.
 fn serves(size: usize) -> bool {
     size >= LEAST && IS_ON.load(Ordering::Relaxed)
 }
@@ -32,7 +32,7 @@ pub extern "C" fn gapless_host_hooks(is_on: bool) {
     IS_ON.store(is_on, Ordering::Relaxed);
 }
 
-/// A function of the program's own C library, whoever else has its name here.
+/// A function of the program's own C library, even if another library has the name here.
 fn of_program(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: `name` ends in a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

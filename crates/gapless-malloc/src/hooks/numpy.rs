@@ -17,21 +17,21 @@ pub struct Allocator {
     free: unsafe extern "C" fn(*mut c_void, *mut u8, usize),
 }
 
-// SAFETY: functions and a context that any thread may use: numpy calls them from all of its threads.
+// SAFETY: functions and a context that any thread may use, because numpy calls them from all of its threads.
 unsafe impl Send for Allocator {}
-// SAFETY: as above.
+// SAFETY: the same holds for shared references.
 unsafe impl Sync for Allocator {}
 
-/// What was there before.
+/// The previous functions.
 static BEFORE: OnceLock<Allocator> = OnceLock::new();
 
-/// Replaces the functions of a handler. 0: done, now or before.
+/// Replaces the functions of a handler. Returns 0 if that is done, now or before.
 ///
 /// # Safety
 /// `handler` is the allocator in numpy's default handler, is writable, and no other thread changes it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_host_hook_numpy(handler: *mut Allocator) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: `handler` is valid, and no other thread changes it (the caller's contract).
     let now = unsafe { handler.read() };
     if std::ptr::fn_addr_eq(now.malloc, malloc as unsafe extern "C" fn(*mut c_void, usize) -> *mut u8) {
         return 0;
@@ -39,12 +39,13 @@ pub unsafe extern "C" fn gapless_host_hook_numpy(handler: *mut Allocator) -> c_i
     if BEFORE.set(now).is_err() {
         return -1;
     }
-    // SAFETY: as the caller says; the functions live for good.
+    // SAFETY: `handler` is writable, and no other thread changes it (the caller's contract); the functions are never
+    // unloaded.
     unsafe { handler.write(Allocator { context: now.context, malloc, calloc, realloc, free }) };
     0
 }
 
-/// The handler from before. The functions below are called only after `gapless_host_hook_numpy` kept it.
+/// The previous handler. The functions below are called only after `gapless_host_hook_numpy` has stored it.
 fn before() -> &'static Allocator {
     BEFORE.get().unwrap_or_else(|| gapless_host::sys::abort())
 }
@@ -60,22 +61,22 @@ unsafe extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut u8 {
 unsafe extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut u8 {
     match count.checked_mul(size) {
         Some(bytes) if serves(bytes) => heap::allocate_zeroed(bytes),
-        // SAFETY: as in `malloc`.
+        // SAFETY: numpy's own function, with its own context.
         _ => unsafe { (before().calloc)(before().context, count, size) },
     }
 }
 
 unsafe extern "C" fn realloc(_: *mut c_void, block: *mut u8, size: usize) -> *mut u8 {
     if heap::may_own(block) {
-        // SAFETY: a block of ours, as numpy calls it.
+        // SAFETY: a block of ours, which numpy has not freed.
         return unsafe { heap::reallocate(block, size.max(1)) };
     }
-    // SAFETY: as in `malloc`.
+    // SAFETY: numpy's own function, with its own context and a block that is not ours.
     unsafe { (before().realloc)(before().context, block, size) }
 }
 
 unsafe extern "C" fn free(_: *mut c_void, block: *mut u8, size: usize) {
-    // SAFETY: a block of ours, or one of numpy's own function, as numpy calls it.
+    // SAFETY: numpy passes a block that it has not freed: one of ours, or one of its own function.
     unsafe {
         if heap::may_own(block) {
             heap::free(block);

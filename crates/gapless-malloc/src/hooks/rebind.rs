@@ -1,10 +1,10 @@
-//! Leads the calls that one loaded library makes to a function elsewhere: by its own table of addresses (the global
-//! offset table), which the loader filled in. No other library is touched, and no code is changed.
+//! Redirects the calls that one loaded library makes to a function, by its own table of addresses (the global offset
+//! table), which the loader filled in. No other library is touched, and no code is changed.
 
 use crate::elf::{DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRTAB, DT_SYMTAB, Object, Symbol};
 use std::ffi::{CStr, c_int, c_void};
 
-/// What is looked for, and whether it was found.
+/// The symbol to redirect, and the number of entries that were changed.
 struct Search<'a> {
     library: &'a CStr,
     symbol: &'a CStr,
@@ -12,8 +12,8 @@ struct Search<'a> {
     changed: usize,
 }
 
-/// Leads calls of `symbol` in the library whose file has this name to `to`. False: there is no such library, or it does
-/// not call the symbol.
+/// Redirects calls of `symbol` in the library with this file name to `to`. False if there is no such library, or it
+/// does not call the symbol.
 pub(super) fn rebind(library: &CStr, symbol: &CStr, to: *const c_void) -> bool {
     let mut search = Search { library, symbol, to, changed: 0 };
     // SAFETY: `visit` gets the search, which lives until the call is done.
@@ -22,7 +22,7 @@ pub(super) fn rebind(library: &CStr, symbol: &CStr, to: *const c_void) -> bool {
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of an object, and the search of `rebind`.
+    // SAFETY: the loader passes the description of an object, and the search of `rebind`, which nothing else uses.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
     if let Some(object) = Object::named(info, search.library) {
         let guarded = object.range(libc::PT_GNU_RELRO).unwrap_or((0, 0));
@@ -41,7 +41,7 @@ struct Relocation {
 /// The kinds of entries that hold the address of a function.
 const KINDS: [u32; 2] = if cfg!(target_arch = "aarch64") { [1025, 1026] } else { [6, 7] };
 
-/// `guarded` is what the loader made read-only.
+/// Changes the entries of an object. `guarded` is the range that the loader made read-only.
 fn change(object: &Object<'_>, guarded: (usize, usize), search: &mut Search<'_>) {
     let (Some(symbols), Some(strings)) = (object.address(DT_SYMTAB), object.address(DT_STRTAB)) else {
         return;
@@ -49,7 +49,7 @@ fn change(object: &Object<'_>, guarded: (usize, usize), search: &mut Search<'_>)
     for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
         let (Some(start), Some(bytes)) = (object.address(table), object.number(size)) else { continue };
         for at in 0..bytes / size_of::<Relocation>() {
-            // SAFETY: inside of the table, by its own length.
+            // SAFETY: `at` is below the number of entries in the table.
             let entry = unsafe { &*(start as *const Relocation).add(at) };
             if !KINDS.contains(&(entry.info as u32)) {
                 continue;
@@ -74,13 +74,14 @@ fn write(slot: usize, value: usize, (start, length): (usize, usize)) -> bool {
     let is_guarded = slot >= start && slot < start + length;
     let page = slot & !(PAGE - 1);
     let protect = |rights: c_int| {
-        // SAFETY: a page of the object's own data.
+        // SAFETY: the page contains the object's own data.
         unsafe { libc::mprotect(page as *mut c_void, PAGE, rights) == 0 }
     };
     if is_guarded && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
-    // SAFETY: an entry that holds a function's address; a thread that calls meanwhile finds the old or the new one.
+    // SAFETY: an aligned entry that holds a function's address; a thread that calls meanwhile finds the old or the new
+    // one.
     unsafe {
         (*(slot as *const std::sync::atomic::AtomicUsize)).store(value, std::sync::atomic::Ordering::Release)
     };

@@ -70,8 +70,8 @@ pub fn passes(program: &Path, args: &[&str], variables: &[(&str, &str)], said: &
     assert!(output.status.success() && out.contains(said), "{:?}\n{out}\n{error}", output.status);
 }
 
-/// Runs a program without the library and then with it: what is right without must be right with it. A program that
-/// hangs is ended.
+/// Runs a program without the library and then with it: right without must be right with. A program that hangs is
+/// ended.
 pub fn same(program: &Path, args: &[&str], variables: &[(&str, &str)]) {
     for library in [None, Some(library())] {
         let mut command = Command::new("timeout");

@@ -9,7 +9,7 @@ struct Bench {
     device: SimDevice,
     book: Book,
     ranges: Vec<(RangeId, u64, usize)>,
-    /// The pool waits for work that is in flight.
+    /// The pool waits for work in flight.
     waits: bool,
 }
 
@@ -27,7 +27,7 @@ impl Bench {
         Bench { device, book, ranges, waits: false }
     }
 
-    /// Works until there is nothing to do, or only to wait.
+    /// Runs jobs until there is nothing to do, or only to wait.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let Some(job) = self.book.next_job() else { return };
@@ -45,7 +45,7 @@ impl Bench {
         panic!("it never ends");
     }
 
-    /// The work in flight is done.
+    /// Completes the work in flight.
     fn finish(&mut self) {
         self.device.finish_all();
         if std::mem::take(&mut self.waits) {
@@ -102,7 +102,7 @@ fn what_is_wanted_again_before_it_went_stays_with_its_contents() {
     bench.book.want(id, &[(0, 2)], &[]);
     bench.settle();
     assert!(bench.book.want(id, &[(0, 4)], &[]), "it is still there");
-    // Wanted in between: the old fence does not cover the work that was queued since.
+    // The slot was wanted in between, so the old fence does not cover the work that was queued since.
     bench.book.want(id, &[(0, 3)], &[]);
     bench.finish();
     bench.settle();
@@ -146,8 +146,8 @@ fn pages_and_addresses_go_back() {
     assert_eq!(bench.device.memory().0, 64 * PAGE);
 }
 
-/// Random wants, limits, waits and ends; a fault somewhere in each program. What was said to be there is usable, no
-/// page is behind two slots, and at the end everything goes back.
+/// Random wants, limits, waits and ends, with a fault somewhere in each program. Slots that are reported as ready are
+/// usable, no page is behind two slots, and at the end everything goes back.
 #[test]
 fn random_programs_with_faults() {
     let mut seed = 7u64;

@@ -5,10 +5,10 @@ use crate::blocks::State;
 use crate::stretches::Stretches;
 
 impl Heap {
-    /// Checks the invariants; what is wrong, in words.
+    /// Checks the invariants, and describes the first that does not hold.
     ///
     /// # Errors
-    /// When one does not hold.
+    /// If an invariant does not hold.
     pub fn check(&self) -> Result<(), String> {
         let mut at = self.start;
         let mut free = 0;
@@ -79,7 +79,7 @@ impl Heap {
         self.check_stock()
     }
 
-    /// What is counted as it changes is what there is.
+    /// Compares the figures that are kept with the blocks and pages.
     fn check_figures(&self) -> Result<(), String> {
         if self.picture() != self.drawn() {
             return Err(format!("{:?} are counted, {:?} are there", self.picture(), self.drawn()));

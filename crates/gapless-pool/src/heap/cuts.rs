@@ -25,7 +25,7 @@ impl Heap {
         self.join(first, second)
     }
 
-    /// Makes two live blocks of one: the first `size` bytes, and the rest; [`NONE`] where nothing is left.
+    /// Cuts a live block into its first `size` bytes and the rest, which is [`NONE`] if nothing is left.
     pub(crate) fn cut_live(&mut self, block: u32, size: u64) -> (u32, u32) {
         if self.blocks[block].size == size {
             return (block, NONE);
@@ -43,13 +43,13 @@ impl Heap {
         (front, block)
     }
 
-    /// The page that has `addr` inside, and not at its first byte.
+    /// The page that contains `addr` behind its first byte.
     fn page_around(&mut self, addr: u64) -> Option<&mut Page> {
         let page = self.page_at[((addr - self.start) >> GRANULE_BITS) as usize];
         Some(&mut self.pages[page.index()]).filter(|page| page.addr < addr)
     }
 
-    /// A live block lies here for a caller, and in no window.
+    /// Shows a live block as lying here for a caller, and no longer in a window.
     pub(crate) fn show_home(&mut self, block: u32) {
         if self.blocks[block].seen == Seen::Away {
             self.show(block, Seen::Joined);

@@ -1,4 +1,4 @@
-//! The pages of a heap: they come at its end or behind its holes, and leave holes when they go.
+//! The pages of a heap. They come at its end or into its holes, and leave holes when they go.
 
 use super::{FRAGMENT, GRANULE_BITS, Heap, Page};
 use crate::blocks::{Block, NONE, Seen, State};
@@ -7,26 +7,26 @@ use crate::free_set::Entry;
 use crate::ids::{Fence, PageId};
 
 impl Heap {
-    /// One window more has a page mapped.
+    /// Counts one more window that maps the page.
     pub(crate) fn map_again(&mut self, page: PageId) {
         self.pages[page.index()].windows += 1;
     }
 
-    /// One window less has a page mapped. The page.
+    /// Counts one window less. Returns the page.
     pub(crate) fn unmap_again(&mut self, page: PageId) -> &Page {
         let page = &mut self.pages[page.index()];
         page.windows -= 1;
         page
     }
 
-    /// Whether something is still mapped at a hole's addresses.
+    /// Notes if something is still mapped at a hole's addresses.
     pub(crate) fn set_leaving(&mut self, page: PageId, is_leaving: bool) {
         let was = self.pages[page.index()].is_hole();
         self.pages[page.index()].is_leaving = is_leaving;
         self.note_hole(page.index(), was);
     }
 
-    /// A page became a hole, or is none any more; `was`: whether it was one.
+    /// Updates the list of holes after a page changed; `was` is true if the page was a hole before.
     pub(super) fn note_hole(&mut self, page: usize, was: bool) {
         let Page { addr, size, .. } = self.pages[page];
         match (was, self.pages[page].is_hole()) {
@@ -36,12 +36,12 @@ impl Heap {
         }
     }
 
-    /// Puts a page that is mapped at `end` behind the range: free memory.
+    /// Adds a page that is mapped at `end` to the range, as free memory.
     pub fn grow(&mut self, handle: PageHandle, size: u64) {
         self.grow_behind(handle, size, Fence::PAST);
     }
 
-    /// Work that nobody told of may use all pages: none is settled before this fence.
+    /// Work that the pool does not know of may use all pages, so none of them is settled before this fence.
     pub(crate) fn used_until(&mut self, fence: Fence) {
         for page in &mut self.pages {
             page.freed = page.freed.max(fence);
@@ -78,7 +78,7 @@ impl Heap {
         self.pages[id.index()].first = self.last;
     }
 
-    /// Gives a wholly free page up: its addresses become a hole. The caller unmaps and releases it.
+    /// Gives up a wholly free page: its addresses become a hole. The caller unmaps and releases the page.
     pub fn give_up(&mut self, page: PageId) -> Option<PageHandle> {
         let Page { addr, size, handle, freed, .. } = self.pages[page.index()];
         let block = self.cut_out(addr, size)?;
@@ -92,8 +92,7 @@ impl Heap {
         handle
     }
 
-    /// Addresses at the end that nothing may be put behind any more: something is mapped there that the device does
-    /// not take away.
+    /// Gives up addresses at the end for good, because the device does not unmap what is mapped there.
     pub(crate) fn lose(&mut self, size: u64) {
         let block = self.hole(self.end, size);
         self.blocks.link(self.last, block, NONE);
@@ -112,7 +111,7 @@ impl Heap {
         block
     }
 
-    /// Gives up the addresses of holes at the end: growth uses them again.
+    /// Gives up the addresses of holes at the end, which growth then uses again.
     pub fn draw_in(&mut self) {
         while self.last != NONE
             && self.blocks[self.last].state == State::Hole
@@ -143,7 +142,7 @@ impl Heap {
         (self.pages[page.index()].addr == addr).then_some(page)
     }
 
-    /// Puts a page that is mapped at a hole's addresses behind it again; no work uses it after fence `freed`.
+    /// Fills a hole with a page that is mapped at its addresses; no work uses the page after fence `freed`.
     pub fn refill(&mut self, page: PageId, handle: PageHandle, freed: Fence) {
         let Page { addr, size, first: block, .. } = self.pages[page.index()];
         if self.blocks[block].state == State::Hole
@@ -162,8 +161,8 @@ impl Heap {
         }
     }
 
-    /// Makes `count` holes side by side, from a page on, into holes of other sizes, as many bytes in all. The numbers
-    /// of all pages behind them change by the difference: the caller tells whoever knows them.
+    /// Replaces `count` neighbouring holes by holes of other sizes with the same sum. The numbers of all pages behind
+    /// them change by the difference; the caller corrects whatever refers to those pages.
     pub(crate) fn reshape_holes(&mut self, first: PageId, count: usize, sizes: &[u64]) {
         let from = first.index();
         let old = &self.pages[from..from + count];
@@ -200,8 +199,8 @@ impl Heap {
         }
     }
 
-    /// Holes side by side of at least `least` bytes: the shortest stretch of `most` bytes or more, else the longest
-    /// one; the one at the lowest address of those that are as long. Where it begins, its bytes and its pages.
+    /// A stretch of neighbouring holes with at least `least` bytes: the shortest with `most` bytes or more, else the
+    /// longest; of equals the one at the lowest address. Returns its first page, its bytes and its number of pages.
     pub(crate) fn stretch(&self, least: u64, most: u64) -> Option<(PageId, u64, usize)> {
         let (addr, size) = self.holes.at_least(most).or_else(|| self.holes.longest(least))?;
         let first = self.page_of(addr)?;

@@ -1,8 +1,8 @@
-//! A heap as PyTorch shows an allocator, in figures: how many segments its blocks make, and what of them is free beside
-//! other blocks. [`Pool::segments`](crate::Pool::segments) shows the same by looking at every block.
+//! A heap as PyTorch shows an allocator, in figures: the number of segments that its blocks make, and the free bytes
+//! beside other blocks. [`Pool::segments`](crate::Pool::segments) computes the same from every block.
 //!
-//! What a block adds depends on it and on its two neighbours alone. So a request or a free changes a figure by what it
-//! touches anyway: as long as blocks stay in their segment, only what is split changes.
+//! A block's share depends only on itself and its two neighbours. So a request or a free changes the figures by what it
+//! touches anyway: as long as blocks stay in their segment, only `split` changes.
 
 use super::Heap;
 use crate::blocks::{Block, NONE, Seen, State};
@@ -12,10 +12,10 @@ use crate::blocks::{Block, NONE, Seen, State};
 /// and joined to a neighbour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Picture {
-    /// Segments of several blocks, or of one, in the order of addresses; and their bytes.
+    /// Segments of joined blocks, in the order of addresses.
     pub(crate) runs: u64,
     pub(crate) bytes: u64,
-    /// Small blocks between large ones: segments of small requests.
+    /// Small blocks between large ones, which PyTorch's views show as segments of small requests.
     pub(crate) guests: u64,
     pub(crate) guest_bytes: u64,
     /// Free blocks in segments of several blocks.
@@ -33,14 +33,14 @@ impl Heap {
         block != NONE && matches!(self.blocks[block].seen, Seen::Joined | Seen::Returning)
     }
 
-    /// Whether a joined block has a neighbour in its segment.
+    /// True if a joined block has a neighbour in its segment.
     #[inline]
     fn is_beside(&self, block: u32) -> bool {
         let Block { prev, next, .. } = self.blocks[block];
         self.is_joined(prev) || self.is_joined(next)
     }
 
-    /// A free block is about to change, or to be none: it counts no more.
+    /// Takes a free block out of the figures before it changes or ends.
     #[inline]
     pub(super) fn hide(&mut self, block: u32) {
         if self.is_beside(block) {
@@ -49,7 +49,7 @@ impl Heap {
         }
     }
 
-    /// A block is free, as it is now.
+    /// Counts a block that is free now.
     #[inline]
     pub(super) fn reveal(&mut self, block: u32) {
         if self.is_beside(block) {
@@ -61,7 +61,7 @@ impl Heap {
         }
     }
 
-    /// Shows a live block otherwise from now on.
+    /// Changes how a live block is shown.
     #[cold]
     pub(super) fn show(&mut self, block: u32, seen: Seen) {
         let Block { prev, next, .. } = self.blocks[block];
@@ -76,7 +76,7 @@ impl Heap {
         self.picture = picture;
     }
 
-    /// What a lane was lent, and gave back, is shown as free; or is its own again.
+    /// Shows a lent block that its borrower freed as free, or as taken again.
     pub(crate) fn show_returning(&mut self, block: u32, is_returning: bool) {
         match (self.blocks[block].seen, is_returning) {
             (Seen::Joined, true) => self.show(block, Seen::Returning),
@@ -85,7 +85,7 @@ impl Heap {
         }
     }
 
-    /// What one block adds to the figures.
+    /// One block's share of the figures.
     fn part(&self, block: u32) -> Picture {
         let mut part = Picture::default();
         if block == NONE {
@@ -104,7 +104,7 @@ impl Heap {
         part
     }
 
-    /// The figures, by looking at every block.
+    /// The figures, computed from every block.
     pub(super) fn drawn(&self) -> Picture {
         let mut picture = Picture::default();
         let mut at = self.last;

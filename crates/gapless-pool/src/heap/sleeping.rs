@@ -1,6 +1,6 @@
-//! A heap whose memory sleeps: its blocks keep their addresses, and nothing needs to be behind them.
+//! A heap whose memory sleeps: its blocks keep their addresses, and no memory needs to be behind them.
 //!
-//! What was free between sleeping blocks is closed: it serves nobody. New pages may come meanwhile, in holes or at the
+//! Free blocks between sleeping ones are closed and serve no request. New pages may come meanwhile, in holes or at the
 //! end, and are awake.
 
 use super::{GRANULE_BITS, Heap, Page, SMALL};
@@ -23,7 +23,7 @@ impl Heap {
         ids
     }
 
-    /// Every page that is held, and every block in them, begins to sleep. Their memory is still there.
+    /// Puts every held page and the blocks in it to sleep. Their memory stays for now.
     pub(crate) fn fall_asleep(&mut self) {
         for page in self.pages.iter_mut().filter(|page| page.handle.is_some()) {
             page.is_asleep = true;
@@ -41,7 +41,7 @@ impl Heap {
         self.count_anew();
     }
 
-    /// Counts everything, by looking at all of it: so much changed.
+    /// Counts all figures anew, because too much changed to adjust them.
     fn count_anew(&mut self) {
         self.picture = self.drawn();
         self.free_bytes = self.free.iter().map(|entry| entry.size).sum();
@@ -54,26 +54,26 @@ impl Heap {
         self.list_anew();
     }
 
-    /// What sleeps in allocations, as address and size, neighbours as one.
+    /// Blocks of sleeping allocations, as address and size; neighbours are joined.
     pub(crate) fn sleeping_blocks(&self) -> Vec<(u64, u64)> {
         let asleep = self.blocks().filter(|block| block.state == State::Asleep);
         joined(asleep.map(|block| (block.addr, block.size)))
     }
 
-    /// Every page that sleeps, neighbours as one; `held`: those whose memory is there, or those without.
+    /// Sleeping pages, as address and size, with memory if `held` and without otherwise; neighbours are joined.
     pub(crate) fn sleeping_pages(&self, held: bool) -> Vec<(u64, u64)> {
         let asleep = self.pages.iter().filter(|page| page.is_asleep && page.handle.is_some() == held);
         joined(asleep.map(|page| (page.addr, page.size)))
     }
 
-    /// A sleeping block is given back.
+    /// Frees a sleeping block.
     pub(crate) fn release_asleep(&mut self, block: u32) {
         debug_assert_eq!(self.blocks[block].state, State::Asleep);
         self.for_pages_of(block, |page| page.busy -= 1);
         self.blocks[block].state = State::Closed;
     }
 
-    /// The memory of the pages in a range of sleeping ones is gone: their handles, with their sizes.
+    /// Takes the handles, with their sizes, of the sleeping pages in a range, whose memory is gone.
     pub(crate) fn take_handles(&mut self, addr: u64, size: u64) -> Vec<(PageHandle, u64)> {
         let within = self.pages.iter_mut().filter(|page| page.addr >= addr && page.addr < addr + size);
         let taken: Vec<(PageHandle, u64)> =
@@ -82,7 +82,7 @@ impl Heap {
         taken
     }
 
-    /// There is memory behind the sleeping page at `addr` again.
+    /// Puts memory behind the sleeping page at `addr` again.
     pub(crate) fn put_handle(&mut self, addr: u64, handle: PageHandle) {
         if let Some(page) = self.page_of(addr) {
             let page = &mut self.pages[page.index()];
@@ -91,7 +91,7 @@ impl Heap {
         }
     }
 
-    /// Sleeping pages without memory that no allocation is in become holes. How many.
+    /// Makes holes of sleeping pages that have neither memory nor an allocation. Returns their number.
     pub(crate) fn bury(&mut self) -> usize {
         let is_dead = |page: &Page| page.is_asleep && page.handle.is_none() && page.busy == 0;
         let dead: Vec<usize> = (0..self.pages.len()).filter(|&at| is_dead(&self.pages[at])).collect();
@@ -105,7 +105,7 @@ impl Heap {
         dead.len()
     }
 
-    /// Makes one block of the closed ones that a page lies in: from its first byte to its last.
+    /// Joins and cuts the closed blocks under a page into one block that covers exactly this page.
     fn lone_block(&mut self, at: usize) -> u32 {
         let Page { addr, size, first: mut block, .. } = self.pages[at];
         if self.blocks[block].addr < addr {
@@ -135,8 +135,8 @@ impl Heap {
         block
     }
 
-    /// Cuts a stretch of sleeping pages without memory, which begins and ends with one, into pages of other sizes. The
-    /// first page, and by how much the numbers of all pages behind the stretch change.
+    /// Cuts a stretch of sleeping pages without memory into pages of other sizes. The stretch begins and ends with such
+    /// a page. Returns the first page behind the stretch, and the change of the numbers of all pages from there on.
     pub(crate) fn recut(&mut self, addr: u64, sizes: &[u64]) -> Option<(PageId, i32)> {
         let end = addr + sizes.iter().sum::<u64>();
         let first = self.page_of(addr)?.index();
@@ -169,7 +169,7 @@ impl Heap {
         Some((PageId::new(first + count), by))
     }
 
-    /// What slept is awake: every page has its memory. What was closed is free.
+    /// Wakes the heap once every page has its memory. Closed blocks become free.
     pub(crate) fn wake_up(&mut self) {
         for page in &mut self.pages {
             page.is_asleep = false;
@@ -197,7 +197,7 @@ impl Heap {
     }
 }
 
-/// Ranges in order of address, neighbours as one.
+/// Ranges in order of address; neighbours are joined.
 fn joined(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> = Vec::new();
     for (addr, size) in ranges {

@@ -1,8 +1,8 @@
-//! What a heap of large requests has for windows, in order: wholly free pages, and the free fronts and backs of pages
-//! that are used in part. Once as it lies, and once what no work uses any more, which other lanes may have.
+//! Free memory of a heap of large requests that windows can use, in order: wholly free pages, and the free fronts and
+//! backs of pages that are used in part. It is listed twice: all of it, and the settled part for other lanes.
 //!
-//! A request that its heap can serve only notes which pages and blocks it changed. They are listed anew when a request
-//! misses: so a hit pays next to nothing, and a miss for what changed since the last one, whatever lies free.
+//! A request that its heap can serve only notes which pages and blocks it changed. A miss lists those anew. So a hit
+//! costs next to nothing, and a miss costs as much as changed since the last one, however much lies free.
 
 use super::{GRANULE, Heap, Page};
 use crate::blocks::{Block, State};
@@ -12,42 +12,43 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Smaller pieces of free memory are left alone.
+/// Smaller pieces of free memory are not listed.
 pub(crate) const FRAGMENT: u64 = 64 << 10;
 
 /// Free memory for windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shelf {
-    /// Free fronts and backs of pages that others use: bytes, and the page's address.
+    /// Free fronts and backs of pages that are used in part: bytes, and the page's address.
     pub(crate) fronts: BTreeSet<(u64, u64)>,
     pub(crate) backs: BTreeSet<(u64, u64)>,
-    /// Free blocks with wholly free pages of a size: that size, the block's, and its address. Large pages first, for
-    /// few mappings; among equals those of the smallest free blocks, which serve fewest requests.
+    /// Free blocks with wholly free pages: the size of those pages, the block's size and address. Large pages come
+    /// first, because they need fewer mappings; of equals those in the smallest free blocks, which serve fewest
+    /// requests.
     whole: BTreeSet<Whole>,
-    /// In wholly free pages.
+    /// Bytes in wholly free pages.
     pub(crate) bytes: u64,
 }
 
-/// The size of pages, the size of a free block around some, and its address.
+/// The size of wholly free pages, and the size and address of the free block around them.
 pub(crate) type Whole = (Reverse<u64>, u64, u64);
 
-/// What is listed of a page: the bytes of its free front and back, of free blocks that are large enough.
+/// A page's part of the lists: the bytes of its free front and back, of free blocks that are large enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
     front: u64,
     back: u64,
     is_settled: bool,
-    /// It must be looked at again.
+    /// True if the page must be listed anew.
     pub(super) is_stale: bool,
 }
 
-/// What is listed of a free block: its size and address, and the pages in it by size.
+/// A free block's part of the lists: its size and address, and its whole pages by size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct InBlock {
     size: u64,
     addr: u64,
     sizes: Vec<OfSize>,
-    /// Until when some of its pages are not settled.
+    /// The first fence after which more of its pages are settled.
     due: Option<Fence>,
 }
 
@@ -95,26 +96,26 @@ impl Shelf {
         }
     }
 
-    /// The largest pages that are smaller than `below`: their size.
+    /// The size of the largest pages that are smaller than `below`.
     pub(crate) fn next_size(&self, below: u64) -> Option<u64> {
         let &(Reverse(size), ..) = self.whole.range((Reverse(below - 1), 0, 0)..).next()?;
         Some(size)
     }
 
-    /// The free blocks with pages of a size: block size and address, in order.
+    /// Size and address of the free blocks with pages of a size, in order.
     pub(crate) fn blocks_with(&self, page: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let of_size = self.whole.range((Reverse(page), 0, 0)..=(Reverse(page), u64::MAX, u64::MAX));
         of_size.map(|&(_, size, addr)| (size, addr)).inspect(|_| visits::add(1))
     }
 
-    /// The most bytes of a free front or back.
+    /// The bytes of the longest free front or back.
     pub(crate) fn longest(ends: &BTreeSet<(u64, u64)>) -> u64 {
         ends.last().map_or(0, |(size, _)| *size)
     }
 }
 
 impl Heap {
-    /// A block was free, or is: it must be looked at again.
+    /// Marks a block that is free, or was, to be listed anew.
     #[inline]
     pub(super) fn spoil(&mut self, block: u32) {
         if !self.blocks[block].is_stale {
@@ -123,8 +124,8 @@ impl Heap {
         }
     }
 
-    /// [`Heap::spoil`] for a block that is free now. One that is too small for a window was perhaps part of a larger
-    /// one: its pages list nothing of it any more.
+    /// [`Heap::spoil`] for a block that is free now. If it is too small for a window, it may be the rest of a larger
+    /// one, so its pages must drop what they list of it.
     #[inline]
     pub(super) fn spoil_free(&mut self, block: u32) {
         let size = self.blocks[block].size;
@@ -135,13 +136,13 @@ impl Heap {
         }
     }
 
-    /// The pages of a block must be looked at again.
+    /// Marks the pages of a block to be listed anew.
     pub(super) fn spoil_pages(&mut self, block: u32) {
-        // This is what counting does.
+        // `for_pages_of` marks each page that it visits.
         self.for_pages_of(block, |_| ());
     }
 
-    /// Everything must be looked at again: pages have other numbers, or what is free changed as a whole.
+    /// Lists everything anew, because page numbers or the free memory changed as a whole.
     pub(super) fn list_anew(&mut self) {
         if !self.is_large {
             return;
@@ -162,7 +163,7 @@ impl Heap {
         }
     }
 
-    /// What there is for windows, as it lies; and what of it no work uses after fence `done`.
+    /// Brings the lists up to date: all free memory, and the part that no work uses after fence `done`.
     pub(crate) fn take_stock(&mut self, done: Fence) {
         if done > self.stock.done {
             self.stock.done = done;
@@ -183,7 +184,7 @@ impl Heap {
             self.list_page(page);
         }
         let stale = std::mem::take(&mut self.stock.stale_blocks);
-        // A block may lie where another one was listed: what is gone goes first.
+        // A block may lie where another one was listed, so the old entries go first.
         for &block in &stale {
             self.unlist_block(block);
         }
@@ -192,7 +193,7 @@ impl Heap {
         }
     }
 
-    /// What there is, since [`Heap::take_stock`]: `settled`, or all.
+    /// The lists since [`Heap::take_stock`]: the settled part, or all.
     pub(crate) fn shelf(&self, settled: bool) -> &Shelf {
         if settled { &self.stock.settled } else { &self.stock.all }
     }
@@ -200,14 +201,14 @@ impl Heap {
     fn settle_page(&mut self, addr: u64) {
         let Some(page) = self.page_of(addr) else { return };
         let Page { freed, listed, .. } = &mut self.pages[page.index()];
-        // One that is stale is listed below; one of which more was freed since is due later.
+        // A stale page is listed anew later in this call; a page of which more was freed since is due later.
         if !listed.is_stale && !listed.is_settled && *freed <= self.stock.done {
             listed.is_settled = true;
             self.stock.settled.list_ends(addr, *listed, true);
         }
     }
 
-    /// A page is gone from the end of the heap.
+    /// Takes a page that left the end of the heap out of the lists.
     pub(super) fn forget_page(&mut self, page: &Page) {
         self.stock.all.list_ends(page.addr, page.listed, false);
         if page.listed.is_settled {
@@ -215,7 +216,8 @@ impl Heap {
         }
     }
 
-    /// `count` pages from a place on became `new` ones, of which nothing is listed: those behind have other numbers.
+    /// Corrects the numbers in the lists after `count` pages from `from` on became `new` pages. These are not listed
+    /// yet.
     pub(super) fn renumber(&mut self, from: usize, count: usize, new: usize) {
         let behind = from + count;
         self.stock.stale_pages.retain(|page| page.index() < from || page.index() >= behind);
@@ -226,7 +228,7 @@ impl Heap {
 
     fn list_page(&mut self, id: PageId) {
         visits::add(1);
-        // Pages at the end may be gone.
+        // The page may have left the end of the heap.
         let Some(&Page { addr, listed: old, freed, .. }) = self.pages.get(id.index()) else { return };
         let new = self.ends_of(id, self.stock.done);
         self.pages[id.index()].listed = new;
@@ -243,7 +245,7 @@ impl Heap {
         }
     }
 
-    /// What a page has for the ends of windows.
+    /// The free front and back of a page.
     fn ends_of(&self, id: PageId, done: Fence) -> Listed {
         let Page { addr, size, freed, first, .. } = self.pages[id.index()];
         let end = addr + size;
@@ -253,7 +255,7 @@ impl Heap {
         if is_free(at_front) && at_front.addr + at_front.size < end {
             listed.front = at_front.addr + at_front.size - addr;
         }
-        // The block at its last byte.
+        // The block that contains the page's last byte.
         let last = match self.pages.get(id.index() + 1) {
             Some(next) if self.blocks[next.first].addr < end => next.first,
             Some(next) => self.blocks[next.first].prev,
@@ -297,7 +299,7 @@ impl Heap {
         blocks.insert(block, new);
     }
 
-    /// What a block has in whole pages; nothing where it is not free.
+    /// The whole pages in a free block; none if the block is not free.
     fn pages_in(&self, block: u32, done: Fence) -> InBlock {
         let Block { addr, size, state, .. } = self.blocks[block];
         let mut found = InBlock { size, addr, ..InBlock::default() };
@@ -320,13 +322,13 @@ impl Heap {
         found
     }
 
-    /// The pages that lie wholly in a free block.
+    /// The pages that lie wholly in `[addr, addr + size)`.
     pub(crate) fn whole_pages(&self, addr: u64, size: u64) -> impl Iterator<Item = &Page> {
         let pages = self.pages_between(addr, addr + size).iter().inspect(|_| visits::add(1));
         pages.filter(move |page| page.addr >= addr && page.addr + page.size <= addr + size)
     }
 
-    /// What is listed is what there is.
+    /// Compares the lists with the pages and blocks.
     pub(super) fn check_stock(&self) -> Result<(), String> {
         let Stock { all, settled, blocks, stale_pages, stale_blocks, due_pages, due_blocks, done } =
             &self.stock;

@@ -1,4 +1,4 @@
-//! What lies behind an allocation: for whoever maps the same memory elsewhere.
+//! The memory behind an allocation, for callers that map the same memory elsewhere.
 
 use super::{Place, Pool};
 use crate::device::{Device, PageHandle};
@@ -9,12 +9,12 @@ use crate::heap::Heap;
 pub enum Behind {
     /// Pages side by side, each with its size. The allocation begins `offset` bytes into the first one.
     Pages { offset: u64, pages: Vec<(PageHandle, u64)> },
-    /// A segment that a pool's own allocator supplied, and where in it the allocation begins.
+    /// A segment from the pool's supplier. The allocation begins `offset` bytes into it.
     Segment { addr: u64, offset: u64 },
 }
 
 impl<D: Device> Pool<D> {
-    /// What lies behind the allocation at `addr`. It stays there until the allocation is given back.
+    /// The memory behind the allocation at `addr`. It stays there until the allocation is freed.
     pub fn behind(&self, addr: u64) -> Option<Behind> {
         let allocation = self.allocation(self.find(addr)?);
         let (start, end) = (allocation.addr, allocation.addr + allocation.size);
@@ -27,7 +27,7 @@ impl<D: Device> Pool<D> {
                     touched.iter().map(|page| Some((page.handle?, page.size))).collect::<Option<_>>()?;
                 Some(Behind::Pages { offset: start - first, pages })
             }
-            // There is nothing behind it now.
+            // Its memory was given back to the device or is about to be.
             Place::Asleep { .. } => None,
             Place::Window { window, .. } => {
                 let window = self.windows.get(window);

@@ -1,4 +1,4 @@
-//! Every invariant of the pool, checked by looking at everything: for tests, after every step.
+//! Checks every invariant of the pool by looking at everything: for tests, after every step.
 
 use super::view::{BlockState, BlockView};
 use super::{Place, Pool, PoolKey, SegmentCounts};
@@ -9,10 +9,10 @@ use crate::shard::Amount;
 use rustc_hash::FxHashMap;
 
 impl<D: Device> Pool<D> {
-    /// Checks every invariant; what is wrong, in words.
+    /// Checks every invariant, and describes the first that does not hold.
     ///
     /// # Errors
-    /// When one does not hold.
+    /// If an invariant does not hold.
     pub fn check(&self) -> Result<(), String> {
         let mut held = 0;
         let mut live = 0;
@@ -87,7 +87,7 @@ impl<D: Device> Pool<D> {
         self.check_classes()
     }
 
-    /// A page counts every window that has it mapped, and a window of a private pool has pages of its own lane alone.
+    /// Each page counts the windows that have it mapped, and a window of a private pool only has pages of its lane.
     fn check_windows(&self) -> Result<(), String> {
         let mut counts: FxHashMap<(HeapId, PageId), u32> = FxHashMap::default();
         for window in self.windows.iter() {
@@ -103,7 +103,7 @@ impl<D: Device> Pool<D> {
         }
         for ((heap, page), count) in counts {
             let page = self.heap(heap).page(page);
-            // Those that are kept for good count once more.
+            // Pages that are kept for good count once more.
             if page.windows < count || page.handle.is_none() {
                 let (addr, known) = (page.addr, page.windows);
                 return Err(format!("the page at {addr:#x} counts {known} windows, {count} have it mapped"));
@@ -112,9 +112,8 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// What is counted as small and as large is what the segments show: `allocated`, `requested` and `active` of a
-    /// class are the sums over the blocks of its segments, and `reserved` is the sum of the segments but for pages that
-    /// leave.
+    /// The counters of each class agree with the segments: `allocated`, `requested` and `active` are the sums over the
+    /// blocks of its segments, and `reserved` is the sum of the segments except for pages that leave.
     fn check_classes(&self) -> Result<(), String> {
         let mut shown = [[0; 4]; 2];
         let mut counts = SegmentCounts::default();

@@ -1,10 +1,10 @@
-//! A private pool's live allocations, kept and brought back: what recordings of graphs that follow each other need.
-//! Bringing back frees what is live in the pool and makes what was live then live again, at the same addresses;
-//! contents are whatever the pages hold.
+//! A private pool's live allocations, saved and restored: recordings of consecutive graphs need this. Restoring frees
+//! what is live in the pool and makes the saved allocations live again, at the same addresses. The contents are
+//! whatever the pages hold.
 //!
-//! What lay in a window lies there again: windows stay mapped while their pool is used, and their pages stay at home in
-//! it. Where the pool was released meanwhile, other pages may lie at the same addresses, or none. So before anything
-//! changes, every allocation of the state is looked up as memory at home, and no two of them may share a byte.
+//! An allocation in a window returns to its window: windows stay mapped while their pool is used, and their pages stay
+//! at home in it. If the pool was released meanwhile, other pages may lie at the same addresses, or none. So before
+//! anything changes, every saved allocation is looked up as memory at home, and no two of them may share a byte.
 
 use super::mapping::Part;
 use super::windows::Window;
@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::ids::{HeapId, LaneId, WindowId};
 use crate::mutants::{self, Mutant};
 
-/// One allocation as it was.
+/// A saved allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub addr: u64,
@@ -26,30 +26,30 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Whether it lay in a window.
+    /// True if it lay in a window.
     #[must_use]
     pub fn is_in_window(&self) -> bool {
         self.spot == Spot::Window
     }
 }
 
-/// Where it lay.
+/// The kind of memory that it lay in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spot {
     Home(HeapId),
     Window,
 }
 
-/// Why a state cannot be brought back. Nothing changed.
+/// Reason why a state cannot be restored. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoreError {
     /// The memory at this address was given back to the device.
     Gone { addr: u64 },
-    /// What was freed at this address is still used by another stream.
+    /// The block that was freed at this address is still used by another stream.
     Pending { addr: u64 },
 }
 
-/// Memory at home that an allocation of a state takes: where, and the number of the allocation.
+/// Memory at home that a saved allocation takes; `by` is the index of the allocation.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     heap: HeapId,
@@ -59,7 +59,7 @@ struct Taken {
 }
 
 impl<D: Device> Pool<D> {
-    /// What callers hold in a private pool, in order of address.
+    /// Live allocations of a private pool, in order of address.
     pub fn save(&self, pool: PoolKey) -> Vec<Saved> {
         let mut saved: Vec<Saved> = Vec::new();
         for id in self.ids() {
@@ -78,11 +78,11 @@ impl<D: Device> Pool<D> {
         saved
     }
 
-    /// Frees what callers hold in a private pool, and makes what is in `saved` live again. The addresses that were
-    /// freed.
+    /// Frees the live allocations of a private pool, and makes those in `saved` live again. Returns the freed
+    /// addresses.
     ///
     /// # Errors
-    /// When that cannot be; nothing changed then.
+    /// If that is not possible. Then nothing has changed.
     pub fn restore(&mut self, pool: PoolKey, saved: &[Saved]) -> Result<Vec<u64>, RestoreError> {
         if !self.quiet {
             self.wait_for_pending();
@@ -128,7 +128,7 @@ impl<D: Device> Pool<D> {
         }
         let freed: Vec<u64> = now.iter().map(|a| a.addr).collect();
         for &addr in &freed {
-            // Other streams' work with it is in the graphs that were recorded: there is nothing to wait for.
+            // Work of other streams with it is part of the recorded graphs, so no wait is needed.
             let Some(id) = self.find(addr) else { continue };
             self.allocation_mut(id).uses.clear();
             self.count_free(id);
@@ -164,7 +164,7 @@ impl<D: Device> Pool<D> {
         Ok(freed)
     }
 
-    /// Whether pages lie behind all of it.
+    /// True if pages lie behind all of it.
     fn is_backed(&self, &Taken { heap, addr, size, .. }: &Taken) -> bool {
         let heap = self.heap(heap);
         if addr < heap.start() || addr >= heap.end() {

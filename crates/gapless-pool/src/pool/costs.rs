@@ -1,4 +1,4 @@
-//! What calls cost, in things that are looked at: the same however much there is.
+//! The cost of calls, counted in blocks, pages and list entries that they look at. More blocks must not raise it.
 
 use super::{Pool, PoolKey};
 use crate::device::StreamHandle;
@@ -13,7 +13,7 @@ fn pool(gib: u64) -> Pool<SimDevice> {
     Pool::new(SimDevice::new(gib << 30), Options::default())
 }
 
-/// Every figure that PyTorch's statistics have, asked for.
+/// Asks for every figure that PyTorch's statistics have.
 fn figures(pool: &mut Pool<SimDevice>) -> usize {
     visits::of(|| {
         pool.catch_up();
@@ -44,11 +44,11 @@ fn statistics_look_at_no_block() {
     assert_eq!(costs, [0, 0]);
 }
 
-/// Nine thousand tensors of a little more than a MiB, of which every second is freed: no hole is large enough for what
-/// is asked next, and every hole has an end for a window.
+/// `2 * holes` tensors of a little more than a MiB, of which every second is freed. No hole is large enough for the
+/// next requests, and every hole has an end for a window.
 fn riddled(holes: u64) -> (Pool<SimDevice>, Vec<u64>) {
     let size = |i: u64| 1_200_000 + 256 * (i % 9);
-    // Scarce, so that windows are made.
+    // A limit makes memory scarce, so the pool makes windows.
     let limit = Some(2 * holes * 1_300_000 + (1 << 30));
     let mut pool = Pool::new(SimDevice::new(128 << 30), Options { limit, ..Options::default() });
     let live: Vec<u64> =
@@ -64,7 +64,7 @@ fn a_miss_looks_at_as_much_whatever_lies_free() {
     let misses = |streams: u64, holes: u64| -> usize {
         let (mut pool, _) = riddled(holes);
         let mut kept = Vec::new();
-        // The first ones list what the frees left, once.
+        // The first requests list what the frees left, once.
         let asked = |pool: &mut Pool<SimDevice>, kept: &mut Vec<u64>, count: u64| {
             for i in 0..count {
                 let size = (6 + i % 7) * MIB / 2;
@@ -84,7 +84,7 @@ fn a_miss_looks_at_as_much_whatever_lies_free() {
     }
 }
 
-/// Pages went back before: holes in addresses are looked for in order too.
+/// Pages went back before, so the heap has holes in its addresses, which are searched in order too.
 #[test]
 fn a_miss_beside_holes_in_addresses_looks_at_as_much() {
     let misses = |holes: u64| -> usize {
@@ -96,7 +96,7 @@ fn a_miss_beside_holes_in_addresses_looks_at_as_much() {
         }
         assert!(pool.trim() > 0);
         pool.reset_peaks();
-        // Holes of the same size are filled, one after the other.
+        // The requests fill holes that are left, one after the other.
         let mut kept = Vec::new();
         kept.push(pool.alloc(4 * MIB, StreamHandle(0), PLAIN).expect("room"));
         let frees = pool.stats().device_frees;

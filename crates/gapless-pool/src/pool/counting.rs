@@ -1,9 +1,9 @@
-//! The counters: each change is counted in all, and as small or large ([`Place::class`]).
+//! The counters. Each change is counted in the totals and in its class, small or large ([`Place::class`]).
 //!
-//! A small block may be a **guest**: it lies in a heap of large ones. It counts as small, and so do the bytes behind
-//! it: views show it as a small segment of its own. So for each class, what is reserved is what its segments hold.
+//! A small block may be a **guest** in a heap of large ones. It counts as small, and so do its bytes, because views
+//! show it as a small segment of its own. So the reserved bytes of each class are what its segments hold.
 //!
-//! Requests may be charged to a budget as well: whether there is room, and when the charge ends.
+//! A request may also be charged to a budget. This file checks the room before the request and ends the charge.
 
 use super::{AllocationId, Place, Pool, PoolKey};
 use crate::allocations::Allocation;
@@ -13,7 +13,7 @@ use crate::ids::{HeapId, LaneId};
 use crate::stats::{ClassStats, Gauge};
 
 impl<D: Device> Pool<D> {
-    /// Bytes in heaps of large blocks that a small block takes.
+    /// Bytes of a small block in heaps of large blocks.
     #[inline]
     fn guest_bytes(&self, place: &Place, size: u64) -> u64 {
         let is_large = HeapId::is_large;
@@ -34,7 +34,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// What was just put at `place`.
+    /// Counts an allocation that was just made at `place`.
     #[inline]
     pub(super) fn count_out(&mut self, lane: LaneId, place: &Place, requested: u64, size: u64) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
@@ -60,7 +60,7 @@ impl<D: Device> Pool<D> {
         c.active.add(size);
     }
 
-    /// The caller gave a block back; other streams may still use it.
+    /// Counts a free by the caller. Other streams may still use the block.
     #[inline]
     pub(super) fn count_free(&mut self, id: AllocationId) {
         let Allocation { size, lane, ref place, .. } = *self.allocation(id);
@@ -74,8 +74,8 @@ impl<D: Device> Pool<D> {
         c.allocated.sub(size);
     }
 
-    /// What the program asked for is not its own any more, although the block waits for a fence: PyTorch's own
-    /// allocator has no such wait.
+    /// Takes a lent block that its borrower freed out of `requested`, although it still waits for a fence: PyTorch's
+    /// own allocator has no such wait.
     pub(super) fn count_returning(&mut self, id: AllocationId) {
         let Allocation { addr, size, requested, lane, ref place, .. } = *self.allocation(id);
         let class = place.class(size);
@@ -91,7 +91,7 @@ impl<D: Device> Pool<D> {
         self.stats.classes[class].requested.sub(requested);
     }
 
-    /// A block is free; `is_returning`: see [`Pool::count_returning`].
+    /// Counts a block that became free; for `is_returning` see [`Pool::count_returning`].
     #[inline]
     pub(super) fn count_completed(
         &mut self,
@@ -134,7 +134,7 @@ impl<D: Device> Pool<D> {
         c.active.sub(size);
     }
 
-    /// Part of a block that a lane gave back is active still, as a block of its own.
+    /// Counts the rest of a split lent block, which stays active as a block of its own.
     pub(super) fn count_kept(&mut self, lane: LaneId, place: &Place, size: u64) {
         let (class, guest) = (place.class(size), self.guest_bytes(place, size));
         self.stats.move_reserved(guest, 1, 0);
@@ -147,17 +147,17 @@ impl<D: Device> Pool<D> {
             (&mut self.stats.active, size),
         ] {
             gauge.current += more;
-            // In all it was as much before; but part of a large block may be a small one.
+            // The sum did not change, but a part of a large block may be a small block.
             gauge.peak = gauge.peak.max(gauge.current);
         }
     }
 
-    /// A page came into a heap. Heaps come in pairs: small, large.
+    /// Counts a page that came into a heap.
     pub(super) fn count_page_in(&mut self, heap: HeapId, size: u64) {
         self.count_held(heap.class(), size);
     }
 
-    /// More memory is held: a page, or a segment of a supplier.
+    /// Counts memory that is held: a page, or a segment of a supplier.
     pub(super) fn count_held(&mut self, class: usize, size: u64) {
         self.stats.reserved.add(size);
         self.stats.pages.add(1);
@@ -180,13 +180,13 @@ impl<D: Device> Pool<D> {
         c.pages.sub(1);
     }
 
-    /// The most that was active since this was last called, whatever happens to peaks. Exact where one shard was busy;
-    /// where several were, the sum of what each had at most, which is no less.
+    /// The highest number of active bytes since the last call, independent of peaks. Exact if one shard was busy; if
+    /// several were, the sum of their peaks, which may be higher.
     pub fn take_crest(&mut self) -> u64 {
         std::mem::replace(&mut self.crest, self.stats.active.current).max(self.stats.active.current)
     }
 
-    /// Peaks start again from what is there now.
+    /// Sets all peaks to the present values.
     pub fn reset_peaks(&mut self) {
         for shard in self.lanes.shards_mut() {
             shard.tally.reset();
@@ -218,8 +218,8 @@ impl<D: Device> Pool<D> {
 
     // ---- budgets ----
 
-    /// Whether `size` bytes may be charged to a budget. Where they pass its soft limit, what is free goes back to
-    /// the device: at once if no work uses it any more, else with the first request after that work is done.
+    /// Checks that `size` bytes may be charged to a budget. If they exceed its soft limit, free memory goes back to the
+    /// device: at once if no work uses it any more, else with the first request after that work is done.
     #[inline]
     pub(super) fn ask(
         &mut self,
@@ -266,7 +266,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// The caller gave an allocation back: it is charged to nobody any more, though other streams may still use it.
+    /// Ends the charge of an allocation that the caller freed, although other streams may still use it.
     pub(super) fn uncharge(&mut self, id: AllocationId) {
         let allocation = self.allocation_mut(id);
         let size = allocation.size;

@@ -1,11 +1,11 @@
-//! Memory at an address that the caller chose: what is free there is taken, or nothing.
+//! Requests for an address that the caller chose: they take free memory there or fail.
 
 use super::{LARGEST, Place, Pool, PoolKey, SMALL};
 use crate::budget::Budget;
 use crate::device::{Device, DeviceError, StreamHandle};
 use crate::shard::rounded;
 
-/// Why memory at an address cannot be had. Nothing changed.
+/// Reason why memory at an address cannot be had. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExactError {
     /// Blocks begin at multiples of this.
@@ -29,11 +29,11 @@ impl std::fmt::Display for ExactError {
 }
 
 impl<D: Device> Pool<D> {
-    /// Memory for `size` bytes at `addr`, to be used on `stream`: of what this stream's own heap of the pool has free.
-    /// No memory is taken from the device for it.
+    /// Takes `size` bytes at `addr`, to be used on `stream`, from free memory of this stream's own heap in the pool.
+    /// Takes no memory from the device.
     ///
     /// # Errors
-    /// When it is not free.
+    /// If that memory is not free.
     pub fn alloc_at(
         &mut self,
         size: u64,

@@ -1,22 +1,22 @@
-//! Fences: what the pool knows about work that is done.
+//! Fences: how the pool learns that work on freed memory is done.
 //!
-//! A freed block may serve its own stream at once: natively too, the stream's next request gets it. The work of others
-//! on it may still be queued, and the stream may wait for that work after the free, as long as it does so before it
-//! asks for memory again (a *late wait*). So a stream's request is the moment from which everything that lies free in
-//! its lane is in the order of that stream: the lane's **turn**. An event that is recorded on the stream in its turn,
-//! or later, is behind all work on that memory, whichever streams, contexts and libraries did it, and whether the pool
-//! heard of them or not. That is a **fence** of the lane.
+//! A freed block may serve its own stream at once, as it does in native PyTorch. The work of other streams on the block
+//! may still be queued, and its stream may wait for that work after the free, as long as it does so before it asks for
+//! memory again (a *late wait*). So when a stream asks for memory, everything that lies free in its lane is in the
+//! order of that stream. This moment is the lane's **turn**. An event that is recorded on the stream in its turn, or
+//! later, is behind all work on that memory, whichever streams, contexts and libraries did it, known to the pool or
+//! not. Such an event is a **fence** of the lane.
 //!
 //! Invariant: memory is **settled**, used by no work any more, once a fence of its lane is done that was recorded in a
 //! turn after it was freed, or once the host has waited for all work of the card after it was freed. Only settled
 //! memory goes from one lane to another, and only settled addresses are unmapped.
 //!
-//! Nothing else is asked of a stream that the program has, so no capture is ever met: [`Device::record`] has the
-//! rules. A lane whose stream asks for nothing any more has no turns. What it has free is lent after a wait for the
-//! card, where native PyTorch would wait too.
+//! The pool asks nothing else of the program's streams, so it cannot disturb a capture: [`Device::record`] has the
+//! rules. If a stream asks for no more memory, its lane has no more turns. Then the lane's free memory is lent after a
+//! wait for the card, at the same point at which native PyTorch would wait.
 //!
-//! Each lane numbers its fences. What is freed now is settled once its fence `open` is done, the one that its next turn
-//! records. No stream waits for another one on behalf of the pool.
+//! Each lane numbers its fences. Memory that is freed now is settled once fence `open` is done, which the lane's next
+//! turn records. The pool never makes one stream wait for another.
 
 use super::loans::Loans;
 use super::{AllocationId, Pool};
@@ -25,7 +25,7 @@ use crate::ids::{Fence, LaneId};
 use crate::mutants::{self, Mutant};
 use std::collections::VecDeque;
 
-/// Fences of a lane that are under way at most: what is freed after the last one is covered by the next.
+/// A lane has at most this many fences under way; the next fence covers what is freed after the last one.
 const MOST: usize = 2;
 
 /// A lane's fences. Invariants: `done < open`; the numbers of `under_way` rise and lie between them; those of `waiting`
@@ -35,11 +35,11 @@ struct OfLane {
     open: Fence,
     done: Fence,
     under_way: VecDeque<(Fence, EventHandle)>,
-    /// Given back by this lane, and free behind a fence of it: lent memory.
+    /// Lent memory that this lane freed, free for its owner behind the fence.
     waiting: VecDeque<(Fence, AllocationId)>,
-    /// Of those, what waits for that fence alone.
+    /// Those of `waiting` that wait for that fence alone.
     loans: Loans,
-    /// Replays of graphs use its memory, on any stream: only a wait for the card settles it.
+    /// Replays of graphs use its memory, on any stream, so only a wait for the card settles it.
     is_walled: bool,
 }
 
@@ -56,30 +56,31 @@ impl Default for OfLane {
     }
 }
 
-/// What lay free at one moment. It is settled once all work that was queued then is done ([`Pool::settle_freed`]).
+/// Memory that lay free at one moment. It is settled once all work that was queued then is done
+/// ([`Pool::settle_freed`]).
 #[derive(Debug, Default)]
 pub struct Freed(Vec<(LaneId, Fence)>);
 
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     lanes: Vec<OfLane>,
-    /// Given back, and used by streams that no event could be recorded on: free after a wait for the card.
+    /// Freed, but used by streams on which no event could be recorded: free after a wait for the card.
     unknown: Vec<AllocationId>,
 }
 
 impl Fences {
-    /// A new lane. The fence that covers what it frees now.
+    /// Adds a lane. Returns the fence that covers its frees from now on.
     pub(super) fn add_lane(&mut self) -> Fence {
         self.lanes.push(OfLane::default());
         Fence::PAST.next()
     }
 
-    /// The fence that covers what a lane frees now.
+    /// The fence that covers a lane's frees from now on.
     pub(super) fn open(&self, lane: LaneId) -> Fence {
         self.lanes[lane.index()].open
     }
 
-    /// What a lane freed before this fence, and before every earlier one, is settled.
+    /// Memory that a lane freed before this fence, or before an earlier one, is settled.
     pub(super) fn done(&self, lane: LaneId) -> Fence {
         if mutants::is(Mutant::LendUnsettled) { Fence::LAST } else { self.lanes[lane.index()].done }
     }
@@ -88,7 +89,7 @@ impl Fences {
         fence <= self.lanes[lane.index()].done
     }
 
-    /// Everything that is given back and waits for fences or for the card.
+    /// Freed allocations that wait for fences or for the card.
     pub(super) fn waiting(&self) -> impl Iterator<Item = AllocationId> + '_ {
         let behind_turns = self.lanes.iter().flat_map(|lane| lane.waiting.iter().map(|&(_, id)| id));
         behind_turns.chain(self.unknown.iter().copied())
@@ -98,12 +99,12 @@ impl Fences {
         !self.unknown.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty())
     }
 
-    /// What a lane itself gave back, the last first.
+    /// Lent allocations that a lane freed, the last one first.
     pub(super) fn waiting_of(&self, lane: LaneId) -> impl Iterator<Item = AllocationId> + '_ {
         self.lanes[lane.index()].waiting.iter().rev().map(|&(_, id)| id)
     }
 
-    /// A lane's own allocation does not wait any more, one of those that it gave back last.
+    /// Removes one of the lent allocations that a lane freed: it waits no longer. Searches from the last one.
     pub(super) fn forget(&mut self, lane: LaneId, id: AllocationId) {
         let waiting = &mut self.lanes[lane.index()].waiting;
         if let Some(at) = waiting.iter().rposition(|&(_, other)| other == id) {
@@ -111,7 +112,7 @@ impl Fences {
         }
     }
 
-    /// What a lane was lent, gave back, and can have again at once.
+    /// Lent memory that a lane freed and can take back at once.
     pub(super) fn loans(&self, lane: LaneId) -> &Loans {
         &self.lanes[lane.index()].loans
     }
@@ -120,7 +121,7 @@ impl Fences {
         &mut self.lanes[lane.index()].loans
     }
 
-    /// Graphs were replayed with memory of this lane, on streams that nobody named.
+    /// Graphs were replayed with memory of this lane; the pool does not know on which streams.
     pub(super) fn wall(&mut self, lane: LaneId) {
         self.lanes[lane.index()].is_walled = true;
     }
@@ -143,7 +144,7 @@ impl Fences {
 }
 
 impl<D: Device> Pool<D> {
-    /// Lent memory that its borrower gave back is free behind the borrower's next turn.
+    /// Makes lent memory that its borrower freed wait for the borrower's next turn.
     pub(super) fn wait_for_turn(&mut self, id: AllocationId) {
         let lane = self.allocation(id).lane;
         let allocation = self.allocation_mut(id);
@@ -154,21 +155,21 @@ impl<D: Device> Pool<D> {
         self.lanes.shard_mut(lane).turn_is_wanted = true;
     }
 
-    /// What an unknown amount of work uses is free after a wait for the card.
+    /// Makes an allocation wait for the card, because the pool does not know all work that uses it.
     pub(super) fn wait_for_card(&mut self, id: AllocationId) {
         self.allocation_mut(id).waits += 1;
         self.fences.unknown.push(id);
     }
 
-    /// A lane's stream asks for memory: the caller has just named it. Records a fence, if somebody needs one.
+    /// The turn of a lane: its stream asks for memory now. Records a fence if the pool or another lane waits for one.
     pub(super) fn turn(&mut self, lane: LaneId, stream: StreamHandle) {
         if std::mem::take(&mut self.lanes.shard_mut(lane).turn_is_wanted) {
             self.record_fence(lane, stream);
         }
     }
 
-    /// [`Pool::turn`] of a lane that misses memory, and may soon be asked for some: what it has free is known to be
-    /// settled then.
+    /// [`Pool::turn`] of a lane whose own heap missed. If other lanes could borrow its free memory, a fence recorded
+    /// now lets that memory settle before they ask.
     pub(super) fn turn_ahead(&mut self, lane: LaneId) {
         let is_lender = self.lanes.len() > 1 && self.options.lending && !self.lanes[lane].pool.is_private();
         let is_idle = self.fences.lanes[lane.index()].under_way.is_empty();
@@ -190,7 +191,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Lanes of which something waits for a fence that was not recorded yet have one recorded in their next turns.
+    /// Asks for a fence in the next turn of each lane that waits for a fence that is not recorded yet.
     fn want_turns_of_waiting(&mut self) {
         for (at, of) in self.fences.lanes.iter().enumerate() {
             if !of.is_walled && of.waiting.back().is_some_and(|(fence, _)| *fence >= of.open) {
@@ -205,7 +206,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// What a lane frees from now on is covered by its next fence. The number of this one.
+    /// Lets the lane's next fence cover its frees from now on. Returns the fence that covers the earlier ones.
     fn open_next(&mut self, lane: LaneId) -> Fence {
         let of = &mut self.fences.lanes[lane.index()];
         let (fence, open) = (of.open, of.open.next());
@@ -214,13 +215,13 @@ impl<D: Device> Pool<D> {
         fence
     }
 
-    /// Looks which fences of a lane are done, and does what waited for them.
+    /// Looks which fences of a lane are done, and completes what waited for them.
     fn look_at_lane(&mut self, lane: LaneId) {
         while let Some(&(fence, event)) = self.fences.lanes[lane.index()].under_way.front() {
             match self.device.is_done(event) {
                 Ok(true) => {}
                 Ok(false) => return,
-                // It tells nothing: a capture took it in. The fence after it covers the same and more.
+                // The event failed because a capture took it in. The next fence covers the same frees and more.
                 Err(_) if !mutants::is(Mutant::CapturedIsDone) => {
                     self.drop_fence(lane, event);
                     continue;
@@ -237,7 +238,7 @@ impl<D: Device> Pool<D> {
         self.device.discard(event);
     }
 
-    /// What a lane freed before a fence is settled.
+    /// Marks what a lane freed before a fence as settled.
     fn reach(&mut self, lane: LaneId, fence: Fence) {
         self.fences.lanes[lane.index()].done = fence;
         while let Some(&(due, id)) = self.fences.lanes[lane.index()].waiting.front()
@@ -250,7 +251,7 @@ impl<D: Device> Pool<D> {
         self.unmap_leaving();
     }
 
-    /// Looks which fences are done, and does what waited for them.
+    /// Looks which fences are done, and completes what waited for them.
     pub(super) fn look_at_fences(&mut self) {
         for lane in self.lanes.ids() {
             self.look_at_lane(lane);
@@ -259,8 +260,8 @@ impl<D: Device> Pool<D> {
         self.want_turns_of_waiting();
     }
 
-    /// A lane looks for memory of the others: those that have some free, used by work as far as the pool knows, record
-    /// a fence in their next turns.
+    /// Asks for fences on behalf of a lane that looks for memory of others: each lane with free memory that is not
+    /// settled as far as the pool knows records one in its next turn.
     pub(super) fn want_turns(&mut self, borrower: LaneId) {
         for lane in self.lanes.ids().filter(|lane| *lane != borrower) {
             let of = &self.fences.lanes[lane.index()];
@@ -275,10 +276,10 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Waits on the host until all work that is queued now is done: then everything that is free is settled.
+    /// Waits on the host until all queued work is done. Then everything that is free is settled.
     ///
     /// # Errors
-    /// During a capture that the caller told of, and where the device fails.
+    /// If the caller said that a capture is open, or if the device fails.
     pub(super) fn settle_now(&mut self) -> Result<(), DeviceError> {
         if self.quiet && !mutants::is(Mutant::TrimInCapture) {
             return Err(DeviceError::OutOfMemory);
@@ -307,16 +308,16 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// What lies free now, for a caller that waits for the card's work without the pool's lock. A lane whose memory
-    /// graphs replay is left out.
+    /// The fences that cover all memory that is free now, for a caller that waits for the card's work without the
+    /// pool's lock. Leaves out lanes whose memory graphs replay.
     pub fn freed(&mut self) -> Freed {
         let lanes = self.lanes.ids().filter(|lane| !self.fences.lanes[lane.index()].is_walled);
         let lanes: Vec<LaneId> = lanes.collect();
         Freed(lanes.into_iter().map(|lane| (lane, self.open_next(lane))).collect())
     }
 
-    /// All work is done that was queued when this lay free, or later than that. A replay that came meanwhile may use
-    /// memory of its lane.
+    /// Settles the memory of `freed`, because all work that was queued then is done. A lane whose graphs were replayed
+    /// meanwhile is left out, because the replay may use its memory.
     pub fn settle_freed(&mut self, freed: Freed) {
         for (lane, fence) in freed.0 {
             let of = &self.fences.lanes[lane.index()];

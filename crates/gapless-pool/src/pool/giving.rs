@@ -1,4 +1,4 @@
-//! Memory given back to the device, and private pools that end.
+//! Memory that goes back to the device, and the end of private pools.
 
 use super::{Pool, PoolKey};
 use crate::device::Device;
@@ -6,12 +6,12 @@ use crate::heap::Page;
 use crate::ids::{HeapId, PageId};
 use crate::mutants::{self, Mutant};
 
-/// What private pools that nobody uses keep free at most.
+/// Released private pools keep at most this much free.
 const RELEASED_MOST: u64 = 64 << 20;
 
 impl<D: Device> Pool<D> {
-    /// Gives every wholly free page back to the device, of the default pool and of private pools that nobody uses:
-    /// after waiting for the present work of all streams. Nothing during a capture. Returns the bytes.
+    /// Gives every wholly free page of the default pool and of released private pools back to the device, after a wait
+    /// for the present work of all streams. Does nothing during a capture. Returns the bytes.
     pub fn trim(&mut self) -> u64 {
         let given = self.trim_all();
         if given > 0 {
@@ -20,7 +20,7 @@ impl<D: Device> Pool<D> {
         given
     }
 
-    /// [`Pool::trim`] that the program did not ask for.
+    /// [`Pool::trim`] by the pool's own decision.
     pub(super) fn trim_all(&mut self) -> u64 {
         self.trim_where(Self::is_trimmed)
     }
@@ -47,14 +47,14 @@ impl<D: Device> Pool<D> {
         before - self.stats.reserved.current
     }
 
-    /// [`Pool::trim`] without a wait, of pages that no work uses any more. Others stay free, for the next time. Returns
-    /// the bytes. Suppliers of pools are not asked to take theirs back.
+    /// [`Pool::trim`] without a wait: gives back pages that no work uses any more. The other pages stay free until the
+    /// next call. Does not ask suppliers to take their segments back. Returns the bytes.
     pub fn trim_behind_work(&mut self) -> u64 {
         self.trim_behind(true)
     }
 
-    /// [`Pool::trim_behind_work`] for private pools that nobody uses any more, once they hold a good deal: a request of
-    /// a capture can have nothing of what they keep.
+    /// [`Pool::trim_behind_work`] for released private pools, once they hold `RELEASED_MOST` free bytes: a request in a
+    /// capture cannot use what they keep.
     pub fn trim_released(&mut self) -> u64 {
         let is_released = |pool: PoolKey| pool.is_private() && self.released.contains(&pool);
         let lanes = self.lanes().into_iter().filter(|lane| is_released(lane.pool));
@@ -71,8 +71,7 @@ impl<D: Device> Pool<D> {
         let is_wanted = |pool: PoolKey| is_of_all || pool.is_private();
         let heaps = self.lanes.heap_ids().filter(|heap| is_wanted(self.lanes[heap.lane()].pool));
         let heaps: Vec<HeapId> = heaps.filter(|&heap| self.is_trimmed(heap)).collect();
-        // Windows of pools that nobody uses go before their pages. Those of the default pool keep theirs for the next
-        // request of their size, once more.
+        // Windows of released pools go before their pages. Those of the default pool keep theirs for one more request.
         for lane in self.windows.lanes() {
             if self.lanes[lane].pool.is_private() && self.is_trimmed(lane.large()) {
                 self.drop_idle_windows_of(lane);
@@ -88,13 +87,13 @@ impl<D: Device> Pool<D> {
         before.saturating_sub(self.stats.reserved.current)
     }
 
-    /// Whether pages are free that could be given back, were it not for work or for a capture.
+    /// True if free pages could be given back as soon as work or a capture ends.
     pub fn keeps_free_pages(&self) -> bool {
         let mut heaps = self.lanes.heap_ids().filter(|&heap| self.is_trimmed(heap));
         self.is_waiting_for_work() || heaps.any(|heap| self.heap(heap).whole() > 0)
     }
 
-    /// Gives back what work used when a soft limit was passed. False: that work is not done yet.
+    /// Gives back the memory that work still used when a soft limit was exceeded. False if that work is not done yet.
     pub(super) fn pay_owed(&mut self) -> bool {
         if self.quiet {
             return self.owed.is_empty();
@@ -111,7 +110,7 @@ impl<D: Device> Pool<D> {
         self.owed.is_empty()
     }
 
-    /// What lanes have free now goes back to the device behind their next turns.
+    /// Lists the lanes with free pages, which go back to the device behind the lanes' next turns.
     pub(super) fn owe(&mut self) {
         for lane in self.lanes.ids() {
             let due = self.fences.open(lane);
@@ -124,14 +123,14 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Whether what is free in a heap may be given back: a private pool that is used keeps it, since graphs remember
+    /// True if free pages of a heap may be given back. A private pool in use keeps them, because graphs remember
     /// addresses.
     pub(super) fn is_trimmed(&self, heap: HeapId) -> bool {
         let pool = self.lanes[heap.lane()].pool;
         !pool.is_private() || self.released.contains(&pool) || mutants::is(Mutant::TrimUsedPools)
     }
 
-    /// Gives wholly free pages of a heap back, `most` bytes or a page more: at once where no work uses them. The
+    /// Gives back wholly free pages of a heap until `most` bytes are reached, those in use behind a fence. Returns the
     /// bytes.
     pub(super) fn give_back_pages(&mut self, heap: HeapId, most: u64) -> u64 {
         self.give_back_where(heap, most, |_| true)
@@ -143,7 +142,7 @@ impl<D: Device> Pool<D> {
             if given >= most {
                 break;
             }
-            // Pages at the end may have gone with the ones before.
+            // Pages at the end may have left the heap with an earlier one.
             let Some(there) = self.heap(heap).pages().get(page.index()) else { continue };
             let is_mapped_again = there.windows > 0 && !mutants::is(Mutant::GivePagesOfWindows);
             if !is_mapped_again && there.is_free() && may_go(there) {
@@ -154,14 +153,14 @@ impl<D: Device> Pool<D> {
         given
     }
 
-    /// Gives a wholly free page back that no window has mapped.
+    /// Gives back a wholly free page that no window has mapped.
     pub(super) fn give_back_page(&mut self, heap: HeapId, page: PageId) {
         if let Some(handle) = self.heap_mut(heap).give_up(page) {
             self.home_leaves(heap, page, Some(handle));
         }
     }
 
-    /// [`Pool::trim`] for one private pool. One that is used keeps what it has.
+    /// [`Pool::trim`] for one private pool. A pool in use keeps what it has.
     pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
         if !self.released.contains(&pool) && !mutants::is(Mutant::TrimPoolInUse) {
             return 0;
@@ -169,13 +168,13 @@ impl<D: Device> Pool<D> {
         self.trim_where(|this, heap| this.lanes[heap.lane()].pool == pool)
     }
 
-    /// A private pool is used: what is in it stays.
+    /// Marks a private pool as used: its memory stays.
     pub fn use_pool(&mut self, pool: PoolKey) {
         self.released.remove(&pool);
     }
 
-    /// Nobody uses a private pool any more: what is free in it may be given back. Replays of its graphs may still be
-    /// under way, and used what was freed long before: the fence of now covers them.
+    /// Marks a private pool as released: its free memory may be given back. Replays of its graphs may still run on
+    /// memory that was freed long before, so the present fence covers all of it.
     pub fn release_pool(&mut self, pool: PoolKey) {
         self.stays_home.remove(&pool);
         if !pool.is_private() || !self.released.insert(pool) || mutants::is(Mutant::ForgetReplays) {
@@ -192,8 +191,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// The memory of a private pool may sleep one day, so all of it stays at home: other pages will lie behind its
-    /// addresses then. Until nobody uses the pool any more.
+    /// Keeps all memory of a private pool at home, without windows, because it may sleep one day and other pages will
+    /// then lie behind its addresses. Holds until the pool is released.
     pub fn keep_at_home(&mut self, pool: PoolKey) {
         if pool.is_private() {
             self.stays_home.insert(pool);

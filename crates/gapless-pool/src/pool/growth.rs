@@ -1,10 +1,10 @@
-//! Pages taken from the device: at the end of a heap, in holes that were left, or beforehand; and what the pool does
-//! differently when memory is scarce, near the most that it may hold.
+//! Pages from the device: at the end of a heap, in holes, or in advance; and how the pool changes when memory is
+//! scarce, close to its limit.
 //!
-//! What a page lacks to be wholly free cannot be mended when a request is about to fail, since live blocks do not move.
-//! So the pool begins before that: it takes **finer pages**, of which fewer bytes lie in pages that are free in part,
-//! and it **harvests at once** instead of growing a little beyond the peak. Both cost driver calls, which a program far
-//! below its limit need not pay.
+//! Live blocks do not move, so when a request is about to fail, pages that are free in part cannot be made whole. The
+//! pool starts earlier: it takes **finer pages**, of which fewer bytes lie in pages that are free in part, and it
+//! **harvests at once** instead of growing a little beyond the peak. Both cost driver calls, which a program far below
+//! its limit need not pay.
 
 use super::{Pool, PoolKey};
 use crate::device::{Device, DeviceError, PageHandle, Refusal, StreamHandle};
@@ -13,29 +13,29 @@ use crate::ids::{Fence, HeapId, PageId};
 use crate::mutants::{self, Mutant};
 use std::ops::Range;
 
-/// Memory that was needed before is taken in parts of this size of it.
+/// Memory below the peak is taken in chunks of this part of the peak.
 const CHUNK_PART: u64 = 64;
-/// Pages are at most this part of what may still be taken. With pages of 32 MiB that begins at 32 GiB.
+/// A page is at most this part of the room that is left. Pages of 32 MiB thus need 32 GiB of room.
 const ROOM_PART: u64 = 1024;
-/// A program that has its cache emptied again and again pays for every page each time. Under a limit, pages may be
-/// twice as large after each of the first so many times.
+/// A program that empties its cache again and again takes every page anew each time. Under a limit, pages may double in
+/// size after each of the first few times.
 const EMPTIED_MOST: u32 = 2;
-/// If hardly anything was live each time, no block keeps a large page from going back, or from being used whole: all
-/// pages may then be twice as large after each of so many times, as long as memory is not scarce.
+/// If hardly anything was live each time, no block keeps a large page from going back or from being used whole. Then
+/// all pages may double in size after each of the first few times, unless memory is scarce.
 const BARE_MOST: u32 = 3;
-/// Hardly anything: this part of the peak.
+/// "Hardly anything" is this part of the peak.
 const BARE_PART: u64 = 16;
-/// Of a limit that somebody set, memory is scarce from half of it on. A card is there whether its memory is needed or
-/// not: of that it is scarce in the last eighth.
+/// Under a limit that the program set, memory is scarce from half of the limit on. A card's memory is there whether it
+/// is needed or not, so without a limit it is scarce only in the last eighth.
 const LIMIT_PART: u64 = 2;
 const CARD_PART: u64 = 8;
 
-/// How often the program had its cache emptied; none where that may not make pages larger any more.
+/// The number of times that the program emptied its cache; `None` if this may no longer make pages larger.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Emptied {
-    /// Until all that was free had to be given back for one request.
+    /// Counts until one request forced all free memory back to the device.
     pub(super) times: Option<u32>,
-    /// In a row, with hardly anything live; until a request was about to fail.
+    /// Counts times in a row with hardly anything live, until a request was about to fail.
     pub(super) bare: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ impl Emptied {
 }
 
 impl<D: Device> Pool<D> {
-    /// New pages at the end of a heap.
+    /// Takes new pages at the end of a heap.
     pub(super) fn grow(&mut self, heap: HeapId, bytes: u64) -> Result<(), DeviceError> {
         if !self.may_grow(bytes) {
             return Err(DeviceError::Refused(Refusal::Limit));
@@ -83,7 +83,7 @@ impl<D: Device> Pool<D> {
             failed = self.device.grant(start, bytes).err();
         }
         if let Some(error) = failed {
-            // Nobody saw these addresses.
+            // The caller never got these addresses, so no work uses them.
             if end == start || self.device.unmap(start, end - start).is_ok() {
                 for (page, size) in made {
                     self.device.release(page, size);
@@ -102,7 +102,7 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// New pages for a request of `size` bytes, in holes where a stretch is enough; else at the end, which misses
+    /// Takes new pages for a request of `size` bytes, in holes if one stretch is enough, else at the end, which lacks
     /// `plain` bytes.
     pub(super) fn grow_for(&mut self, heap: HeapId, size: u64, plain: u64) -> Result<(), DeviceError> {
         let size = size.div_ceil(GRANULE) * GRANULE;
@@ -111,14 +111,14 @@ impl<D: Device> Pool<D> {
         }
         let more = self.ahead(heap, plain);
         match self.grow(heap, more) {
-            // Where there is no more, what is missing may still be had.
+            // If the device has no more, it may still have what is missing.
             Err(_) if more > plain => self.grow(heap, plain),
             grown => grown,
         }
     }
 
-    /// New pages of `bytes` in all, wherever the heap has addresses for them: a window will put them side by side.
-    /// Where they are.
+    /// Takes new pages of `bytes` in all, wherever the heap has addresses, because a window will put them side by side.
+    /// Returns their addresses.
     pub(super) fn grow_anywhere(&mut self, heap: HeapId, bytes: u64) -> Result<Vec<Range<u64>>, DeviceError> {
         if let Some(made) = self.refill(heap, bytes, bytes) {
             return Ok(vec![made]);
@@ -144,8 +144,9 @@ impl<D: Device> Pool<D> {
         self.options.limit.is_none_or(|limit| self.stats.reserved.current + bytes <= limit)
     }
 
-    /// What to take where a heap of large requests misses `bytes`: more, where less is held than was active at once
-    /// before. That much will be needed again, and few large pages come sooner than many small ones.
+    /// The bytes to take when a heap of large requests misses `bytes`. While less is held than the peak of active
+    /// bytes, that is more than `bytes`: the peak will be needed again, and few large pages come faster than many small
+    /// ones.
     fn ahead(&self, heap: HeapId, bytes: u64) -> u64 {
         if let Some(more) = self.region_growth(heap, bytes)
             && self.may_grow(more)
@@ -162,25 +163,25 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// What is taken at once of memory that was needed before.
+    /// The unit in which memory below the peak is taken.
     fn chunk(&self) -> u64 {
         let part = self.stats.active.peak / (CHUNK_PART >> self.doublings());
         1 << part.clamp(GRANULE, self.options.largest_page << self.doublings()).ilog2()
     }
 
-    /// The program has had its cache emptied.
+    /// Notes that the program emptied its cache.
     pub(super) fn note_emptied(&mut self) {
         let is_bare = self.stats.active.current <= self.stats.active.peak / BARE_PART;
         self.emptied = self.emptied.once_more(is_bare);
     }
 
-    /// How often all pages count as doubled.
+    /// The number of times that all page sizes count as doubled.
     fn doublings(&self) -> u32 {
         if self.is_scarce() { 0 } else { self.emptied.bare.unwrap_or(0) }
     }
 
-    /// Puts new pages behind holes that were left when memory was given back, behind one stretch of at least `least`
-    /// bytes: `most` bytes of the smallest that has as many, or all of the largest. Where, if it did.
+    /// Fills holes with new pages: `most` bytes of the smallest stretch that has as many, else all of the largest
+    /// stretch with at least `least` bytes. Returns their addresses, or `None` if it did not.
     fn refill(&mut self, heap: HeapId, least: u64, most: u64) -> Option<Range<u64>> {
         let creeps = mutants::is(Mutant::AddressesCreep) && !self.may_grow(2 * most);
         if self.stats.device_frees == 0 || !self.may_grow(least) || creeps {
@@ -205,13 +206,13 @@ impl<D: Device> Pool<D> {
         is_filled.then_some(addr..addr + bytes)
     }
 
-    /// Puts a new page behind a hole.
+    /// Fills a hole with a new page.
     fn fill_hole(&mut self, heap: HeapId, page: PageId) -> Result<(), DeviceError> {
         let Page { addr, size, .. } = *self.heap(heap).page(page);
         let handle = self.device.create(size)?;
         let mapped = self.device.map(addr, size, handle);
         if let Err(error) = mapped.and_then(|()| self.device.grant(addr, size)) {
-            // Nobody saw these addresses.
+            // The caller never got these addresses, so no work uses them.
             if mapped.is_err() || self.device.unmap(addr, size).is_ok() {
                 self.device.release(handle, size);
             } else {
@@ -225,7 +226,7 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// The size of the next page when of `wanted` bytes `left` are still missing.
+    /// The size of the next page if `left` of `wanted` bytes are still missing.
     fn page_size(&self, heap: HeapId, wanted: u64, left: u64) -> u64 {
         if let Some(size) = self.region_page(heap, left) {
             return size;
@@ -239,10 +240,10 @@ impl<D: Device> Pool<D> {
         1 << most.ilog2()
     }
 
-    /// Grants all memory again, at home and in windows: when the device lets others use its memory.
+    /// Grants access to all memory again, at home and in windows, after the device shared its memory with others.
     ///
     /// # Errors
-    /// When the device refuses; what was granted until then stays so.
+    /// If the device refuses. What was granted until then stays granted.
     pub fn grant_again(&mut self) -> Result<(), DeviceError> {
         let pages = self.heaps().flat_map(crate::heap::Heap::pages);
         let homes = pages.filter(|page| page.handle.is_some()).map(|page| (page.addr, page.size));
@@ -253,10 +254,10 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// Takes memory for large requests of `stream` from the device beforehand, until `bytes` are held.
+    /// Takes memory for large requests of `stream` from the device in advance, until `bytes` are held.
     ///
     /// # Errors
-    /// When the device has less.
+    /// If the device has less.
     pub fn hold(&mut self, bytes: u64, stream: StreamHandle) -> Result<(), DeviceError> {
         let lane = self.lane(stream, PoolKey(0, 0))?;
         let missing = bytes.saturating_sub(self.stats.reserved.current) / GRANULE * GRANULE;
@@ -265,8 +266,8 @@ impl<D: Device> Pool<D> {
 
     // ---- scarce memory ----
 
-    /// Whether the pool comes near the most that it may hold. What other processes hold of a card does not count: a
-    /// driver takes too long to say it.
+    /// True if the pool comes close to its limit. Memory that other processes hold does not count, because a driver
+    /// takes too long to report it.
     pub(super) fn is_scarce(&self) -> bool {
         match self.options.limit {
             Some(limit) => self.room_below(limit) < limit / LIMIT_PART,

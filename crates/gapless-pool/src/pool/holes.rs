@@ -1,4 +1,4 @@
-//! What is free and where, for those who must say why a request failed.
+//! Free memory and its place, for messages that say why a request failed.
 
 use super::{Lane, Pool, PoolKey, SMALL};
 use crate::device::{Device, StreamHandle};
@@ -10,45 +10,45 @@ pub struct Hole {
     pub size: u64,
     pub stream: StreamHandle,
     pub pool: PoolKey,
-    /// Whether it is among the memory of small requests.
+    /// True if it lies in memory of small requests.
     pub is_small: bool,
 }
 
-/// What a private pool has free.
+/// Free memory of a private pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateFree {
     pub pool: PoolKey,
     pub free: u64,
-    /// Of it, in wholly free pages.
+    /// Bytes of it in wholly free pages.
     pub pages: u64,
-    /// Whether nobody uses the pool any more.
+    /// True if the program has released the pool.
     pub is_released: bool,
 }
 
-/// Free memory that is held, as one request sees it.
+/// Free memory that is held, from the view of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holes {
     /// The largest of all.
     pub largest: Option<Hole>,
-    /// In the request's own pool: free bytes, and those of them in pages that other blocks use.
+    /// In the request's own pool: free bytes, and those of them that lie in pages with other blocks.
     pub own: u64,
     pub pinned: u64,
     /// For a request in a private pool: wholly free pages of the default one.
     pub elsewhere: u64,
     /// Private pools with free memory, other than the request's; the most first.
     pub private: Vec<PrivateFree>,
-    /// Given back and used by other streams: the stream, and the bytes that wait for it; the most first.
+    /// Freed memory that other streams use: the stream, and the bytes that wait for it; the most first.
     pub pending: Vec<(StreamHandle, u64)>,
 }
 
 impl<D: Device> Pool<D> {
-    /// What a request needs: its block.
+    /// The block size for a request.
     #[must_use]
     pub fn block_size(requested: u64) -> u64 {
         rounded(requested)
     }
 
-    /// What is free, for a request in `pool`.
+    /// The free memory, for a request in `pool`.
     #[must_use]
     pub fn holes_for(&self, pool: PoolKey) -> Holes {
         let mut found = Holes::default();
@@ -82,7 +82,7 @@ impl<D: Device> Pool<D> {
         }
         found.private.sort_by_key(|private| (std::cmp::Reverse(private.free), private.pool));
         for (stream, queue) in self.pending.by_stream() {
-            // A block that several streams use waits for the last of them; it is told with each.
+            // A block that several streams use waits for the last of them. It is counted for each.
             let bytes: u64 = queue.iter().map(|waiting| self.allocation(waiting.id).size).sum();
             if bytes > 0 {
                 found.pending.push((stream, bytes));
@@ -92,7 +92,7 @@ impl<D: Device> Pool<D> {
         found
     }
 
-    /// Whether a request of `size` bytes goes where small ones go.
+    /// True if a request of `size` bytes counts as small.
     #[must_use]
     pub fn is_small(size: u64) -> bool {
         rounded(size) <= SMALL

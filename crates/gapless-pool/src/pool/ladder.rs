@@ -1,11 +1,11 @@
-//! What is left before a request fails, from cheap to dear: the ladder.
+//! The ladder: the last measures before a request fails, from cheap to expensive.
 //!
-//! What is held is looked at as it lies. Then: **wait** for pending frees, only for those that would be enough, and for
-//! work on memory that other lanes could lend; **harvest** all free pages, with new memory for what is missing;
-//! **trim**: give back free pages that the request cannot reach, and take them anew where it can; **shrink** private
-//! pools that nobody uses any more. A rung that cannot be enough is left out: nothing is waited for or thrown away in
-//! vain. During a capture nothing is waited for, so only what is held is looked at. Asking the program itself comes
-//! after this, and is not the pool's business.
+//! First the pool looks at held memory as it lies. Then come the rungs. **Wait** for pending frees, only for those that
+//! would be enough, and for work on memory that other lanes could lend. **Harvest** all free pages, with new memory for
+//! what is missing. **Trim**: give back free pages that the request cannot reach, and take them anew where it can.
+//! **Shrink** private pools that the program has released. A rung that cannot be enough is skipped, so the pool neither
+//! waits nor drops anything in vain. During a capture it only looks at held memory, because it must not wait. The
+//! caller may ask the program itself after that.
 
 use super::missing::Whose;
 use super::{AllocationId, LARGEST, Place, Pool, PoolKey, SMALL};
@@ -44,25 +44,25 @@ struct Asked {
     heap: HeapId,
     size: u64,
     is_private: bool,
-    /// No window can serve it.
+    /// True if no window can serve it.
     is_at_home: bool,
 }
 
-/// How much good a pending free would do, the best first.
+/// The use of a pending free for the request, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
-    /// Its block alone is where the request goes, and large enough.
+    /// Its block lies where the request must go, and is large enough.
     Alone,
-    /// With what is free already it is enough.
+    /// Together with what is free already it is enough.
     Completes,
-    /// It is part of what is missing.
+    /// It is large enough to be a part of a window.
     Part,
-    /// Together with its neighbours it may be.
+    /// It helps at most together with its neighbours.
     Little,
 }
 
 impl<D: Device> Pool<D> {
-    /// Serves a request that nothing could serve and the device has no memory for; `error` is what it said.
+    /// Serves a request after all cheaper ways and the device failed; `error` is the device's answer.
     #[cold]
     pub(super) fn climb(
         &mut self,
@@ -96,7 +96,7 @@ impl<D: Device> Pool<D> {
         Err(error)
     }
 
-    /// From free memory that is held, with nothing new: whatever page that pins.
+    /// Serves from held free memory alone, even if that pins pages.
     fn as_it_lies(&mut self, asked: Asked) -> Option<Place> {
         let Asked { lane, heap, size, is_private, is_at_home } = asked;
         if let Ok(place) = self.at_home(heap, size) {
@@ -126,7 +126,7 @@ impl<D: Device> Pool<D> {
         chosen.and_then(|chosen| self.make_window(lane, &chosen, size).ok())
     }
 
-    /// From free pages, with new memory for what is missing. The device is asked only where it has that much.
+    /// Serves from free pages, with new memory for what is missing. Asks the device only if it has that much.
     fn with_new_memory(&mut self, asked: Asked) -> Option<Place> {
         let Asked { lane, heap, size, is_at_home, .. } = asked;
         let room = self.room();
@@ -144,16 +144,16 @@ impl<D: Device> Pool<D> {
         if self.in_reach(lane, Whose::Lent) + room < size {
             return None;
         }
-        // No bargain is too bad here.
+        // The request would fail otherwise, so any saving justifies a window.
         self.harvest(lane, heap, size, u64::MAX).ok()
     }
 
-    /// What the end of a heap lacks for a request.
+    /// The bytes that the end of a heap lacks for a request.
     pub(super) fn missing_at_home(&self, heap: HeapId, size: u64) -> u64 {
         (size - self.heap(heap).tail().min(size - 1)).div_ceil(GRANULE) * GRANULE
     }
 
-    /// What may still be taken from the device, in whole pages.
+    /// The bytes that may still be taken from the device, in whole pages.
     pub(super) fn room(&mut self) -> u64 {
         let (free, _) = self.device.memory();
         let reserved = self.stats.reserved.current;
@@ -161,13 +161,13 @@ impl<D: Device> Pool<D> {
         room / GRANULE * GRANULE
     }
 
-    /// The most bytes that a window of a lane could hold now; or, with [`Whose::LentLater`], once all work is done.
+    /// The size of the largest window that a lane could have now, or, with [`Whose::LentLater`], once all work is done.
     fn in_reach(&mut self, lane: LaneId, lent: Whose) -> u64 {
         self.take_stock(lane, true);
         self.within_reach(lane, Some(lent)).most()
     }
 
-    /// How much is missing for a request, were all that is free used for it; at least one page, since something is.
+    /// The bytes that a request lacks even if it got everything that is free; one page at least.
     pub fn shortfall(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> u64 {
         let size = rounded(size.min(LARGEST));
         let room = self.room();
@@ -181,8 +181,7 @@ impl<D: Device> Pool<D> {
 
     // ---- waiting ----
 
-    /// Waits for pending frees until the request can be served; the ones that do most good first, and the oldest of
-    /// those.
+    /// Waits for pending frees until the request can be served: for the most useful first, and of equals the oldest.
     fn wait_for_enough(&mut self, asked: Asked) -> Option<Place> {
         let order = self.worth_waiting_for(asked);
         if order.is_empty() {
@@ -209,7 +208,7 @@ impl<D: Device> Pool<D> {
         self.as_it_lies(asked)
     }
 
-    /// Waits for all work, where memory that other lanes have free is then enough.
+    /// Waits for all work, if free memory of other lanes is enough after that.
     fn wait_for_lenders(&mut self, asked: Asked) -> Option<Place> {
         let Asked { lane, size, is_private, .. } = asked;
         if is_private || self.lanes.len() < 2 || !self.options.lending {
@@ -230,16 +229,16 @@ impl<D: Device> Pool<D> {
         self.find(addr) == Some(id) && self.allocation(id).waits > 0
     }
 
-    /// Pending frees, in the order in which to wait for them; none where all of them would not be enough.
+    /// Pending frees in the order in which to wait for them; none if all of them together are not enough.
     fn worth_waiting_for(&mut self, asked: Asked) -> Vec<(Worth, u64, AllocationId, u64)> {
         let mut pending: Vec<(u64, AllocationId)> =
             self.pending.later().iter().enumerate().map(|(at, &id)| (at as u64, id)).collect();
         for (_, queue) in self.pending.by_stream() {
             pending.extend(queue.iter().map(|waiting| (waiting.order, waiting.id)));
         }
-        // What waits for the card is behind everything.
+        // To wait for the card takes longest, so these come last.
         pending.extend(self.fences.waiting().enumerate().map(|(at, id)| (u64::MAX / 2 + at as u64, id)));
-        // Several streams may use one: it is as old as the newest of them.
+        // If several streams use an allocation, it is as old as its newest event.
         pending.sort_unstable_by_key(|&(order, id)| (id.shard, id.slot, std::cmp::Reverse(order)));
         pending.dedup_by_key(|&mut (_, id)| id);
         if pending.is_empty() {
@@ -270,7 +269,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Free bytes of all heaps that could ever serve a request.
+    /// Free bytes of all heaps, whether they could serve the request or not.
     fn free_in_all(&self) -> u64 {
         let live = self.stats.active.current;
         self.stats.reserved.current.saturating_sub(live)
@@ -279,8 +278,7 @@ impl<D: Device> Pool<D> {
     // ---- giving back ----
 
     /// Gives back free pages that the request cannot reach, and takes them anew where it can: pages of small requests
-    /// for a large one, those of the default pool for a private one; with `shrink` also those of private pools that
-    /// nobody uses.
+    /// for a large one, pages of the default pool for a private one; with `shrink` also of released ones.
     fn trim_for(&mut self, asked: Asked, shrink: bool) -> Option<Place> {
         let Asked { lane, heap, size, is_at_home, .. } = asked;
         let heaps: Vec<HeapId> =
@@ -298,7 +296,7 @@ impl<D: Device> Pool<D> {
         if heaps.iter().any(|other| other.is_large()) {
             self.drop_all_idle_windows();
         }
-        // Small pages rarely fill what is missing exactly.
+        // Small pages rarely match the missing bytes exactly.
         let mut left = missing.div_ceil(GRANULE) * GRANULE;
         for other in heaps {
             if left == 0 {
@@ -309,7 +307,7 @@ impl<D: Device> Pool<D> {
         self.with_new_memory(asked)
     }
 
-    /// Free pages cannot be put side by side as they are: gives all of them back, and asks the device for as much in
+    /// Free pages cannot be put side by side here, so this gives all of them back and asks the device for as much in
     /// one piece.
     fn begin_anew(&mut self, asked: Asked) -> Option<Place> {
         let Asked { heap, size, .. } = asked;
@@ -324,18 +322,18 @@ impl<D: Device> Pool<D> {
         self.trim_all();
         match self.grow_for(heap, size, self.missing_at_home(heap, size)) {
             Ok(()) => self.at_home(heap, size).ok(),
-            // A page that is free but in a window that something uses stayed.
+            // A free page stayed because a window maps it in which an allocation lies.
             Err(_) => self.with_new_memory(asked),
         }
     }
 
-    /// Whether free pages of a heap may go for a request that cannot use them where they are.
+    /// True if free pages of a heap may go for a request that cannot use them where they are.
     fn may_give(&self, other: HeapId, asked: Asked, shrink: bool) -> bool {
         let pool = self.lanes[other.lane()].pool;
         if pool.is_private() {
             return shrink && self.released.contains(&pool) && other.lane() != asked.lane;
         }
-        // What is free in the default pool is in its own reach, but for pages of small requests.
+        // A request in the default pool reaches all free pages of that pool, except those of small requests.
         asked.is_private || (asked.size > SMALL && other.is_small())
     }
 }

@@ -1,5 +1,4 @@
-//! The list of lanes, one for each stream of each pool, with the shard of each. Who gets a lane is decided in
-//! [`streams`](super::streams).
+//! The list of lanes, one for each stream of each pool, with the shard of each. [`streams`](super::streams) makes them.
 
 use super::PoolKey;
 use crate::device::StreamHandle;
@@ -9,7 +8,7 @@ use crate::shard::{Ranges, Shard};
 use crate::stats::Stats;
 use crate::tally;
 
-/// Whose lane it is.
+/// The stream and the pool of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lane {
     pub(super) stream: StreamHandle,
@@ -24,9 +23,9 @@ pub(super) struct Lane {
 /// * the addresses of two shards do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    /// Apart from the shards: who looks for a lane reads one line of memory, not a kilobyte for each.
+    /// Apart from the shards, so that a search for a lane reads one line of memory instead of a kilobyte for each lane.
     owners: Vec<Lane>,
-    /// Boxed, since threads' fronts exchange them.
+    /// Boxed, because threads' fronts exchange them.
     #[allow(clippy::vec_box, reason = "a pointer is exchanged for another, not a kilobyte")]
     shards: Vec<Box<Shard>>,
 }
@@ -93,13 +92,13 @@ impl Lanes {
         &mut self.shard_mut(heap.lane()).heaps[heap.class()]
     }
 
-    /// The lane in whose addresses an address lies.
+    /// The lane that has the address in its range.
     #[inline]
     pub(super) fn holding(&self, addr: u64) -> Option<LaneId> {
         self.shards.iter().position(|shard| shard.holds(addr)).map(LaneId::new)
     }
 
-    /// A new lane over reserved addresses; `fence` covers what is freed now.
+    /// Adds a lane over reserved addresses; `fence` covers its frees from now on.
     pub(super) fn add(&mut self, owner: Lane, start: u64, ranges: Ranges, fence: Fence) -> LaneId {
         let lane = LaneId::new(self.owners.len());
         let mut shard = Shard::new(lane, owner.stream, owner.pool, start, ranges);
@@ -109,7 +108,7 @@ impl Lanes {
         lane
     }
 
-    /// Another stream has an empty lane's addresses from now on.
+    /// Gives an empty lane's addresses to another stream.
     pub(super) fn hand_on(&mut self, lane: LaneId, owner: Lane) {
         self.owners[lane.index()] = owner;
         let shard = self.shard_mut(lane);

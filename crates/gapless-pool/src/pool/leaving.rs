@@ -1,5 +1,5 @@
-//! Addresses that leave: nobody will use them again, but work that is queued may. They are unmapped once a fence of
-//! their lane says that it is done. A page is released behind every window that had it mapped.
+//! Addresses that leave: no request will get them again, but queued work may still use them. They are unmapped once a
+//! fence of their lane is done. A page is released only after every window that has it mapped.
 
 use super::Pool;
 use crate::device::{Device, PageHandle};
@@ -9,17 +9,17 @@ use crate::mutants::{self, Mutant};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// What leaves.
+/// The kind of addresses that leave.
 #[derive(Clone, Debug)]
 enum What {
-    /// A window, whose addresses can be used again, and the pages that it has mapped.
+    /// A window and the pages that it has mapped. Its addresses can be used again.
     Window(Vec<PageHandle>),
-    /// A page's home in a heap. The page itself goes back to the device, or lives on elsewhere.
+    /// A page's home in a heap. With `page`, the page goes back to the device; without, it is mapped elsewhere.
     Home { heap: HeapId, page: Option<PageHandle> },
 }
 
-/// Settled once this fence of this lane is done: only its requests were served at these addresses, or what other lanes
-/// had there was waited for.
+/// Addresses that are settled once this fence of this lane is done. The one fence is enough: these addresses served
+/// only requests of the lane, and lent memory in them was settled before it was free.
 #[derive(Clone, Debug)]
 struct Gone {
     lane: LaneId,
@@ -34,12 +34,12 @@ struct Gone {
 pub(super) struct Leaving {
     queue: VecDeque<Gone>,
     in_windows: FxHashMap<PageHandle, u32>,
-    /// Bytes of pages that will be released: held until then.
+    /// Bytes of pages that will be released and are still held.
     pub(super) bytes: u64,
 }
 
 impl Leaving {
-    /// Whether a window is among them.
+    /// True if a window is among them.
     pub(super) fn has_windows(&self) -> bool {
         self.queue.iter().any(|gone| matches!(gone.what, What::Window(_)))
     }
@@ -49,7 +49,7 @@ impl Leaving {
         self.queue.iter().map(|gone| (gone.lane, gone.fence))
     }
 
-    /// Whether something of a lane is among them.
+    /// True if addresses of the lane are among them.
     pub(super) fn has(&self, lane: LaneId) -> bool {
         self.queue.iter().any(|gone| gone.lane == lane)
     }
@@ -78,7 +78,7 @@ impl Leaving {
         Some(gone)
     }
 
-    /// Whether a window still has the page mapped that goes with this.
+    /// True if a window that leaves still has this page mapped.
     fn is_held(&self, gone: &Gone) -> bool {
         let What::Home { page: Some(page), .. } = gone.what else { return false };
         self.in_windows.contains_key(&page) && !mutants::is(Mutant::ReleaseBeforeWindows)
@@ -86,8 +86,8 @@ impl Leaving {
 }
 
 impl<D: Device> Pool<D> {
-    /// The addresses of a lane's window leave: it is in no set any more. Fence `freed` of the lane covers all work that
-    /// used it.
+    /// Lets the addresses of a lane's window leave. The window is in no set any more, and fence `freed` of the lane
+    /// covers all work that used it.
     pub(super) fn window_leaves(
         &mut self,
         lane: LaneId,
@@ -99,8 +99,8 @@ impl<D: Device> Pool<D> {
         self.leave(Gone { lane, fence, addr, size, what: What::Window(pages) });
     }
 
-    /// The home of a page leaves: its heap has given it up. With `page`, that goes back to the device; without, it was
-    /// mapped elsewhere, and the log has both.
+    /// Lets the home of a page leave, which its heap has given up. With `page`, the page goes back to the device;
+    /// without, it was mapped elsewhere, and both are in the log.
     pub(super) fn home_leaves(&mut self, heap: HeapId, at: PageId, page: Option<PageHandle>) {
         self.heap_mut(heap).set_leaving(at, true);
         let Page { addr, size, freed, .. } = *self.heap(heap).page(at);
@@ -120,7 +120,7 @@ impl<D: Device> Pool<D> {
         self.unmap_leaving();
     }
 
-    /// Unmaps what no work uses any more.
+    /// Unmaps addresses that no work uses any more.
     pub(super) fn unmap_leaving(&mut self) {
         let mut at = 0;
         while let Some(gone) = self.leaving.queue.get(at) {
@@ -129,7 +129,7 @@ impl<D: Device> Pool<D> {
                 at += 1;
                 continue;
             }
-            // A driver that refuses is asked again later: a page may not go while it is mapped.
+            // If the driver refuses, the pool asks again later, because a page may not be released while it is mapped.
             if self.device.unmap(addr, size).is_err() {
                 return;
             }
@@ -139,7 +139,7 @@ impl<D: Device> Pool<D> {
                     if !mutants::is(Mutant::AddressesLeak) {
                         self.windows.ranges.give(addr, size);
                     }
-                    // A page that waited for it may have come before it.
+                    // A page in the queue that waited for this window may stand before it.
                     at = 0;
                 }
                 What::Home { heap, page } => {

@@ -1,11 +1,10 @@
-//! What a lane was lent and gave back. It is its owner's again behind a fence. Until then the lane can have it at once,
-//! in the order of its own stream, as natively a stream has what it freed: the same block, part of one, or several side
-//! by side.
+//! Memory that a lane borrowed and freed. Its owner gets it back behind a fence. Until then the lane can take it again
+//! at once, in the order of its own stream, as a stream can natively take what it freed: the same block, part of one,
+//! or several neighbours.
 //!
-//! Invariant: a lane borrows only what nothing of this is enough for. So it never has more of others' memory, in use or
-//! given back, than it would hold itself natively; and what its borrowing takes away from an owner, the pool has not
-//! taken from the device. An owner that asks for what it freed finds it: in its heap, or as memory of the device that
-//! is left.
+//! Invariant: a lane borrows only if nothing of this is enough. So it never has more memory of others, in use or freed,
+//! than it would hold itself natively. As much as it borrows from an owner, the pool has not taken from the device. So
+//! an owner that asks for what it freed gets memory: in its heap, or from what is left on the device.
 
 use super::{AllocationId, Place, Pool};
 use crate::allocations::Allocation;
@@ -18,11 +17,11 @@ use crate::stretches::Stretches;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
-/// Frees of lent memory that are looked through for a block of the same size.
+/// The last frees of lent memory that are searched for a block of the same size.
 const TAKEN_BACK: usize = 64;
 
-/// What of a lane waits for a fence of it alone. Invariant: `home` has the blocks at home, `windows` the size and
-/// address of each allocation in a window.
+/// Freed loans of a lane that wait for a fence of that lane alone. Invariant: `home` has the blocks at home, `windows`
+/// the size and address of each allocation in a window.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
     pub(super) home: Stretches,
@@ -30,8 +29,8 @@ pub(super) struct Loans {
 }
 
 impl<D: Device> Pool<D> {
-    /// Memory of others that a lane gave back, for a request of it: of the same size as it lies, else part of the
-    /// smallest that is enough.
+    /// Serves a request of a lane from lent memory that the lane freed: a block of the same size as it lies, else part
+    /// of the smallest that is enough.
     pub(super) fn take_back(&mut self, lane: LaneId, size: u64) -> Option<Place> {
         let is_it = |&id: &AllocationId| {
             let allocation = self.allocation(id);
@@ -52,14 +51,14 @@ impl<D: Device> Pool<D> {
             .or_else(|| self.take_front(lane, in_window?.1, size))
     }
 
-    /// The place of something that the lane gave back, and that is its own again.
+    /// The place of a freed loan that the lane takes back.
     fn take_again(&mut self, lane: LaneId, id: AllocationId) -> Place {
         self.fences.forget(lane, id);
         self.allocation_mut(id).waits -= 1;
         self.end(id)
     }
 
-    /// The first `size` bytes of blocks at home that lie side by side, from `addr` on.
+    /// The first `size` bytes of neighbouring blocks at home, from `addr` on.
     fn take_stretch(&mut self, lane: LaneId, addr: u64, size: u64) -> Option<Place> {
         let mut of = None;
         let mut pieces = Vec::new();
@@ -69,7 +68,7 @@ impl<D: Device> Pool<D> {
             let Allocation { size, place: Place::Home { heap, .. }, .. } = *self.allocation(id) else {
                 return None;
             };
-            // Heaps may touch; a block lies in one.
+            // Two heaps may touch, but a block lies in one.
             if *of.get_or_insert(heap) != heap {
                 return None;
             }
@@ -91,7 +90,7 @@ impl<D: Device> Pool<D> {
         Some(Place::Home { heap, block })
     }
 
-    /// The first `size` bytes of what lies in a window at `addr`. What is left is at home.
+    /// The first `size` bytes of the allocation in a window at `addr`. The rest stays at home.
     fn take_front(&mut self, lane: LaneId, addr: u64, size: u64) -> Option<Place> {
         let id = self.find(addr)?;
         let Place::Window { window, parts } = self.take_again(lane, id) else { return None };
@@ -121,7 +120,7 @@ impl<D: Device> Pool<D> {
         Some(Place::Window { window, parts: kept })
     }
 
-    /// A live block of another lane's heap that a lane has done with waits for its next turn.
+    /// Makes a live block of another lane's heap wait for the next turn of the lane that has finished with it.
     fn keep_lent(&mut self, lane: LaneId, heap: HeapId, block: u32) {
         self.heap_mut(heap).show_home(block);
         let (addr, size) = (self.heap(heap).block(block).addr, self.heap(heap).block(block).size);

@@ -1,9 +1,9 @@
-//! What happens to memory between a caller's request and the caller's free, for those who record a history. Off, it
-//! costs a comparison.
+//! Changes of memory between a caller's request and the caller's free, for histories. Off, the log costs one
+//! comparison.
 //!
-//! A page is shown where its present user has it: an allocation in a window takes its bytes away at home and puts them
-//! at the window's addresses, and gives them back when it ends. So each physical byte is mapped once at any time, as
-//! readers of a history expect.
+//! A page is shown at the place where its present user has it. An allocation in a window takes its bytes away at home
+//! and puts them at the window's addresses; when it ends, they return. So each physical byte is mapped once at any
+//! time, as readers of a history expect.
 
 use super::{Allocation, AllocationId, Lane, Place, Pool, PoolKey};
 use crate::device::{Device, StreamHandle};
@@ -12,9 +12,9 @@ use crate::ids::HeapId;
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What was freed can be used again.
+    /// A freed block became free for other requests.
     Completed { addr: u64, requested: u64, stream: StreamHandle, pool: PoolKey },
-    /// Memory is behind these addresses now.
+    /// Memory is behind these addresses from now on.
     Mapped { addr: u64, size: u64, stream: StreamHandle, pool: PoolKey },
     /// Memory is no longer behind these addresses.
     Unmapped { addr: u64, size: u64, stream: StreamHandle, pool: PoolKey },
@@ -28,7 +28,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// What happened since the last call, in order.
+    /// The changes since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<Change> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -59,7 +59,7 @@ impl<D: Device> Pool<D> {
         self.log(Change::Completed { addr, requested, stream, pool });
     }
 
-    /// An allocation takes its window's bytes away at home, or gives them back.
+    /// Logs that an allocation takes its window's bytes away at home, or returns them.
     #[cold]
     pub(super) fn log_window(&mut self, id: AllocationId, taken: bool) {
         let Allocation { addr, size, lane, ref place, .. } = *self.allocation(id);
@@ -72,7 +72,7 @@ impl<D: Device> Pool<D> {
             })
             .collect();
         homes.sort_unstable();
-        // Neighbours are one change: a window of pages that lie side by side at home would fill a history otherwise.
+        // Neighbours are one change. Otherwise a window of pages that are neighbours at home would fill the history.
         homes.dedup_by(|next, before| {
             let touch = next.0 == before.0 && before.1 + before.2 == next.1;
             if touch {

@@ -1,18 +1,18 @@
-//! Free pages mapped a second time, side by side, in a window: made for a request, found again by a later one of its
-//! size, and let go of.
+//! Windows: free pages that are mapped a second time, side by side. A window is made for a request, found again by a
+//! later one of its size, and dropped at last.
 //!
 //! # Windows of private pools
-//! A graph remembers the addresses that it was captured with, and writes to them whenever it is replayed. A window of
-//! its pool is safe for the same reason as a block that is handed out again at its own address: what is free in the
-//! pool's lane is free in the order of its stream, and a window only adds a second name for the same bytes. So:
+//! A graph remembers the addresses with which it was captured, and writes to them at each replay. A window of its pool
+//! is as safe as a block that is handed out again at its own address: free memory of the pool's lane is free in the
+//! order of its stream, and a window only adds a second name for the same bytes. So:
 //!
 //! * A window of a private pool has pages of its own lane alone.
-//! * It stays mapped while the pool is used, and its pages stay in the pool ([`Pool::is_trimmed`]). When nobody uses
-//!   the pool any more, window and pages go behind a fence that covers the last replay ([`Pool::release_pool`]).
+//! * It stays mapped while the pool is used, and its pages stay in the pool ([`Pool::is_trimmed`]). When the program
+//!   releases the pool, window and pages go behind a fence that covers the last replay ([`Pool::release_pool`]).
 //! * While an allocation uses it, its pages are taken at home, as for every window.
 //! * A state of the pool that is brought back finds its windows where they were ([`Pool::restore`]).
-//! * Since windows cannot go, their number is bounded ([`MOST_MAPPED`]): beyond that the pool only grows.
-//! * A pool that may sleep has none: other pages will lie behind its addresses when it wakes.
+//! * Windows cannot be dropped, so their number is bounded ([`MOST_MAPPED`]). Beyond that the pool only grows.
+//! * A pool that may sleep has none, because other pages will lie behind its addresses when it wakes.
 
 use super::pieces::Piece;
 use super::windows::Window;
@@ -22,10 +22,10 @@ use crate::heap::GRANULE;
 use crate::ids::{Fence, HeapId, LaneId, PageId, WindowId};
 use crate::mutants::{self, Mutant};
 
-/// What is mapped in the windows of a lane of a private pool, at most, in multiples of what its heap holds.
+/// The windows of a lane of a private pool map at most this multiple of what its heap holds.
 const MOST_MAPPED: u64 = 8;
 
-/// What an allocation in a window takes of one page: `bytes` at `addr`, its home.
+/// The part of a page that an allocation in a window takes: `bytes` at `addr`, its home.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) heap: HeapId,
@@ -35,7 +35,7 @@ pub(super) struct Part {
 }
 
 impl<D: Device> Pool<D> {
-    /// The home of what an allocation of `size` bytes would take through a window.
+    /// The memory at home that an allocation of `size` bytes would take through a window.
     pub(super) fn parts(&self, window: &Window, size: u64) -> Vec<Part> {
         let mut parts = Vec::with_capacity(window.pages().len());
         let (mut left, mut from) = (size, window.start());
@@ -52,14 +52,14 @@ impl<D: Device> Pool<D> {
         parts
     }
 
-    /// Whether the lanes of a pool may have windows. What a private pool that is released frees may go at any time, and
-    /// it gets no more of them.
+    /// True if the lanes of a pool may have windows. A released private pool gets no more of them, because its free
+    /// memory may go at any time.
     pub(super) fn has_windows(&self, pool: PoolKey) -> bool {
         let may_sleep = self.stays_home.contains(&pool) || self.sleepers.is_region(pool) || self.sleeps(pool);
         !pool.is_private() || (self.options.private_windows && !may_sleep && !self.released.contains(&pool))
     }
 
-    /// Whether a lane may have one more window, for `size` bytes.
+    /// True if a lane may have one more window, for `size` bytes.
     pub(super) fn may_map_again(&self, lane: LaneId, size: u64) -> bool {
         let pool = self.lanes[lane].pool;
         if !pool.is_private() {
@@ -81,7 +81,7 @@ impl<D: Device> Pool<D> {
                 if heap.lane() != lane && page.freed > self.fences.done(heap.lane()) {
                     return false;
                 }
-                // Part of a page that others hold some of: look closer.
+                // The window needs only part of this page, and that part may be free although the page is not.
                 page.is_free() || (bytes < page.size && page.handle.is_some() && home.is_free(addr, bytes))
             })
         };
@@ -117,7 +117,7 @@ impl<D: Device> Pool<D> {
             failed = self.device.grant(base, mapped).err();
         }
         if let Some(error) = failed {
-            // Nobody saw these addresses.
+            // The caller never got these addresses, so no work uses them.
             if end == base || self.device.unmap(base, end - base).is_ok() {
                 self.windows.ranges.give(base, mapped);
             } else {
@@ -160,7 +160,7 @@ impl<D: Device> Pool<D> {
         }
         if let Some(error) = failed {
             for (heap, block) in parts {
-                // Nothing used it.
+                // No work used it.
                 self.heap_mut(heap).release_behind(block, Fence::PAST);
             }
             self.windows.rest(id);
@@ -171,13 +171,13 @@ impl<D: Device> Pool<D> {
     }
 
     fn window_addr(&mut self, size: u64) -> Result<u64, DeviceError> {
-        // Where the process may have few addresses, the program and memory of other processes need some too.
+        // If the process has few addresses left, the program and memory of other processes need some too.
         let room = self.device.address_room() / 8;
         let piece = self.card().min(room).div_ceil(GRANULE) * GRANULE;
         self.windows.ranges.take(&mut self.device, size, piece)
     }
 
-    /// Lets go of windows beyond the number that is kept, the least recently used first.
+    /// Drops idle windows beyond the number that is kept, the least recently used first.
     pub(super) fn retire(&mut self) {
         while self.windows.idle_count() > self.options.windows {
             let Some(oldest) = self.windows.oldest() else { return };
@@ -190,7 +190,7 @@ impl<D: Device> Pool<D> {
         self.drop_window(id);
     }
 
-    /// Lets go of a window that is in no set: its addresses leave.
+    /// Drops a window that is in no set: its addresses leave.
     pub(super) fn drop_window(&mut self, id: WindowId) {
         let Some(window) = self.windows.remove(id) else { return };
         let (lane, mut freed, mut pages) =
@@ -198,7 +198,7 @@ impl<D: Device> Pool<D> {
         for (heap, page) in window.pages() {
             let page = self.heap_mut(*heap).unmap_again(*page);
             pages.extend(page.handle);
-            // What lay in pages of other lanes too was waited for before it was free.
+            // Lent pages were settled before their bytes became free.
             if heap.lane() == lane {
                 freed = freed.max(page.freed);
             }
@@ -206,21 +206,21 @@ impl<D: Device> Pool<D> {
         self.window_leaves(lane, (window.base(), window.mapped()), freed, pages);
     }
 
-    /// Pages that the device has mapped somewhere and does not take away again: they are never given back.
+    /// Marks pages that the device has mapped somewhere and does not unmap: they are never given back.
     pub(super) fn keep_for_good(&mut self, pages: impl Iterator<Item = (HeapId, PageId)>) {
         for (heap, page) in pages {
             self.heap_mut(heap).map_again(page);
         }
     }
 
-    /// Lets go of a lane's idle windows.
+    /// Drops a lane's idle windows.
     pub(super) fn drop_idle_windows_of(&mut self, lane: LaneId) {
         for id in self.windows.idle_of(lane) {
             self.drop_idle_window(id);
         }
     }
 
-    /// Lets go of all windows that no allocation uses; those of private pools that are used stay.
+    /// Drops all idle windows, except those of private pools in use.
     pub(super) fn drop_all_idle_windows(&mut self) {
         for lane in self.windows.lanes() {
             if self.is_trimmed(lane.large()) || mutants::is(Mutant::DropKeptWindows) {

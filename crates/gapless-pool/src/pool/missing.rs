@@ -1,4 +1,4 @@
-//! What happens when no free block fits: as little new memory as possible. Where that fails too, the
+//! Requests for which no free block fits, served with as little new memory as possible. If that fails too, the
 //! [`ladder`](super::ladder) begins.
 
 use super::pieces::{Reach, Source};
@@ -8,23 +8,23 @@ use crate::heap::GRANULE;
 use crate::ids::{Fence, HeapId, LaneId};
 use crate::shard::Shard;
 
-/// Slack is at least this, and at least so much for each lane that holds something, whose two heaps end in pages that
-/// are half empty: below it, sparing memory costs more than it is worth. A lane that lives on what others lend locks
-/// the whole pool for each request, and takes memory that its lender then has to borrow elsewhere.
+/// The least slack, and the slack for each lane that holds something, because the lane's two heaps end in half-empty
+/// pages. Below that, saving memory costs more than it gains: a lane that lives on loans locks the whole pool for each
+/// request, and takes memory that its lender then has to borrow elsewhere.
 const LEAST_SLACK: u64 = 16 << 20;
 const LANE_SLACK: u64 = 2 * GRANULE;
-/// Small requests from this size on go into holes between large blocks before they get a new page: a page has room for
-/// few of them.
+/// Small requests from this size on go into holes between large blocks before they get a new page, because a page has
+/// room for few of them.
 const IN_HOLES: u64 = 128 << 10;
 
-/// Whose free memory is looked for.
+/// The owner of free memory that is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     #[cfg(test)]
     Own,
-    /// Of other lanes, where no work uses it any more.
+    /// Other lanes, if no work uses the memory any more.
     Lent,
-    /// Of other lanes, whether work uses it or not: what there is once all of it is done.
+    /// Other lanes, as if all work were done.
     LentLater,
 }
 
@@ -46,7 +46,8 @@ impl<D: Device> Pool<D> {
             if let Some(place) = self.small_in_hole(lane, size) {
                 return Ok(place);
             }
-            // A first page is every lane's own: who lends is asked for each request, and hears of each free.
+            // The first page of a lane is always its own, because the lender must serve each request from lent memory
+            // and hears of each free.
             if self.heap(heap).end() > self.heap(heap).start()
                 && self.stats.reserved.current + GRANULE > self.allowed(size)
                 && let Some(place) = self.small_elsewhere(lane, size)
@@ -72,9 +73,9 @@ impl<D: Device> Pool<D> {
         self.harvest(lane, heap, size, plain).or_else(|error| self.climb(lane, heap, size, error))
     }
 
-    /// [`Pool::miss`] for a private pool, of a graph or of the program's own. What it takes from the device it keeps
-    /// for as long as it is used, so its free pages come first, without any slack. Its addresses serve another pool
-    /// once it was released and emptied.
+    /// [`Pool::miss`] for a private pool, of a graph or of the program's own. The pool keeps what it takes from the
+    /// device for as long as it is used, so its free pages come first, without any slack. Its addresses serve another
+    /// pool only after it was released and emptied.
     pub(super) fn miss_in_private(
         &mut self,
         lane: LaneId,
@@ -92,7 +93,7 @@ impl<D: Device> Pool<D> {
         served.or_else(|error| self.climb(lane, heap, size, error))
     }
 
-    /// What may be held without harvesting first, once `size` more bytes are live.
+    /// The bytes that may be held without a harvest first, once `size` more bytes are live.
     pub(super) fn allowed(&self, size: u64) -> u64 {
         let peak = self.stats.active.peak.max(self.stats.active.current + size);
         let is_used = |shard: &Shard| !shard.pool.is_private() && !shard.allocations.is_empty();
@@ -125,7 +126,7 @@ impl<D: Device> Pool<D> {
         }
         let has_lent = reach.has_lent();
         let missing = size.saturating_sub(reach.most()).div_ceil(GRANULE) * GRANULE;
-        // A window over hundreds of pages to spare next to nothing is a bad bargain, unless memory is scarce.
+        // A window over hundreds of pages that saves next to nothing is not worth it, unless memory is scarce.
         let little = if self.is_scarce() { 0 } else { self.stats.reserved.current / 1000 };
         if plain.saturating_sub(missing) <= little || !self.may_map_again(lane, size) {
             self.grow_for(heap, size, plain.min(self.missing_at_home(heap, size)))?;
@@ -149,13 +150,13 @@ impl<D: Device> Pool<D> {
         if let Some(chosen) = chosen {
             return self.make_window(lane, &chosen, size);
         }
-        // Fragments that exclude each other were counted together.
+        // Two fragments that exclude each other were counted together, so the choice failed.
         self.grow_for(heap, size, self.missing_at_home(heap, size))?;
         self.at_home(heap, size)
     }
 
-    /// A small request in a hole between the lane's own large blocks, where there are several lanes: each of them would
-    /// else have one more page of small blocks that is used in part. A lane alone is better off with pages for them.
+    /// Serves a small request from a hole between the lane's own large blocks, if there are several lanes: otherwise
+    /// each lane would have one more half-used page of small blocks. A single lane does better with such pages.
     fn small_in_hole(&mut self, lane: LaneId, size: u64) -> Option<Place> {
         let heap = lane.large();
         let has_hole = self.heap(heap).fits(size).is_some_and(|free| free < GRANULE);
@@ -165,8 +166,8 @@ impl<D: Device> Pool<D> {
         self.at_home(heap, size).ok()
     }
 
-    /// A small request where its own heap has nothing and new memory would raise the peak: what lies between large
-    /// blocks, too small for a page of its own; or what other lanes have.
+    /// Serves a small request when its own heap has nothing and new memory would raise the peak: from holes between
+    /// large blocks that are too small for a page, or from other lanes.
     fn small_elsewhere(&mut self, lane: LaneId, size: u64) -> Option<Place> {
         let heap = lane.large();
         if self.heap(heap).fits(size).is_some_and(|free| free < GRANULE) {
@@ -178,8 +179,7 @@ impl<D: Device> Pool<D> {
             .or_else(|| self.lend_block(lane, size, LaneId::large, u64::MAX))
     }
 
-    /// The smallest free block of another lane's heap that is large enough and below `most`, as it lies, where no
-    /// work uses it any more.
+    /// The smallest free block of another lane's heap that is large enough, below `most`, and used by no work any more.
     pub(super) fn lend_block(
         &mut self,
         lane: LaneId,
@@ -212,9 +212,10 @@ impl<D: Device> Pool<D> {
         Some(Place::Home { heap, block })
     }
 
-    /// What a window of a lane may take of its own heap, and of those of other lanes: after [`Pool::take_stock`].
+    /// The sources for a window of a lane: its own heap, and with `lent` those of other lanes. Call
+    /// [`Pool::take_stock`] before.
     pub(super) fn within_reach(&self, lane: LaneId, lent: Option<Whose>) -> Reach<'_> {
-        // What is the lane's own is settled for it.
+        // A lane need not wait for its own work.
         let source = |id: HeapId, is_settled: bool| {
             let heap = self.heap(id);
             let done = if is_settled { self.fences.done(id.lane()) } else { Fence::LAST };
@@ -226,15 +227,14 @@ impl<D: Device> Pool<D> {
         Reach { own, lent: others.collect() }
     }
 
-    /// Lanes whose memory a lane may be lent.
+    /// Lanes from which a lane may borrow.
     fn lenders(&self, lane: LaneId) -> impl Iterator<Item = LaneId> + '_ {
         let may = self.options.lending && !self.lanes[lane].pool.is_private();
         let others = self.lanes.iter().filter(move |&(other, _)| may && other != lane);
         others.filter(|(_, owner)| !owner.pool.is_private()).map(|(other, _)| other)
     }
 
-    /// Lists what is free in a lane's own heap, and `with_lenders` in those of lanes that may lend, as things are known
-    /// now.
+    /// Updates the lists of free memory of a lane's own heap, and `with_lenders` of those of lanes that may lend.
     pub(super) fn take_stock(&mut self, lane: LaneId, with_lenders: bool) {
         let done = self.fences.done(lane);
         self.heap_mut(lane.large()).take_stock(done);
@@ -246,7 +246,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// [`Pool::take_stock`] with lenders, after a look which work is done. They say soon what else is settled.
+    /// [`Pool::take_stock`] with lenders, after a look at their fences. Asks the lenders for fences, so that more
+    /// settles soon.
     pub(super) fn look_for_lent(&mut self, lane: LaneId) {
         if self.lanes.len() > 1 && self.options.lending {
             self.look_at_fences();

@@ -25,7 +25,7 @@
 //! 6. [`missing`]: another lane lends a settled block.
 //! 7. [`mapping`]: free pages are **harvested**: they are mapped a second time, side by side, in a new window. Only
 //!    what is then still missing comes from the device. Nothing is copied, and nothing waits.
-//! 8. [`ladder`]: before the request fails, the pool does what is slow, from cheap to dear.
+//! 8. [`ladder`]: before the request fails, the pool takes its slow measures, from cheap to expensive.
 //!
 //! A window stays mapped when its allocation is freed. In a loop of equal steps the next request of its size finds it,
 //! so soon no step needs the driver.
@@ -98,12 +98,12 @@ use windows::Windows;
 
 /// The unit of block sizes.
 pub const UNIT: u64 = 512;
-/// A larger request is refused without asking the device.
+/// A request above this size is refused before the device is asked.
 pub(crate) const LARGEST: u64 = 1 << 50;
-/// Cached windows that are looked at for one request.
+/// A request looks at this many cached windows at most.
 const TRIES: usize = 24;
 
-/// Which private pool; 0 is the default one.
+/// The number of a private pool; 0 is the default pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolKey(pub u64, pub u64);
 
@@ -114,26 +114,26 @@ impl PoolKey {
     }
 }
 
-/// Why a request failed.
+/// Reason of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocError {
-    /// There is no memory for it: what was asked for, and what the device said last.
+    /// No memory is left: the size that was requested, and the device's last error.
     OutOfMemory { size: u64, device: DeviceError },
 }
 
-/// Why a free was refused.
+/// Reason of a refused free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreeError {
-    /// Nothing was allocated at this address.
+    /// No allocation begins at this address.
     Unknown { addr: u64 },
-    /// It was given back already and waits for other streams.
+    /// The allocation was freed before and still waits for other streams.
     Twice { addr: u64 },
-    /// It sleeps: there is no memory that work could use.
+    /// The allocation sleeps: no memory lies behind its addresses.
     Asleep { addr: u64 },
 }
 
-/// The number of an allocation: the lane in whose addresses it begins, and its place among those there. Of
-/// one in a window or in supplied memory that lane is [`LaneId::NONE`].
+/// The number of an allocation: the lane in whose addresses it begins, and its slot there. Allocations in windows and
+/// in supplied memory have [`LaneId::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllocationId {
     shard: LaneId,
@@ -144,39 +144,39 @@ pub(crate) struct AllocationId {
 #[derive(Debug)]
 pub struct Pool<D> {
     device: D,
-    /// The card's memory in all; 0: not asked for yet.
+    /// The card's total memory; 0 until the pool has asked for it.
     card: u64,
     options: Options,
     lanes: Lanes,
-    /// What lies in windows, and in supplied memory.
+    /// Allocations in windows and in supplied memory.
     elsewhere: Allocations,
     windows: Windows,
     /// Memory of private pools that have an allocator of their own.
     supplied: Supplied,
-    /// What is known about work that is done, and what waits for it.
+    /// The fences of each lane, and the frees that wait for them.
     fences: Fences,
     leaving: Leaving,
     pending: Pending,
-    /// Private pools that nobody uses.
+    /// Private pools that the program has released.
     released: BTreeSet<PoolKey>,
     emptied: growth::Emptied,
-    /// Private pools that have no windows, since they may sleep.
+    /// Private pools without windows, because their memory may be put to sleep.
     stays_home: BTreeSet<PoolKey>,
-    /// A soft limit was passed: what lanes have free goes back once these fences are done.
+    /// After a soft limit was exceeded: lanes whose free memory goes back once these fences are done.
     owed: Vec<(LaneId, Fence)>,
     /// Pools whose memory sleeps.
     sleepers: Sleepers,
-    /// The caller says that a capture is open.
+    /// True while the caller has a capture open.
     quiet: bool,
     clock: u64,
     stats: Stats,
-    /// What was lent and given back, and is not its owner's again, by size class.
+    /// By size class: lent blocks that their borrower freed and that their owner cannot use yet.
     returning: [Amount; 2],
-    /// The most that was active since it was last asked for; see [`Pool::take_crest`].
+    /// The highest number of active bytes since the last [`Pool::take_crest`].
     crest: u64,
-    /// What happened since it was last asked for; `None`: nobody asks.
+    /// Changes since the last [`Pool::take_changes`]; `None` if no log is kept.
     log: Option<Vec<Change>>,
-    /// Who plans steps that repeat; `None`: nobody.
+    /// Plans steps that repeat; `None` if no planner is set.
     planner: Option<Box<dyn Planner>>,
 }
 
@@ -228,7 +228,7 @@ impl<D: Device> Pool<D> {
         self.options.limit = limit;
     }
 
-    /// Whether private pools get windows from now on. Those that they have stay while the pools are used.
+    /// Turns windows of private pools on or off. Windows that exist stay while their pools are in use.
     pub fn set_private_windows(&mut self, on: bool) {
         self.options.private_windows = on;
     }
@@ -283,7 +283,7 @@ impl<D: Device> Pool<D> {
         &mut self.allocations_of(id.shard)[id.slot]
     }
 
-    /// Live and pending allocations as address, size and whether the caller still holds it.
+    /// Live and pending allocations: address, size, and true if the caller still holds it.
     pub fn allocations(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         self.ids().map(|id| {
             let a = self.allocation(id);
@@ -291,17 +291,17 @@ impl<D: Device> Pool<D> {
         })
     }
 
-    /// The block size of what was allocated at `addr`.
+    /// The block size of the allocation at `addr`.
     pub fn size_of(&self, addr: u64) -> Option<u64> {
         self.find(addr).map(|id| self.allocation(id).size)
     }
 
-    /// The most that may be held.
+    /// The limit on held bytes.
     pub fn limit(&self) -> Option<u64> {
         self.options.limit
     }
 
-    /// The allocation that `addr` lies in: its beginning, and its size. By looking at all of them.
+    /// Beginning and size of the allocation that contains `addr`. Looks at all allocations.
     pub fn containing(&self, addr: u64) -> Option<(u64, u64)> {
         if let Some(size) = self.size_of(addr) {
             return Some((addr, size));
@@ -311,7 +311,7 @@ impl<D: Device> Pool<D> {
             .map(|(s, n, _)| (s, n))
     }
 
-    /// While quiet, nothing is recorded: a capture is open, and would end or take it in.
+    /// While quiet, the pool records no events: a capture is open, and an event would end it or become part of it.
     pub fn set_quiet(&mut self, quiet: bool) {
         self.quiet = quiet;
     }
@@ -321,7 +321,7 @@ impl<D: Device> Pool<D> {
     /// Memory for `size` bytes, to be used on `stream`.
     ///
     /// # Errors
-    /// When there is none, after everything was tried.
+    /// If no memory is left after every rung of the ladder.
     pub fn alloc(&mut self, size: u64, stream: StreamHandle, pool: PoolKey) -> Result<u64, AllocError> {
         self.alloc_for(size, stream, pool, None)
     }
@@ -329,7 +329,7 @@ impl<D: Device> Pool<D> {
     /// [`Pool::alloc`], charged to a budget until it is given back.
     ///
     /// # Errors
-    /// As there, and where the budget has no room.
+    /// As [`Pool::alloc`], and if the budget has no room.
     pub fn alloc_for(
         &mut self,
         size: u64,
@@ -361,7 +361,8 @@ impl<D: Device> Pool<D> {
         if self.supplied.has(pool) {
             return self.serve_supplied(lane, size, rounded, budget);
         }
-        // A history shows a free where PyTorch's own allocator would: at the next request.
+        // With a log, every request polls: PyTorch's own allocator completes frees at the next request, and the history
+        // must show them at the same place.
         if !self.pending.is_empty() && (self.log.is_some() || self.lanes.shard_mut(lane).is_poll_due()) {
             self.poll();
         }
@@ -387,7 +388,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Another stream uses what is at `addr`: its block is free only when that stream's present work is done.
+    /// Notes that another stream uses the allocation at `addr`. Its block is then free only after the work that this
+    /// stream has queued when the allocation is freed.
     pub fn record_stream(&mut self, addr: u64, stream: StreamHandle) -> Result<(), FreeError> {
         let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
         if self.allocation(id).is_asleep() {
@@ -401,10 +403,10 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// Gives back what was allocated at `addr`.
+    /// Frees the allocation at `addr`.
     ///
     /// # Errors
-    /// When there is nothing, or it was given back before. Nothing changes then.
+    /// If nothing is allocated there, or it was freed before. Then nothing changes.
     pub fn free(&mut self, addr: u64) -> Result<(), FreeError> {
         let id = self.find(addr).ok_or(FreeError::Unknown { addr })?;
         if self.allocation(id).is_asleep() {
@@ -424,7 +426,7 @@ impl<D: Device> Pool<D> {
         for stream in uses {
             is_known &= self.wait_for(stream, id);
         }
-        // Lent memory is its owner's again when no work uses it any more.
+        // Lent memory goes back to its owner only when no work uses it any more.
         let is_lent = self.is_lent(id) && !mutants::is(Mutant::ReturnUnsettled);
         let is_unknown = !(is_known || mutants::is(Mutant::FailedRecordIsDone));
         if is_unknown {
@@ -440,7 +442,7 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// Whether an allocation lies in memory of another lane.
+    /// True if an allocation lies in memory of another lane.
     fn is_lent(&self, id: AllocationId) -> bool {
         let Allocation { lane, ref place, .. } = *self.allocation(id);
         match place {
@@ -493,7 +495,7 @@ impl<D: Device> Pool<D> {
         addr
     }
 
-    /// An allocation is no more; where it lay is taken still.
+    /// Removes an allocation. Its block or window is still taken.
     #[inline]
     fn end(&mut self, id: AllocationId) -> Place {
         let Allocation { size, requested, lane, born, is_lent_only, .. } = *self.allocation(id);
@@ -509,7 +511,7 @@ impl<D: Device> Pool<D> {
         place
     }
 
-    /// The memory of an allocation can be used again.
+    /// Makes the memory of an allocation free for other requests.
     #[inline]
     fn complete(&mut self, id: AllocationId) {
         let lane = self.allocation(id).lane;
@@ -526,7 +528,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// A block of an allocation of `lane` is free. What was lent to it is settled.
+    /// Frees a block of an allocation of `lane`. A block in another lane's heap was lent and is settled by now, so no
+    /// fence has to cover it.
     #[inline]
     fn release(&mut self, lane: LaneId, heap: HeapId, block: u32) {
         if heap.lane() == lane {

@@ -1,11 +1,10 @@
-//! The list of frees that wait for other streams, in the order of each stream. When they are looked at is in
-//! [`waiting`](super::waiting).
+//! Frees that wait for other streams, in the order of each stream. [`waiting`](super::waiting) polls them.
 
 use super::AllocationId;
 use crate::device::{EventHandle, StreamHandle};
 use std::collections::VecDeque;
 
-/// An allocation that was given back, and the event after which one of the streams that use it is done.
+/// A freed allocation, and the event after which one of the streams that use it is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) event: EventHandle,
@@ -21,28 +20,28 @@ pub(super) struct Waiting {
 /// * no stream has two queues, and no allocation is in `later` twice.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// In the order of each stream.
+    /// One queue for each stream, in the stream's order.
     queues: Vec<(StreamHandle, VecDeque<Waiting>)>,
     count: usize,
-    /// Events that were ever waited for: which of two is older.
+    /// The number of events that were ever waited for, which orders them by age.
     order: u64,
-    /// Given back, to be free when the caller says so.
+    /// Freed allocations that become free when the caller says so.
     later: Vec<AllocationId>,
 }
 
 impl Pending {
-    /// Whether no free waits for an event.
+    /// True if no free waits for an event.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether no free waits for anything.
+    /// True if no free waits for anything.
     pub(super) fn is_empty_even_later(&self) -> bool {
         self.count + self.later.len() == 0
     }
 
-    /// An allocation waits for an event of a stream.
+    /// Makes an allocation wait for an event of a stream.
     pub(super) fn add(&mut self, stream: StreamHandle, event: EventHandle, id: AllocationId) {
         self.count += 1;
         self.order += 1;
@@ -54,28 +53,28 @@ impl Pending {
         }
     }
 
-    /// The streams that frees wait for, with what waits.
+    /// The streams that frees wait for, with their queues.
     pub(super) fn by_stream(&self) -> impl Iterator<Item = (StreamHandle, &VecDeque<Waiting>)> {
         self.queues.iter().map(|(stream, queue)| (*stream, queue))
     }
 
-    /// How many queues there are; they are numbered from 0.
+    /// The number of queues, which are numbered from 0.
     pub(super) fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    /// What waits longest in a queue, and for which stream.
+    /// The first entry of a queue, and its stream.
     pub(super) fn first(&self, queue: usize) -> Option<(StreamHandle, Waiting)> {
         let (stream, queue) = &self.queues[queue];
         Some((*stream, *queue.front()?))
     }
 
-    /// Takes out what waits longest in a queue.
+    /// Removes the first entry of a queue.
     pub(super) fn pop(&mut self, queue: usize) {
         self.count -= usize::from(self.queues[queue].1.pop_front().is_some());
     }
 
-    /// The last event of a queue that an allocation waits for, and how many frees wait up to it.
+    /// The last event of a queue that an allocation waits for, and the number of frees up to it.
     pub(super) fn last_of(&self, queue: usize, id: AllocationId) -> Option<(EventHandle, usize)> {
         let queue = &self.queues[queue].1;
         let at = queue.iter().rposition(|waiting| waiting.id == id)?;
@@ -88,7 +87,7 @@ impl Pending {
         self.queues[queue].1.drain(..many).collect()
     }
 
-    /// Given back, to be free when the caller says so; the oldest first.
+    /// Freed allocations that become free when the caller says so; the oldest first.
     pub(super) fn later(&self) -> &[AllocationId] {
         &self.later
     }
@@ -97,7 +96,7 @@ impl Pending {
         self.later.push(id);
     }
 
-    /// Takes an allocation out of those that are free later; whether it was one. The others keep their order.
+    /// Removes an allocation from those that are free later; true if it was one. The others keep their order.
     pub(super) fn take_later(&mut self, id: AllocationId) -> bool {
         let at = self.later.iter().position(|&later| later == id);
         at.map(|at| self.later.remove(at)).is_some()

@@ -1,8 +1,8 @@
-//! Free memory for windows, in pieces: whole pages, and the free fronts and backs of pages that others use. A window is
-//! a back, whole pages and a front. Which of them it takes decides how many pages stay wholly free.
+//! Free memory for windows, in pieces: whole pages, and the free fronts and backs of pages that are used in part. A
+//! window consists of a back, whole pages and a front. The choice decides how many pages stay wholly free.
 //!
-//! Heaps list their pieces in order ([`Shelf`]). What is here merges the lists of several heaps, and reads from each
-//! only as far as a window needs.
+//! Heaps list their pieces in order ([`Shelf`]). This file merges the lists of several heaps, and reads from each only
+//! as far as a window needs.
 
 #[cfg(test)]
 mod naive;
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Range;
 
-/// Fronts and backs that are looked at for the ends of a window: the largest.
+/// The largest fronts and backs, which are tried as ends of a window.
 const ENDS: usize = 128;
 
 /// Free memory that a window can take: a page, or the free front or back of one.
@@ -24,9 +24,9 @@ const ENDS: usize = 128;
 pub(super) struct Piece {
     pub(super) heap: HeapId,
     pub(super) page: PageId,
-    /// Of the page.
+    /// The size of the page.
     pub(super) page_size: u64,
-    /// Where the free bytes begin in it, and how many there are.
+    /// Offset of the free bytes in the page, and their number.
     pub(super) from: u64,
     pub(super) size: u64,
 }
@@ -44,7 +44,7 @@ pub(super) struct Source<'a> {
     pub(super) id: HeapId,
     pub(super) heap: &'a Heap,
     pub(super) shelf: &'a Shelf,
-    /// Only pages that are settled by this fence.
+    /// Only pages that are settled by this fence count.
     pub(super) done: Fence,
 }
 
@@ -53,7 +53,7 @@ impl Source<'_> {
         Some(Piece::page(self.id, self.heap.page_of(page.addr)?, page.size))
     }
 
-    /// The page at `addr`, of which `size` bytes are free: at its back, or at its front.
+    /// The page at `addr`, of which the last or the first `size` bytes are free.
     fn end(&self, addr: u64, size: u64, is_back: bool) -> Option<Piece> {
         let page = self.heap.page_of(addr)?;
         let page_size = self.heap.page(page).size;
@@ -62,7 +62,7 @@ impl Source<'_> {
     }
 }
 
-/// What there is to take: in the lane's own heap, whose pages come first, and in those of others.
+/// The memory that a window may take: of the lane's own heap, whose pages come first, and of others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reach<'a> {
     pub(super) own: Vec<Source<'a>>,
@@ -79,7 +79,7 @@ impl Reach<'_> {
         self.shelves().map(|shelf| shelf.bytes).sum()
     }
 
-    /// Whether other lanes have whole pages.
+    /// True if other lanes have whole pages.
     pub(super) fn has_lent(&self) -> bool {
         self.lent.iter().any(|source| source.shelf.bytes > 0)
     }
@@ -93,8 +93,8 @@ impl Reach<'_> {
     }
 
     /// Pieces for `size` bytes, in the order of a window: a free back of a page, whole pages, and a free front. Whole
-    /// pages are taken as they come while they are not too large, those of the lane's own heap in `fresh` first; see
-    /// [`best_ends`] for the rest.
+    /// pages are taken in order while they are not too large, those in `fresh` of the lane's own heap first;
+    /// [`best_ends`] chooses the rest.
     pub(super) fn choose(&self, size: u64, fresh: &[Range<u64>]) -> Option<Vec<Piece>> {
         let (backs, fronts) =
             (self.ends(|shelf| &shelf.backs, true), self.ends(|shelf| &shelf.fronts, false));
@@ -109,7 +109,7 @@ impl Reach<'_> {
         choice.finish(&ends)
     }
 
-    /// Whole pages of the lane's own heap in some ranges, in order.
+    /// Whole pages of the lane's own heap in these ranges, in order.
     fn fresh_pages(&self, fresh: &[Range<u64>]) -> Vec<Piece> {
         let Some(own) = self.own.first() else { return Vec::new() };
         let pages = fresh.iter().flat_map(|range| own.heap.pages_between(range.start, range.end));
@@ -145,8 +145,8 @@ impl Reach<'_> {
     }
 }
 
-/// Offers whole pages for as long as something is missing: large ones first, for few mappings; among equals those of
-/// the smallest free blocks, which serve fewest requests.
+/// Offers whole pages while bytes are missing. Large pages come first, because they need fewer mappings; of equal ones
+/// those in the smallest free blocks, which serve the fewest requests.
 fn offer_in_order(sources: &[Source<'_>], choice: &mut Choice, is_left_out: impl Fn(&Page) -> bool) {
     let mut below = u64::MAX;
     while choice.left > 0 {
@@ -173,10 +173,10 @@ fn offer_in_order(sources: &[Source<'_>], choice: &mut Choice, is_left_out: impl
     }
 }
 
-/// What is chosen for a window so far.
+/// The pieces that are chosen for a window so far.
 #[derive(Clone, Debug)]
 struct Choice {
-    /// Bytes that whole pages must still give.
+    /// Bytes that whole pages must still supply.
     left: u64,
     chosen: Vec<Piece>,
     /// The first of the smallest pages that were too large.
@@ -195,7 +195,7 @@ impl Choice {
         }
     }
 
-    /// Takes a page where it is not too large. Whether it was taken.
+    /// Takes a page if it is not too large. Returns true if it was taken.
     fn offer(&mut self, page: Piece) -> bool {
         let is_taken = page.size <= self.left;
         if is_taken {
@@ -210,7 +210,7 @@ impl Choice {
     fn finish(mut self, ends: &Ends<'_>) -> Option<Vec<Piece>> {
         let mut end = self.left + ends.from_front;
         if self.left > 0 {
-            // Only larger pages are there: one of them is the end, or comes before it.
+            // Only larger pages are left: one of them is the end, or comes before it.
             let page = self.rest?;
             self.chosen.push(Piece { size: end.min(page.size), ..page });
             end = end.saturating_sub(page.size);
@@ -222,7 +222,7 @@ impl Choice {
     }
 }
 
-/// How a window begins and ends: in pages that are free in part, and how much of that it takes.
+/// The beginning and the end of a window in pages that are free in part, and the bytes taken from each.
 #[derive(Clone, Copy, Debug)]
 struct Ends<'a> {
     back: Option<&'a Piece>,
@@ -231,9 +231,10 @@ struct Ends<'a> {
     from_front: u64,
 }
 
-/// How a window of `size` bytes begins and ends best; `None`: there is not enough for it. Whole pages, of `whole` bytes
-/// in all, serve any window, and parts of pages only its ends. So the best ends leave most whole pages free; of these,
-/// the ends lie in the smallest pages and leave the smallest hole, since what they pin is no whole page for longest.
+/// The best beginning and end for a window of `size` bytes; `None` if there is not enough. Whole pages, of `whole`
+/// bytes in all, serve any window; parts of pages serve only as ends. So the best ends leave the most whole pages free.
+/// Of these, the best lie in the smallest pages and leave the smallest hole, because they keep the fewest bytes from
+/// becoming whole pages again.
 fn best_ends<'a>(whole: u64, backs: &'a [Piece], fronts: &'a [Piece], size: u64) -> Option<Ends<'a>> {
     let mut best: Option<(Ends<'_>, (u64, u64, u64))> = None;
     for back in backs.iter().map(Some).chain([None]) {
@@ -244,7 +245,7 @@ fn best_ends<'a>(whole: u64, backs: &'a [Piece], fronts: &'a [Piece], size: u64)
                 continue;
             }
             let there = front.map_or(0, |front| front.size);
-            // Whole pages are for the rest, and they come in granules.
+            // Whole pages supply the rest, in granules.
             let from_front = match there.min(needed).checked_sub(needed % GRANULE) {
                 Some(beyond) => needed % GRANULE + beyond / GRANULE * GRANULE,
                 None if front.is_none() => 0,

@@ -1,10 +1,11 @@
-//! Plans for steps, put in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and
-//! places in the holes between what stays.
+//! Puts plans for steps in place: an arena at the end of a lane's heap, made of pages that are free elsewhere, and
+//! places in the holes between allocations that stay.
 //!
-//! It is done where a step begins, when least is live, or in the pause before, once for a plan. Pages move without
-//! being copied, as they are free, and without a wait: they are mapped at their new home, and leave the old one when no
-//! work uses it any more. What the plan leaves over goes back to the device in the same way. Memory is taken where a
-//! request would get it too, for what pages that something stays in make impossible; what finds no room is not planned.
+//! This happens once for a plan, when a step begins and the least is live, or in the pause before it. The pages are
+//! free, so they move without a copy and without a wait: they are mapped at their new home, and leave the old one when
+//! no work uses it any more. Pages that the plan does not need go back to the device in the same way. New memory is
+//! taken only as far as a request would get it too, because pages with allocations that stay cannot move. Requests that
+//! find no room are left out of the plan.
 
 use super::{Place, Pool, SMALL};
 use crate::device::{Device, DeviceError, PageHandle};
@@ -12,14 +13,14 @@ use crate::heap::{GRANULE, Page};
 use crate::ids::{HeapId, LaneId, PageId};
 use crate::steps::{PlanStats, Planner, Spot, State, Steps, Ticket};
 
-/// Holes that are worth telling the planner of.
+/// The planner gets at most this many holes.
 const HOLES: usize = 64;
-/// Free memory that is kept beside a plan, at least, in bytes and in parts of what is held.
+/// Free memory that is kept beside a plan: at least so many bytes, or this part of what is held.
 const LEAST_KEPT: u64 = 8 << 20;
 const KEPT_PART: u64 = 2000;
 
 impl<D: Device> Pool<D> {
-    /// Recognises steps that repeat from now on, and has them planned; `None`: not any more.
+    /// Sets the planner of steps that repeat; with `None`, steps are no longer recognised.
     pub fn set_planner(&mut self, planner: Option<Box<dyn Planner>>) {
         self.planner = planner;
         for lane in self.lanes.ids() {
@@ -27,13 +28,13 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// A lane begins to look at its steps, from nothing.
+    /// Starts the log of a lane's steps anew.
     pub(super) fn set_steps(&mut self, lane: LaneId) {
         let is_planned = self.planner.is_some() && !self.lanes[lane].pool.is_private();
         self.lanes.shard_mut(lane).steps = is_planned.then(|| Box::new(Steps::new(lane)));
     }
 
-    /// The program says that one of its steps ends and another begins.
+    /// Marks the end of one of the program's steps and the beginning of another.
     pub fn mark_step(&mut self) {
         for shard in self.lanes.shards_mut() {
             if let Some(steps) = &mut shard.steps {
@@ -42,8 +43,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// The program is between two steps, and has given back what it will: what the next request would have to wait for
-    /// is done now.
+    /// Does now what the next request would have to wait for: the program is between two steps, and done with frees.
     pub fn pause(&mut self) {
         for lane in self.lanes.ids() {
             if self.lanes.shard(lane).steps.as_ref().is_some_and(|steps| steps.needs_pool) {
@@ -52,7 +52,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// A plan that was asked for of the planner: used from the next beginning of its step on.
+    /// Installs a plan that the planner was asked for. It is used from the next beginning of its step on.
     pub fn install(&mut self, ticket: Ticket, spots: Vec<Spot>) {
         let lane = self.lanes.ids().find(|lane| *lane == ticket.lane);
         if let Some(steps) = lane.and_then(|lane| self.lanes.shard_mut(lane).steps.as_mut()) {
@@ -60,7 +60,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// What was served from plans.
+    /// Figures of requests that plans served.
     pub fn plan_stats(&self) -> PlanStats {
         let mut sum = PlanStats::default();
         for stats in self.lanes.shards().filter_map(|shard| Some(shard.steps.as_ref()?.stats())) {
@@ -74,7 +74,7 @@ impl<D: Device> Pool<D> {
         sum
     }
 
-    /// Before a large request, or where one could come: has a step planned, and puts a plan in place, where it is time.
+    /// Asks for a plan of a step, or puts one in place, if it is time. Called before a large request, and in a pause.
     #[cold]
     pub(super) fn attend(&mut self, lane: LaneId, size: Option<u64>) {
         let Some(steps) = self.lanes.shard_mut(lane).steps.as_mut() else { return };
@@ -100,7 +100,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// What stays in a lane's heap over the steps of a plan, by address.
+    /// Blocks of a lane's heap that stay over the steps of a plan, by address.
     fn staying(&self, lane: LaneId, at: usize) -> Vec<(u64, u64)> {
         let (shard, heap) = (self.lanes.shard(lane), lane.large());
         let Some(steps) = shard.steps.as_ref() else { return Vec::new() };
@@ -119,7 +119,7 @@ impl<D: Device> Pool<D> {
             match &allocation.place {
                 Place::Home { heap, block } => add((*heap, *block)),
                 Place::Window { parts, .. } => parts.iter().copied().for_each(&mut add),
-                // In no heap, or in one that no plan is for.
+                // Not in a heap that a plan covers.
                 Place::Supplied { .. } | Place::Asleep { .. } => {}
             }
         }
@@ -127,7 +127,7 @@ impl<D: Device> Pool<D> {
         staying
     }
 
-    /// Free places in pages that something stays in, the largest, by address.
+    /// The largest free places in pages in which an allocation stays, by address.
     fn holes(&self, lane: LaneId, at: usize) -> Vec<(u64, u64)> {
         let staying = self.staying(lane, at);
         let mut holes: Vec<(u64, u64)> = Vec::new();
@@ -147,7 +147,7 @@ impl<D: Device> Pool<D> {
                 }
                 free = free.max(addr + size);
             }
-            // Past the last of it the arena begins.
+            // Behind the last of them the arena begins.
             if free < end && staying.last().is_some_and(|(addr, _)| *addr >= free) {
                 add_hole(&mut holes, free, end);
             }
@@ -171,7 +171,7 @@ impl<D: Device> Pool<D> {
         self.poll();
         self.drop_idle_windows_of(lane);
         let missing = needed.saturating_sub(self.heap(heap).tail()).div_ceil(GRANULE) * GRANULE;
-        // What finds no room is left out below.
+        // Requests that find no room are left out below.
         let _ = self.gather_at_end(heap, missing);
         let short = needed.saturating_sub(self.heap(heap).tail()).div_ceil(GRANULE) * GRANULE;
         if short > 0 && self.stats.reserved.current + short <= self.allowed(0) {
@@ -194,7 +194,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Moves free pages of a heap to its end, at least `bytes` where there are as many.
+    /// Moves free pages of a heap to its end, at least `bytes` if there are as many.
     fn gather_at_end(&mut self, heap: HeapId, bytes: u64) -> Result<(), DeviceError> {
         if bytes == 0 {
             return Ok(());
@@ -207,7 +207,7 @@ impl<D: Device> Pool<D> {
             .filter(|(_, page)| is_movable(page))
             .map(|(at, page)| (page.size, PageId::new(at)))
             .collect();
-        // Large ones first, for few mappings; equal ones by address.
+        // Large pages come first, because they need fewer mappings; equal ones by address.
         movable.sort_unstable_by_key(|&(size, at)| (std::cmp::Reverse(size), at));
         let mut chosen: Vec<PageId> = Vec::new();
         let mut sum = 0;
@@ -215,7 +215,7 @@ impl<D: Device> Pool<D> {
             if sum >= bytes {
                 break;
             }
-            // A large page for a small rest: a smaller one may do.
+            // Skips a large page if a smaller one is enough for the rest.
             let left = bytes - sum;
             let rest_fits = movable[i + 1..].iter().map(|(size, _)| *size).sum::<u64>() >= left;
             if size > left && rest_fits && movable[i + 1].0 >= left.min(GRANULE) && movable[i + 1].0 < size {
@@ -248,7 +248,7 @@ impl<D: Device> Pool<D> {
                 let freed = self.heap(heap).page(page).freed;
                 self.heap_mut(heap).refill(page, handle, freed);
             }
-            // Nobody saw these addresses.
+            // The caller never got these addresses, so no work uses them.
             if self.device.unmap(start, end - start).is_err() {
                 self.heap_mut(heap).lose(end - start);
                 self.keep_for_good(moved.into_iter().map(|(page, _)| (heap, page)));
@@ -259,7 +259,7 @@ impl<D: Device> Pool<D> {
             let Page { addr, size, freed, .. } = *self.heap(heap).page(page);
             let at = self.heap(heap).end();
             self.heap_mut(heap).grow_behind(handle, size, freed);
-            // In this order: who adds up the log counts a page once, and has the peak that we have.
+            // In this order, because a reader that adds up the log then counts each page once, with the pool's peak.
             self.log_pages(heap, addr, size, false);
             self.log_pages(heap, at, size, true);
             self.stats.harvested += 1;
@@ -270,7 +270,7 @@ impl<D: Device> Pool<D> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Gives free pages outside of an arena back to the device, but for a little.
+    /// Gives free pages outside of an arena back to the device, except for a little.
     fn give_back_beside(&mut self, heap: HeapId, from: u64, to: u64) {
         let pages = self.heap(heap).pages().iter().enumerate();
         let is_beside = |page: &Page| {
@@ -281,11 +281,11 @@ impl<D: Device> Pool<D> {
             .map(|(at, page)| (page.size, PageId::new(at)))
             .collect();
         let mut left = beside.iter().map(|(size, _)| size).sum::<u64>();
-        // What leaves is held a while longer.
+        // Pages that leave are held a while longer, but do not count here.
         let mut held = self.stats.reserved.current - self.leaving.bytes;
         let kept = (self.stats.reserved.current / KEPT_PART).max(LEAST_KEPT);
         for (size, page) in beside.into_iter().rev() {
-            // What was live at once will be again.
+            // As much as was live at once will be needed again.
             if left < kept + size || held < self.stats.active.peak + size {
                 continue;
             }
@@ -296,7 +296,7 @@ impl<D: Device> Pool<D> {
     }
 }
 
-/// Adds `[from, to)`, joined to the hole before where they touch.
+/// Adds `[from, to)`, joined to the hole before it if they touch.
 fn add_hole(holes: &mut Vec<(u64, u64)>, from: u64, to: u64) {
     match holes.last_mut() {
         Some((addr, size)) if *addr + *size == from => *size += to - from,

@@ -1,23 +1,23 @@
 //! Memory that sleeps: private pools whose physical memory goes back to the device while their addresses stay.
 //!
 //! # One sleep
-//! 1. [`Pool::begin_sleep`] waits for all work, closes the pools' heaps and says which bytes are worth keeping. Nothing
-//!    is unmapped yet: the caller copies.
+//! 1. [`Pool::begin_sleep`] waits for all work, closes the pools' heaps and returns the bytes to keep. Nothing is
+//!    unmapped yet: the caller copies them.
 //! 2. [`Pool::finish_sleep`] unmaps and releases. [`Pool::finish_wake`] instead undoes the first step.
 //!
 //! # One waking
 //! 1. [`Pool::begin_wake`] puts new memory behind the addresses, all of it or nothing, in pages as large as the pool
-//!    allows, and says which bytes the caller copies back.
+//!    allows, and returns the bytes that the caller copies back.
 //! 2. [`Pool::finish_wake`] opens the heaps. [`Pool::finish_sleep`] instead undoes the first step.
 //!
-//! Two pools that do not fit side by side change places page by page: [`Pool::give_up`] lets pages of the one go as
+//! Two pools that do not fit side by side change places page by page: [`Pool::give_up`] releases pages of the one as
 //! soon as they are copied, and [`Pool::plan_wake`] and [`Pool::fill_page`] put pages of the other in their place.
 //!
-//! Between two steps allocations may be given back, and requests come: those are served from new pages, which are
-//! awake. What sleeps is not counted as allocated, active or reserved.
+//! Between two steps the program may free allocations and make requests; those are served from new pages, which are
+//! awake. Sleeping memory is not counted as allocated, active or reserved.
 //!
-//! A pool that graphs use keeps every byte of its pages, since graphs also use what is free in it. Of other pools only
-//! allocations are kept, and what is free goes back for good.
+//! A pool of graphs keeps every byte of its pages, because graphs also use memory that is free in it. Other pools keep
+//! only their allocations, and their free memory goes back for good.
 
 use super::windows::Window;
 use super::{AllocationId, Place, Pool, PoolKey};
@@ -27,38 +27,38 @@ use crate::heap::{GRANULE, Heap, Page};
 use crate::ids::HeapId;
 use crate::mutants::{self, Mutant};
 
-/// New pages are at most this part of what wakes: a page that one small block holds costs no more.
+/// New pages are at most this part of the memory that wakes. So one small block holds no more.
 const PART: u64 = 16;
-/// The largest page that is made for memory that wakes.
+/// The largest page for memory that wakes.
 const LARGEST_PAGE: u64 = 1 << 30;
-/// The part of what a region holds that it grows by.
+/// A region grows by this part of what it holds.
 const AHEAD: u64 = 32;
 
-/// Why memory does not go to sleep or wake up. Nothing has changed.
+/// Reason why memory does not go to sleep or wake up. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SleepError {
     /// A capture is open, which forbids waiting and copying.
     Captured,
     /// It sleeps already, or it is awake already.
     Already,
-    /// It has an allocator of its own, which owns the memory.
+    /// The pool has an allocator of its own, which owns the memory.
     Supplied,
-    /// It has windows: see [`Pool::keep_at_home`].
+    /// The pool has windows: see [`Pool::keep_at_home`].
     Windows,
-    /// Another process has pages of it, which would not follow.
+    /// Another process maps pages of the pool, and would keep the old memory.
     Shared,
-    /// Memory that was given back is still used by this stream, or by one that cannot be told.
+    /// This stream still uses freed memory; `None` if the stream is unknown.
     InUse(Option<StreamHandle>),
-    /// There is no memory to wake up in: how much is missing, and what the device said.
+    /// No memory to wake up in: the missing bytes, and the device's answer.
     OutOfMemory { missing: u64, device: DeviceError },
     /// The device failed.
     Device(DeviceError),
 }
 
-/// What a pool is doing.
+/// The state of a sleeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its memory is there, and is copied out or in.
+    /// Its memory is there, and is being copied out or in.
     Between,
     Asleep,
 }
@@ -68,7 +68,7 @@ enum Phase {
 struct Sleeper {
     pool: PoolKey,
     phase: Phase,
-    /// Every byte of its pages was kept, since graphs used it.
+    /// True if every byte of its pages was kept, because graphs used it.
     is_whole: bool,
 }
 
@@ -76,7 +76,7 @@ struct Sleeper {
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
     all: Vec<Sleeper>,
-    /// Pools that are made for sleeping: large pages suit them.
+    /// Pools that are made for sleeping. They get large pages.
     regions: Vec<PoolKey>,
 }
 
@@ -105,7 +105,7 @@ impl Sleepers {
 }
 
 impl<D: Device> Pool<D> {
-    /// A private pool is made for memory that sleeps. What is free in it may be given back at any time.
+    /// Marks a private pool as made for memory that sleeps. Its free memory may be given back at any time.
     pub fn add_region(&mut self, pool: PoolKey) {
         if !self.sleepers.is_region(pool) {
             self.sleepers.regions.push(pool);
@@ -113,29 +113,29 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Whether a pool sleeps, or is between sleep and waking.
+    /// True if a pool sleeps, or is between sleep and waking.
     pub fn sleeps(&self, pool: PoolKey) -> bool {
         self.sleepers.phase(pool).is_some()
     }
 
-    /// What sleeps of these pools: bytes in allocations.
+    /// Bytes of sleeping allocations in these pools.
     pub fn asleep_in(&self, pools: &[PoolKey]) -> u64 {
         let asleep = self.ids().map(|id| self.allocation(id)).filter(|a| a.is_asleep());
         asleep.filter(|a| pools.contains(&self.lanes[a.lane].pool)).map(|a| a.size).sum()
     }
 
-    /// What these pools hold of the card: allocations in callers' hands, and pages.
+    /// Bytes of allocations that callers hold in these pools, and bytes of their pages.
     pub fn awake_in(&self, pools: &[PoolKey]) -> (u64, u64) {
         let lanes = self.lanes().into_iter().filter(|lane| pools.contains(&lane.pool));
         lanes.fold((0, 0), |(live, held), lane| (live + lane.allocated, held + lane.reserved))
     }
 
-    /// Whether the allocation at `addr` sleeps.
+    /// True if the allocation at `addr` sleeps.
     pub fn is_asleep(&self, addr: u64) -> bool {
         self.find(addr).is_some_and(|id| self.allocation(id).is_asleep())
     }
 
-    /// Whether pages are held whose allocations sleep.
+    /// True if pages are held whose allocations sleep.
     pub(super) fn holds_asleep(&self) -> bool {
         self.heaps().flat_map(Heap::pages).any(|page| page.is_asleep && page.handle.is_some())
     }
@@ -156,18 +156,18 @@ impl<D: Device> Pool<D> {
         self.ids().filter(is_of).collect()
     }
 
-    /// Whether graphs use what is free in a pool.
+    /// True if graphs use free memory of a pool.
     fn is_of_graphs(&self, pool: PoolKey) -> bool {
         !self.released.contains(&pool)
     }
 
-    /// Whether every byte of a heap outlives its sleep.
+    /// True if every byte of a heap is kept over its sleep.
     fn is_kept_whole(&self, heap: HeapId) -> bool {
         let pool = self.lanes[heap.lane()].pool;
         self.sleepers.find(pool).is_some_and(|sleeper| sleeper.is_whole)
     }
 
-    /// The bytes of a heap that outlive its sleep.
+    /// The ranges of a heap that are kept over its sleep.
     fn kept(&self, heap: HeapId) -> Vec<(u64, u64)> {
         if self.is_kept_whole(heap) {
             self.heap(heap).sleeping_pages(true)
@@ -176,10 +176,10 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Waits for all work and closes the heaps of these pools. The bytes to keep, as address and size, by address.
+    /// Waits for all work and closes the heaps of these pools. Returns the ranges to keep, by address.
     ///
     /// # Errors
-    /// When the pools cannot sleep now. Nothing has changed then.
+    /// If the pools cannot sleep now. Then nothing has changed.
     pub fn begin_sleep(&mut self, pools: &[PoolKey]) -> Result<Vec<(u64, u64)>, SleepError> {
         if self.quiet {
             return Err(SleepError::Captured);
@@ -198,7 +198,7 @@ impl<D: Device> Pool<D> {
         if !mutants::is(Mutant::SleepUnderWork) {
             self.settle_now().map_err(SleepError::Device)?;
         }
-        // All fences are done: a window that leaves is still there only where the device does not take it away.
+        // All fences are done, so a window still leaves only if the device does not unmap it.
         let is_theirs = |window: &Window| pools.contains(&self.lanes[window.lane()].pool);
         if self.windows.named(is_theirs).is_some() || self.leaving.has_windows() {
             return Err(SleepError::Windows);
@@ -232,7 +232,7 @@ impl<D: Device> Pool<D> {
             let Allocation { lane, requested, size, place: Place::Home { heap, block }, .. } =
                 *self.allocation(id)
             else {
-                // Private pools have their memory at home.
+                // All memory of private pools that sleep lies at home.
                 continue;
             };
             self.count_completed(lane, &Place::Home { heap, block }, requested, size, false);
@@ -246,8 +246,8 @@ impl<D: Device> Pool<D> {
         Ok(kept)
     }
 
-    /// Gives the memory of pools that are between sleep and waking back to the device. The bytes; what the device does
-    /// not take away stays held.
+    /// Gives the memory of pools between sleep and waking back to the device. Returns the bytes. What the device does
+    /// not unmap stays held.
     pub fn finish_sleep(&mut self, pools: &[PoolKey]) -> u64 {
         let mut given = 0;
         for heap in self.heaps_of(pools) {
@@ -259,7 +259,7 @@ impl<D: Device> Pool<D> {
         given
     }
 
-    /// Unmaps and releases sleeping pages that are side by side. The bytes; none where the device refuses.
+    /// Unmaps and releases neighbouring sleeping pages. Returns the bytes; 0 if the device refuses.
     fn take_away(&mut self, heap: HeapId, addr: u64, size: u64) -> u64 {
         if self.device.unmap(addr, size).is_err() {
             return 0;
@@ -275,7 +275,7 @@ impl<D: Device> Pool<D> {
         given
     }
 
-    /// The pages of pools that fall asleep whose memory is still there, by address.
+    /// Pages whose memory is still there, of pools that fall asleep, by address.
     pub fn sleeping_pages(&self, pools: &[PoolKey]) -> Vec<(u64, u64)> {
         let heaps = self.heaps_of(pools).into_iter();
         let pages = heaps.flat_map(|heap| self.heap(heap).pages());
@@ -285,8 +285,9 @@ impl<D: Device> Pool<D> {
         pages
     }
 
-    /// Gives sleeping pages back to the device before the others of their pools, which sleep from now on: whole pages
-    /// side by side, whose bytes the caller has copied. The bytes; what the device does not take away stays held.
+    /// Gives sleeping pages back to the device before the others of their pools, which count as asleep from now on. The
+    /// range is whole neighbouring pages, whose bytes the caller has copied. Returns the bytes; what the device does
+    /// not unmap stays held.
     pub fn give_up(&mut self, pools: &[PoolKey], addr: u64, size: u64) -> u64 {
         self.sleepers.set(pools, Phase::Asleep);
         let has = |heap: &HeapId| {
@@ -296,12 +297,12 @@ impl<D: Device> Pool<D> {
         heap.map_or(0, |heap| self.take_away(heap, addr, size))
     }
 
-    /// Prepares a waking that puts its pages in place one by one ([`Pool::fill_page`]): the pages without memory, by
+    /// Prepares a waking that fills its pages one by one ([`Pool::fill_page`]). Returns the pages without memory, by
     /// address, each of at most `most` bytes. [`Pool::begin_wake`] follows when all of them are filled;
-    /// [`Pool::finish_sleep`] ends it before. `spare`: what the caller will give back meanwhile.
+    /// [`Pool::finish_sleep`] cancels it. `spare` is what the caller will give back meanwhile.
     ///
     /// # Errors
-    /// When there is not enough even with that. Nothing has changed then.
+    /// If the memory is not enough even with that. Then nothing has changed.
     pub fn plan_wake(
         &mut self,
         pools: &[PoolKey],
@@ -333,11 +334,10 @@ impl<D: Device> Pool<D> {
         Ok(pages)
     }
 
-    /// Puts memory behind one page that [`Pool::plan_wake`] told. Whether there was room: nothing has changed where
-    /// not.
+    /// Puts memory behind one page that [`Pool::plan_wake`] returned. False, with no change, if there was no room.
     ///
     /// # Errors
-    /// When the device refuses: the page may be there, and is not granted.
+    /// If the device refuses. The page may then have memory that is not granted.
     pub fn fill_page(&mut self, pools: &[PoolKey], addr: u64, size: u64) -> Result<bool, SleepError> {
         if self.room() < size {
             return Ok(false);
@@ -345,7 +345,7 @@ impl<D: Device> Pool<D> {
         let is_here = |heap: &HeapId| {
             self.heap(*heap).pages().iter().any(|p| p.addr == addr && p.is_asleep && p.handle.is_none())
         };
-        // It is gone where its allocations were given back meanwhile.
+        // The page is gone if its allocations were freed meanwhile.
         let Some(heap) = self.heaps_of(pools).into_iter().find(is_here) else { return Ok(true) };
         match self.put_memory(heap, addr, size).and_then(|()| self.device.grant(addr, size)) {
             Ok(()) => {
@@ -368,10 +368,10 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// Puts new memory behind the addresses of pools that sleep. The bytes to copy back, as address and size.
+    /// Puts new memory behind the addresses of pools that sleep. Returns the bytes to copy back, as address and size.
     ///
     /// # Errors
-    /// When there is not enough, or the device refuses: the pools sleep on, whole.
+    /// If the memory is not enough, or the device refuses. Then the pools sleep on, whole.
     pub fn begin_wake(&mut self, pools: &[PoolKey]) -> Result<Vec<(u64, u64)>, SleepError> {
         if self.quiet {
             return Err(SleepError::Captured);
@@ -406,7 +406,7 @@ impl<D: Device> Pool<D> {
         Ok(kept)
     }
 
-    /// What no allocation is in need not wake: it becomes holes, to the granule.
+    /// Turns sleeping memory without an allocation into holes, to the granule: it need not wake.
     fn let_go_of_free(&mut self, heap: HeapId) {
         for (_, addr, size) in self.stretches(&[heap]) {
             self.recut(heap, addr, size, GRANULE);
@@ -416,7 +416,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Sleeping pages without memory, neighbours as one: heap, address, size.
+    /// Sleeping pages without memory as heap, address and size; neighbours are joined.
     fn stretches(&self, heaps: &[HeapId]) -> Vec<(HeapId, u64, u64)> {
         let of = |&heap: &HeapId| {
             self.heap(heap).sleeping_pages(false).into_iter().map(move |(addr, size)| (heap, addr, size))
@@ -424,7 +424,7 @@ impl<D: Device> Pool<D> {
         heaps.iter().flat_map(of).collect()
     }
 
-    /// Looks whether `wanted` bytes can be had, after what is free went back where it must.
+    /// Checks that `wanted` bytes can be had. If they cannot, gives free memory back first.
     fn make_room(&mut self, wanted: u64) -> Result<(), SleepError> {
         if self.room() < wanted {
             self.trim_all();
@@ -460,7 +460,7 @@ impl<D: Device> Pool<D> {
         for (addr, size) in empty {
             self.put_memory(heap, addr, size)?;
         }
-        // Also what the device did not take away: it may never have been granted.
+        // This includes pages that the device did not unmap: they may never have been granted.
         for (addr, size) in self.heap(heap).sleeping_pages(true) {
             self.device.grant(addr, size)?;
             self.stats.device_allocs += 1;
@@ -468,7 +468,7 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// Opens the heaps of pools whose memory is there. The allocations that are awake now, by address.
+    /// Opens the heaps of pools whose memory is there. Returns the allocations that are awake now, by address.
     pub fn finish_wake(&mut self, pools: &[PoolKey]) -> Vec<u64> {
         let mut woken = Vec::new();
         for heap in self.heaps_of(pools) {
@@ -488,7 +488,7 @@ impl<D: Device> Pool<D> {
         self.sleepers.end(pools);
         for heap in self.heaps_of(pools) {
             if !self.is_of_graphs(self.lanes[heap.lane()].pool) {
-                // Nothing ran there meanwhile.
+                // No work has used these pages since they woke.
                 self.give_back_pages(heap, u64::MAX);
             }
         }
@@ -496,7 +496,7 @@ impl<D: Device> Pool<D> {
         woken
     }
 
-    /// An allocation that sleeps is given back: it was counted out before, and no work uses it.
+    /// Frees an allocation that sleeps. It is no longer in the statistics, and no work uses it.
     pub(super) fn free_asleep(&mut self, id: AllocationId) {
         self.uncharge(id);
         let place = self.allocations_of(id.shard).remove(id.slot);
@@ -505,13 +505,14 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// The size of the next page of a region when `left` bytes are missing: few large pages sleep and wake sooner.
+    /// The size of the next page of a region if `left` bytes are missing. Large, because few pages sleep and wake
+    /// faster.
     pub(super) fn region_page(&self, heap: HeapId, left: u64) -> Option<u64> {
         self.is_region_heap(heap).then(|| 1 << left.clamp(GRANULE, LARGEST_PAGE).ilog2())
     }
 
-    /// What to take at once where a region's heap of large requests misses `bytes`: a part of what it holds, so that
-    /// its pages are large. What is left of it goes with the first sleep.
+    /// The bytes to take if a region's heap of large requests misses `bytes`: a part of what it holds, so that its
+    /// pages are large. What stays free goes back with the first sleep.
     pub(super) fn region_growth(&self, heap: HeapId, bytes: u64) -> Option<u64> {
         let held = self.heap(heap).end() - self.heap(heap).start();
         let ahead = (held / AHEAD).min(LARGEST_PAGE) / GRANULE * GRANULE;
@@ -522,7 +523,7 @@ impl<D: Device> Pool<D> {
         self.sleepers.is_region(self.lanes[heap.lane()].pool)
     }
 
-    /// What each pool's state says of its pages.
+    /// Compares each pool's state with its pages.
     pub(super) fn check_sleepers(&self) -> Result<(), String> {
         for (lane, shard) in self.lanes.iter().map(|(_, owner)| owner).zip(self.lanes.shards()) {
             let asleep = shard.heaps.iter().flat_map(Heap::pages).filter(|page| page.is_asleep);

@@ -1,5 +1,5 @@
-//! The lane of a stream in a pool: made on first use, with addresses of its own, and handed on when nothing is left in
-//! it. Threads borrow the shards of lanes through [`Fronts`](crate::Fronts).
+//! The lane of a stream in a pool: made on first use, with addresses of its own, and handed on when it is empty.
+//! Threads borrow the shards of lanes through [`Fronts`](crate::Fronts).
 
 use super::lanes::Lane;
 use super::{Pool, PoolKey};
@@ -9,16 +9,16 @@ use crate::ids::LaneId;
 use crate::mutants::{self, Mutant};
 use crate::shard::{Ranges, Shard};
 
-/// Lanes whose addresses are plentiful, and lanes with enough for the whole card: there are 128 TiB of addresses,
-/// and cards of 288 GiB.
+/// The number of lanes with plenty of addresses, and of lanes with enough for the whole card: a process has 128 TiB of
+/// addresses, and cards have up to 288 GiB.
 const PLENTY: usize = 32;
 const ENOUGH: usize = 128;
-/// From so many lanes on, those of streams that hold nothing are used for new ones.
+/// From this number of lanes on, empty lanes are handed on to new streams.
 const MANY: usize = 64;
-/// The least that a lane's heap has.
+/// A lane's ranges are sized for a card of at least this much.
 const LEAST: u64 = 1 << 30;
-/// The fewest of all, and the parts of the addresses that the process may still have that the first lane takes, and
-/// each later one: the program, windows and memory of other processes need some too.
+/// A range is never smaller than this. The first lane takes at most the first part of the addresses that the process
+/// may still have, and each later lane the second part, because the program and windows need some too.
 const FEWEST: u64 = 64 << 20;
 const FIRST_PART: u64 = 2;
 const LATER_PART: u64 = 8;
@@ -42,7 +42,7 @@ impl<D: Device> Pool<D> {
         Ok(lane)
     }
 
-    /// The memory of the card. It is asked for once: drivers take their time to answer.
+    /// The memory of the card. The pool asks only once, because drivers answer slowly.
     pub(super) fn card(&mut self) -> u64 {
         if self.card == 0 {
             self.card = self.device.memory().1;
@@ -50,7 +50,7 @@ impl<D: Device> Pool<D> {
         self.card
     }
 
-    /// Addresses for a lane: fewer where there are many lanes, or where the program has taken most of them.
+    /// Reserves addresses for a lane: fewer if there are many lanes, or if the program has taken most of them.
     fn reserve_ranges(&mut self) -> Result<(u64, Ranges), DeviceError> {
         let total = self.card().max(LEAST).div_ceil(LEAST) * LEAST;
         let part = |of: u64, part: u64| (of / part).div_ceil(GRANULE) * GRANULE;
@@ -75,9 +75,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// A lane with nothing left in it: its addresses can be used again. A released pool's is one as soon as it is
-    /// empty; where there are many lanes, so is one of a stream that has nothing allocated, as most streams that are
-    /// gone.
+    /// A lane that is empty, whose addresses can be used again: one of a released pool; or, if there are many lanes,
+    /// one of a stream that has nothing allocated, as most streams that no longer exist.
     fn abandoned_lane(&mut self) -> Option<LaneId> {
         let empty = |pool: &Self, lane: LaneId| {
             let shard = pool.lanes.shard(lane);
@@ -104,7 +103,7 @@ impl<D: Device> Pool<D> {
         empty(self, unused).then_some(unused)
     }
 
-    /// Whether a stream's lane of the default pool has nothing allocated, and no work uses its memory.
+    /// True if a stream's lane of the default pool has nothing allocated, and no work uses its memory.
     fn is_unused(&self, lane: LaneId) -> bool {
         let shard = self.lanes.shard(lane);
         let done = self.fences.done(lane);
@@ -133,7 +132,7 @@ impl<D: Device> Pool<D> {
         self.lanes.exchange(others, wanted);
     }
 
-    /// Counts what shards did on their own.
+    /// Adds to the statistics what shards did on their own.
     pub(crate) fn settle(&mut self) {
         let rise: u64 = self.lanes.shards().map(|shard| shard.tally.rise()).sum();
         self.crest = self.crest.max(self.stats.active.current + rise);
@@ -143,13 +142,13 @@ impl<D: Device> Pool<D> {
         debug_assert!(self.stats.allocated.current <= self.stats.allocated.peak, "shards kept to their room");
     }
 
-    /// Before the shards are set apart: divides the room below the peaks among them, and tells them whether frees
-    /// are pending.
+    /// Before the shards are set apart: divides the room below the peaks among them, and tells them if frees are
+    /// pending.
     pub(crate) fn prepare_shards(&mut self) {
         self.lanes.prepare(&self.stats, !self.pending.is_empty());
     }
 
-    /// Whether each change is recorded.
+    /// True if the pool keeps a log of changes.
     pub(crate) fn is_logged(&self) -> bool {
         self.log.is_some()
     }

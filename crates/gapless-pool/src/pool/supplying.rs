@@ -1,5 +1,5 @@
-//! Private pools with an allocator of their own: requests are served from what it supplied, and wholly free segments go
-//! back to it ([`supplied`](crate::supplied)). Such a pool has no windows, lends nothing and borrows nothing.
+//! Private pools with an allocator of their own: their requests are served from memory that it supplied, and wholly
+//! free segments go back to it ([`supplied`](crate::supplied)). Such a pool has no windows and no loans.
 
 use super::view::block_view;
 use super::{BlockState, BlockView, Budget, Change, Lane, Place, Pool, PoolKey, SegmentView};
@@ -9,8 +9,7 @@ use crate::shard::rounded;
 use crate::supplied::{Owner, Returned};
 
 impl<D: Device> Pool<D> {
-    /// From now on an allocator of the program's own supplies the memory of a private pool; with `is_whole` its blocks
-    /// are never split.
+    /// Sets an allocator of the program as the supplier of a private pool. With `is_whole` its blocks are never split.
     pub fn set_supplied(&mut self, pool: PoolKey, is_whole: bool) {
         self.supplied.set_pool(pool, is_whole);
     }
@@ -19,11 +18,11 @@ impl<D: Device> Pool<D> {
         self.supplied.has(pool)
     }
 
-    /// The size of the segment that a pool's supplier must give before a request can be served; `None`: the pool has no
-    /// supplier, or has a free block for it.
+    /// The size of the segment that a pool's supplier must give before a request can be served. `None` if the pool has
+    /// no supplier, or a free block for the request.
     ///
     /// # Errors
-    /// Where the pool would then hold more than it may.
+    /// If the pool would exceed its limit with the segment.
     pub fn missing_segment(
         &mut self,
         size: u64,
@@ -33,7 +32,7 @@ impl<D: Device> Pool<D> {
         if !self.supplied.has(pool) {
             return Ok(None);
         }
-        // As PyTorch does: what other streams are done with comes first.
+        // As in PyTorch, frees that other streams have finished with come first.
         if self.is_waiting_for_work() {
             self.poll();
         }
@@ -48,8 +47,8 @@ impl<D: Device> Pool<D> {
         Ok(Some(bytes))
     }
 
-    /// A supplier gave a segment for requests of `size` bytes on `stream`. Whether it can be used: not where it
-    /// overlaps one that is there.
+    /// Adds a segment that a supplier gave for requests of `size` bytes on `stream`. False if it overlaps another
+    /// segment and cannot be used.
     pub fn add_segment(
         &mut self,
         (addr, bytes): (u64, u64),
@@ -68,17 +67,17 @@ impl<D: Device> Pool<D> {
         is_added
     }
 
-    /// Whether [`Pool::trim`] would give a supplier something back.
+    /// True if [`Pool::trim`] would give a segment back to a supplier.
     pub fn has_idle_segments(&self) -> bool {
         self.supplied.idle(|pool| self.released.contains(&pool)).next().is_some()
     }
 
-    /// Segments that their suppliers are to have back, since the last call.
+    /// Segments to give back to their suppliers, since the last call.
     pub fn take_returned(&mut self) -> Vec<Returned> {
         std::mem::take(&mut self.supplied.returned)
     }
 
-    /// Forgets a pool's supplier, where nobody uses the pool and nothing of it is left. Whether it did.
+    /// Forgets a pool's supplier if the pool is released and empty. Returns true if it did.
     pub fn end_supplied(&mut self, pool: PoolKey) -> bool {
         self.released.contains(&pool) && self.supplied.end(pool)
     }
@@ -99,7 +98,7 @@ impl<D: Device> Pool<D> {
         Ok(self.hand_out(lane, size, taken, place, false, budget))
     }
 
-    /// Takes wholly free segments out, of the pools that these heaps belong to.
+    /// Takes wholly free segments out of the pools that these heaps belong to.
     pub(super) fn give_back_supplied(&mut self, heaps: &[HeapId]) {
         let pools: Vec<PoolKey> = heaps.iter().map(|&heap| self.lanes[heap.lane()].pool).collect();
         for (owner, Returned { pool, addr, size }) in self.supplied.give_back(|pool| pools.contains(&pool)) {

@@ -13,15 +13,15 @@ use crate::ids::HeapId;
 use crate::shard::{Amount, Shard};
 use crate::stats::Stats;
 
-/// Whose hands a block is in.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
-    /// The caller's.
+    /// A caller holds it.
     Allocated,
     /// Freed, and other streams may still use it.
     Pending,
-    /// Freed by a stream that it was lent to, and its owner's again behind a fence. PyTorch's own allocator has no such
-    /// wait: who looks at the pool as at that one takes it for free.
+    /// A stream that borrowed it has freed it, and its owner gets it back behind a fence. PyTorch's own allocator has
+    /// no such wait, so its view of the pool shows the block as free.
     Returning,
     Free,
 }
@@ -31,7 +31,7 @@ pub enum BlockState {
 pub struct BlockView {
     pub addr: u64,
     pub size: u64,
-    /// What was asked for; 0 where it is free.
+    /// The requested size; 0 if the block is free.
     pub requested: u64,
     pub state: BlockState,
 }
@@ -55,11 +55,11 @@ pub struct AllocationView {
     pub requested: u64,
     pub stream: StreamHandle,
     pub pool: PoolKey,
-    /// Whether the caller still has it.
+    /// True if the caller still has it.
     pub is_live: bool,
 }
 
-/// All segments in figures: of small requests, of large ones.
+/// All segments in figures, of small and of large requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentCounts {
     pub segments: [u64; 2],
@@ -68,7 +68,7 @@ pub struct SegmentCounts {
     pub split_bytes: [u64; 2],
 }
 
-/// What one stream has of one pool.
+/// The part of one pool that one stream has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneView {
     pub stream: StreamHandle,
@@ -76,12 +76,12 @@ pub struct LaneView {
     /// Blocks in callers' hands, and their bytes.
     pub blocks: u64,
     pub allocated: u64,
-    /// Memory that was taken for it, also where another one uses it now.
+    /// Memory that was taken for this lane, even if another lane uses it now.
     pub reserved: u64,
 }
 
 impl<D: Device> Pool<D> {
-    /// Every stream's part of every pool, in the order in which they came.
+    /// The part of each stream in each pool, in the order in which they were made.
     pub fn lanes(&self) -> Vec<LaneView> {
         let view = |shard: &Shard| {
             let &Shard { stream, pool, live, ref heaps, .. } = shard;
@@ -97,40 +97,40 @@ impl<D: Device> Pool<D> {
         self.lanes.shards().map(view).collect()
     }
 
-    /// Everything that callers have, in no order.
+    /// All allocations that callers have, in no order.
     pub fn live(&self) -> impl Iterator<Item = AllocationView> + '_ {
         self.ids().map(|id| self.view_of(self.allocation(id))).filter(|a| a.is_live)
     }
 
-    /// What was allocated at `addr` and is not free yet.
+    /// The allocation at `addr`, if it is not free yet.
     pub fn allocation_at(&self, addr: u64) -> Option<AllocationView> {
         self.find(addr).map(|id| self.view_of(self.allocation(id)))
     }
 
-    /// Whether a caller has what was allocated at `addr`.
+    /// True if a caller has the allocation at `addr`.
     pub fn is_live(&self, addr: u64) -> bool {
         self.find(addr).is_some_and(|id| self.allocation(id).is_live())
     }
 
-    /// The caller keeps something about what was allocated at `addr`. What comes there later is another allocation,
-    /// without a note: so frees that nobody was told of leave nothing behind that is taken for true.
+    /// Notes that the caller keeps data about the allocation at `addr`. A later allocation at the same address has no
+    /// note, so data of an allocation whose free the caller did not hear of is not taken for the new one's.
     pub fn note(&mut self, addr: u64) {
         if let Some(id) = self.find(addr) {
             self.allocation_mut(id).is_noted = true;
         }
     }
 
-    /// Whether what is at `addr` now was noted.
+    /// True if the allocation at `addr` was noted.
     pub fn is_noted(&self, addr: u64) -> bool {
         self.find(addr).is_some_and(|id| self.allocation(id).is_noted)
     }
 
-    /// Whether what was allocated at `addr` lies in a window.
+    /// True if the allocation at `addr` lies in a window.
     pub fn is_in_window(&self, addr: u64) -> bool {
         self.find(addr).is_some_and(|id| matches!(self.allocation(id).place, Place::Window { .. }))
     }
 
-    /// Everything that was allocated in a pool and is not free yet, in order of address.
+    /// Allocations of a pool that are not free yet, in order of address.
     pub fn allocations_in(&self, pool: PoolKey) -> Vec<AllocationView> {
         let all = self.ids().map(|id| self.view_of(self.allocation(id)));
         let mut found: Vec<AllocationView> = all.filter(|a| a.pool == pool).collect();
@@ -150,18 +150,19 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Memory that a lane had lent and that its borrower gave back: free for callers, and not yet for other lanes.
+    /// Lent memory that its borrower freed: free for callers, and not yet for other lanes.
     fn returning(&self) -> impl Iterator<Item = &Allocation> + '_ {
         self.fences.waiting().map(|id| self.allocation(id)).filter(|a| a.is_lent_only)
     }
 
-    /// Where that is, in no order: callers have given it back, yet [`Pool::allocations`] has it.
+    /// The addresses of lent memory that its borrower freed, in no order: callers have freed it, yet
+    /// [`Pool::allocations`] has it.
     pub fn returning_at(&self) -> impl Iterator<Item = u64> + '_ {
         self.returning().map(|a| a.addr)
     }
 
-    /// The counters as PyTorch's own allocator has them: what returns from a stream that it was lent to is not active.
-    /// They agree with the segments. Peaks are those of [`Pool::stats`].
+    /// The counters as PyTorch's own allocator has them: freed loans are not active. They agree with the segments.
+    /// Peaks are those of [`Pool::stats`].
     pub fn stats_shown(&self) -> Stats {
         let mut stats = self.stats;
         for (class, Amount { blocks, bytes }) in stats.classes.iter_mut().zip(self.returning) {
@@ -173,7 +174,7 @@ impl<D: Device> Pool<D> {
         stats
     }
 
-    /// [`Pool::segments`] in figures, in a time that does not depend on how many blocks there are.
+    /// [`Pool::segments`] in figures, in a time that does not depend on the number of blocks.
     pub fn segment_counts(&self) -> SegmentCounts {
         let mut counts = SegmentCounts::default();
         for shard in self.lanes.shards() {
@@ -250,9 +251,9 @@ impl<D: Device> Pool<D> {
                     requested: 0,
                     state: BlockState::Free,
                 }),
-                // A live block that is nobody's beginning is part of a window.
+                // A live block at which no allocation begins is part of a window.
                 State::Live => self.find(block.addr).map(|id| block_view(self.allocation(id))),
-                // What sleeps is neither live nor free.
+                // A sleeping block is neither live nor free.
                 State::Hole | State::Asleep | State::Closed => None,
             };
             let is_guest = is_large && block.state == State::Live && block.size <= SMALL;
@@ -290,14 +291,14 @@ impl<D: Device> Pool<D> {
         found.extend(open);
     }
 
-    /// Free bytes that cannot be given back to the device, since others use their pages.
+    /// Free bytes that cannot be given back to the device, because other blocks use their pages.
     pub fn stranded(&self) -> u64 {
         let of_heaps = self.heaps().map(|heap| heap.free_bytes() - heap.whole()).sum::<u64>();
         of_heaps + self.supplied.counts().iter().map(|counts| counts.split_bytes).sum::<u64>()
     }
 
-    /// The most that one request could get: what is free in whole pages, which can be put side by side, with what the
-    /// device has left.
+    /// The largest request that could succeed: whole pages, which windows can put side by side, and what the device has
+    /// left.
     pub fn largest_available(&mut self) -> u64 {
         let (free, _) = self.device.memory();
         let reserved = self.stats.reserved.current;
@@ -320,7 +321,7 @@ pub(super) fn block_view(a: &Allocation) -> BlockView {
         _ if a.is_lent_only => BlockState::Returning,
         _ => BlockState::Pending,
     };
-    // As the counters have it: what was lent and given back is requested by nobody.
+    // As in the counters, a freed loan is no longer requested.
     let requested = if a.is_lent_only { 0 } else { a.requested };
     BlockView { addr: a.addr, size: a.size, requested, state }
 }

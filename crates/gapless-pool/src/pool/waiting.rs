@@ -1,4 +1,4 @@
-//! Frees that wait for other streams: looked at when memory is asked for, and waited for before a request fails.
+//! Frees that wait for other streams: polled when a request comes, and waited for before a request fails.
 
 use super::pending::Waiting;
 use super::{AllocationId, FreeError, Pool};
@@ -6,8 +6,8 @@ use crate::device::{Device, EventHandle, StreamHandle};
 use crate::shard::Shard;
 
 impl<D: Device> Pool<D> {
-    /// An allocation that was given back waits for the present work of a stream. Whether it does: it may be a stream
-    /// that no event can be recorded on, one that is being captured or that is gone.
+    /// Makes a freed allocation wait for the present work of a stream. False if no event can be recorded on the stream,
+    /// because it is being captured or no longer exists.
     pub(super) fn wait_for(&mut self, stream: StreamHandle, id: AllocationId) -> bool {
         let Ok(event) = self.device.record(stream) else { return false };
         self.allocation_mut(id).waits += 1;
@@ -15,20 +15,20 @@ impl<D: Device> Pool<D> {
         true
     }
 
-    /// Whether something waits for work to be done.
+    /// True if a free waits for work.
     #[inline]
     pub fn is_waiting_for_work(&self) -> bool {
         !self.pending.is_empty() || self.fences.is_anything_waiting()
     }
 
-    /// Completes what no stream uses any more. Requests do it too.
+    /// Completes frees that no stream uses any more. Requests call it too.
     pub fn poll(&mut self) {
         for queue in 0..self.pending.queues() {
             while let Some((stream, Waiting { event, id, .. })) = self.pending.first(queue) {
                 match self.device.is_done(event) {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // An event that tells nothing: a capture that nobody told of has taken it in.
+                    // The event failed: a capture that the caller did not report has taken it in.
                     Err(_) if self.device.is_covered(stream) => self.wait_for_card(id),
                     Err(_) => break,
                 }
@@ -43,8 +43,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Completes what the last request would have, had it looked. Statistics and snapshots show PyTorch's view, whose
-    /// every request looks; what was done since then waits for the next one.
+    /// Completes what the last request would have completed with a poll. Statistics and snapshots show PyTorch's view,
+    /// whose every request polls; work that was done since then waits for the next one.
     pub fn catch_up(&mut self) {
         if !self.pending.is_empty() && self.lanes.shards().any(Shard::has_skipped) {
             self.poll();
@@ -56,7 +56,7 @@ impl<D: Device> Pool<D> {
         self.passed(id);
     }
 
-    /// One of the things that an allocation waited for is over.
+    /// One of the events or fences that an allocation waited for is done.
     pub(super) fn passed(&mut self, id: AllocationId) {
         let allocation = self.allocation_mut(id);
         allocation.waits -= 1;
@@ -67,7 +67,8 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Lent memory that waits for a turn of its lane alone is free for PyTorch's own allocator: its end is told here.
+    /// Counts lent memory as completed once it waits only for a turn of its lane, because PyTorch would have it free by
+    /// now.
     pub(super) fn look_if_lent_only(&mut self, id: AllocationId) {
         let allocation = self.allocation_mut(id);
         if allocation.waits == 1 && allocation.waits_for_turn {
@@ -79,7 +80,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Waits on the host for every pending free. What it cannot wait for stays pending.
+    /// Waits on the host for every pending free. Frees whose events fail stay pending.
     pub(super) fn wait_for_pending(&mut self) {
         self.stats.waits += u64::from(!self.pending.is_empty_even_later());
         for id in self.pending.take_all_later() {
@@ -99,8 +100,7 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Waits on the host until no stream uses one allocation any more. What came before it on its streams is done then
-    /// too.
+    /// Waits on the host until no stream uses one allocation any more. Earlier frees of its streams are then done too.
     pub(super) fn wait_for_one(&mut self, id: AllocationId) {
         if self.pending.take_later(id) {
             self.complete(id);
@@ -120,13 +120,13 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Whether what was given back at `addr` with [`Pool::free_later`] is not free yet.
+    /// True if the allocation that [`Pool::free_later`] freed at `addr` still waits.
     pub fn is_later(&self, addr: u64) -> bool {
         self.find(addr).is_some_and(|id| self.pending.later().contains(&id))
     }
 
-    /// Gives back what was allocated at `addr`, to be free when [`Pool::free_now`] says so: for callers that know when
-    /// other streams are done without events, as a recorded trace does.
+    /// Frees the allocation at `addr`, but keeps its memory until [`Pool::free_now`]: for callers that know without
+    /// events when other streams are done, as a recorded trace does.
     ///
     /// # Errors
     /// As [`Pool::free`].
@@ -143,7 +143,7 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// What was given back with [`Pool::free_later`] is free now; nothing where a wait for all streams freed it before.
+    /// Completes a free of [`Pool::free_later`]. Does nothing if a wait for all streams has completed it before.
     pub fn free_now(&mut self, addr: u64) {
         if let Some(id) = self.find(addr)
             && self.pending.take_later(id)

@@ -1,5 +1,4 @@
-//! Where memory is that is held and not allocated, lane by lane: for tests and benchmarks that ask why a request
-//! failed, or why more is held than needed.
+//! Held memory that is not allocated, lane by lane: for tests and benchmarks that explain failures and waste.
 
 use super::{Pool, PoolKey};
 use crate::blocks::State;
@@ -7,37 +6,37 @@ use crate::device::{Device, StreamHandle};
 use crate::heap::GRANULE;
 use crate::ids::HeapId;
 
-/// One heap: what it holds, and what of it is not live.
+/// A heap: the bytes that it holds, and those of them that are not live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapWaste {
     pub stream: StreamHandle,
     pub pool: PoolKey,
     pub is_small: bool,
     pub held: u64,
-    /// Free, in wholly free pages; of it behind fences that are not done; of it in pages that windows have mapped.
+    /// Free bytes in wholly free pages; those behind fences that are not done; those that windows have mapped.
     pub whole: u64,
     pub unsettled: u64,
     pub in_windows: u64,
-    /// Free, in pages that live blocks use: in pages of 2 MiB, and in larger ones.
+    /// Free bytes in pages that live blocks use: in pages of 2 MiB, and in larger ones.
     pub in_fine: u64,
     pub in_coarse: u64,
 }
 
-/// What is held and not in callers' hands.
+/// Held memory that callers do not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
     pub held: u64,
     pub active: u64,
-    /// Active, but given back: waits for streams or fences.
+    /// Active but freed: it waits for streams or fences.
     pub pending: u64,
     /// Pages that go back to the device behind a fence.
     pub leaving: u64,
-    /// Heaps that hold something.
+    /// Heaps that hold memory.
     pub heaps: Vec<HeapWaste>,
 }
 
 impl<D: Device> Pool<D> {
-    /// Where memory is that is held and not allocated.
+    /// Held memory that is not allocated.
     #[must_use]
     pub fn waste(&self) -> Waste {
         let heaps = self.lanes.heap_ids().map(|heap| self.heap_waste(heap));

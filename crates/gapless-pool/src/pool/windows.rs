@@ -1,5 +1,5 @@
 //! The set of windows: second ranges of addresses for free pages, side by side, kept for the next request of their
-//! size. How they are mapped and used is in [`mapping`](super::mapping).
+//! size. [`mapping`](super::mapping) maps and uses them.
 //!
 //! A window of a private pool is **kept**: graphs may remember its addresses, so it stays mapped for as long as the
 //! pool is used.
@@ -15,19 +15,19 @@ use std::collections::BTreeSet;
 /// Invariants: `start + size == mapped`; `mapped` is the sum of the sizes of `pages`; `start` lies in the first page.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    /// Where its first page is mapped, and how many bytes are.
+    /// The address of its first page, and the number of mapped bytes.
     base: u64,
     mapped: u64,
-    /// Where allocations begin: past what others hold of the first page.
+    /// Offset of allocations: the bytes of the first page before it belong to other blocks.
     start: u64,
-    /// What can be used from there.
+    /// Usable bytes from there on.
     size: u64,
     lane: LaneId,
-    /// Whether it is of a private pool.
+    /// True for a window of a private pool.
     is_kept: bool,
     /// Heap and page, in order of address.
     pages: Vec<(HeapId, PageId)>,
-    /// When an allocation last used it.
+    /// The time of the last allocation in it, by the pool's clock.
     used: u64,
 }
 
@@ -48,17 +48,17 @@ impl Window {
         self.lane
     }
 
-    /// Where its first page is mapped.
+    /// The address of its first page.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
 
-    /// How many bytes are mapped.
+    /// The number of mapped bytes.
     pub(super) fn mapped(&self) -> u64 {
         self.mapped
     }
 
-    /// Where in its first page allocations begin.
+    /// Offset of allocations in its first page.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
@@ -68,7 +68,7 @@ impl Window {
         self.base + self.start
     }
 
-    /// What can be used of it.
+    /// The usable bytes.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
@@ -90,12 +90,12 @@ impl Window {
 pub(super) struct Windows {
     all: Vec<Option<Window>>,
     unused: Vec<WindowId>,
-    /// Windows that no allocation uses, by size, for each lane.
+    /// Idle windows by size, for each lane.
     idle: FxHashMap<LaneId, FreeSet>,
-    /// Those that are not kept, by when an allocation last used them.
+    /// Those that are not kept, by the time of their last allocation.
     by_use: BTreeSet<(u64, WindowId)>,
     mapped: FxHashMap<LaneId, u64>,
-    /// Addresses that windows can have.
+    /// Address ranges for windows.
     pub(super) ranges: Ranges,
 }
 
@@ -104,17 +104,17 @@ impl Windows {
         self.all[id.index()].as_ref().expect("a window that an allocation or the idle set names")
     }
 
-    /// How many no allocation uses, of those that are not kept.
+    /// The number of idle windows that are not kept.
     pub(super) fn idle_count(&self) -> usize {
         self.by_use.len()
     }
 
-    /// What is mapped in a lane's windows.
+    /// Bytes mapped in a lane's windows.
     pub(super) fn mapped_of(&self, lane: LaneId) -> u64 {
         self.mapped.get(&lane).copied().unwrap_or(0)
     }
 
-    /// A new window, which is idle.
+    /// Adds a window, which is idle.
     pub(super) fn add(&mut self, window: Window) -> WindowId {
         *self.mapped.entry(window.lane).or_default() += window.mapped;
         let id = if let Some(id) = self.unused.pop() {
@@ -128,7 +128,7 @@ impl Windows {
         id
     }
 
-    /// Takes a window out that is not idle.
+    /// Removes a window that is not idle.
     pub(super) fn remove(&mut self, id: WindowId) -> Option<Window> {
         let window = self.all[id.index()].take()?;
         self.unused.push(id);
@@ -136,7 +136,7 @@ impl Windows {
         Some(window)
     }
 
-    /// No allocation uses a window any more.
+    /// Makes a window idle.
     pub(super) fn rest(&mut self, id: WindowId) {
         let &Window { size, lane, is_kept, used, .. } = self.get(id);
         self.idle.entry(lane).or_default().insert(Entry { size, tie: u64::from(id.0), block: id.0 });
@@ -145,7 +145,7 @@ impl Windows {
         }
     }
 
-    /// A window is not idle any more.
+    /// Takes a window out of the idle ones.
     pub(super) fn wake(&mut self, id: WindowId) {
         let &Window { size, lane, used, .. } = self.get(id);
         self.idle.entry(lane).or_default().remove(size, u64::from(id.0));
@@ -160,7 +160,7 @@ impl Windows {
         }
     }
 
-    /// The idle window that was not used for longest, of those that are not kept.
+    /// The idle window whose last use is the longest ago, of those that are not kept.
     pub(super) fn oldest(&self) -> Option<WindowId> {
         self.by_use.first().map(|&(_, id)| id)
     }
@@ -183,7 +183,7 @@ impl Windows {
         lanes
     }
 
-    /// The pages of a heap from number `from` on have numbers that are larger by `by`.
+    /// Adds `by` to the page numbers of a heap from number `from` on.
     pub(super) fn renumber(&mut self, heap: HeapId, from: PageId, by: i32) {
         for window in self.all.iter_mut().flatten() {
             for (_, page) in window.pages.iter_mut().filter(|(of, page)| *of == heap && *page >= from) {
@@ -197,7 +197,7 @@ impl Windows {
         self.all.iter().flatten()
     }
 
-    /// The window that `is_it`, by looking at all of them.
+    /// The window for which `is_it` is true. Looks at all windows.
     pub(super) fn named(&self, is_it: impl Fn(&Window) -> bool) -> Option<WindowId> {
         let at = self.all.iter().position(|window| window.as_ref().is_some_and(&is_it));
         at.map(|at| WindowId(at as u32))

@@ -1,26 +1,25 @@
-//! A lane's large requests as they came: sizes, what was live before each, and when each ended. What recurs is looked
-//! for here.
+//! The log of a lane's large requests: their sizes, the live bytes before each, and the end of each. Finds repetitions.
 
 use super::{Gram, Recurring};
 use crate::pool::UNIT;
 use rustc_hash::FxHashMap;
 
-/// Requests that name a place in a sequence.
+/// This number of requests identifies a place in a sequence.
 pub(super) const GRAM: usize = 8;
-/// A longer log begins again: whatever recurs is shorter.
+/// A longer log starts anew, because steps are shorter.
 const LONGEST: usize = 1 << 17;
-/// Sequences that are remembered.
+/// Entries of the table of recent sequences.
 const SEEN: usize = 1 << 11;
-/// Marked places that are remembered.
+/// Marks that are remembered.
 const BOUNDARIES: usize = 16;
-/// Places that are compared with a step, at most: where all sizes are alike, each takes as long as the step is.
+/// At most this many places are compared with a step. With equal sizes each comparison takes a whole step.
 const PLACES: usize = 64;
-/// How far back they are looked for, in steps; and how many requests may come in between two at once, and in all, in
-/// parts of the step.
+/// Places are searched this many steps back. In between, this many others may come at once, and this part of the step
+/// in all.
 const REACH: usize = 8;
 const BETWEEN: usize = 4;
 const BETWEEN_PART: usize = 16;
-/// It has not ended.
+/// The end of a request that has not ended.
 const OPEN: u32 = u32::MAX;
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -35,13 +34,13 @@ const OLDEST: u64 = {
     power
 };
 
-/// A step, from where least is live.
+/// A step, which begins at its least live bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) recurring: Vec<Recurring>,
-    /// Which of them comes next.
+    /// The index of the request that comes next.
     pub(super) next: usize,
-    /// The most that was live, and the least, before the first of them.
+    /// The highest live bytes of the step, and the live bytes before its first request.
     pub(super) peak: u64,
     pub(super) least: u64,
 }
@@ -53,13 +52,13 @@ pub(super) struct Log {
     sizes: Vec<u32>,
     lives: Vec<u64>,
     ends: Vec<u32>,
-    /// The last sizes, written or not, and their hash.
+    /// The last sizes, logged or not, and their hash.
     recent: [u32; GRAM],
     rolled: usize,
     hash: u64,
-    /// By hash and live bytes: the last entry that ended such a sequence.
+    /// By hash and live bytes: the last entry at which such a sequence ended.
     seen: Box<[(u64, u32)]>,
-    /// Entries before which a mark was.
+    /// Entries that follow a mark.
     boundaries: Vec<u32>,
 }
 
@@ -80,7 +79,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// A request came, written down or not.
+    /// Adds a request to the last sizes, logged or not.
     #[inline]
     pub(super) fn roll(&mut self, units: u32) {
         let place = &mut self.recent[self.rolled % GRAM];
@@ -89,13 +88,13 @@ impl Log {
         self.hash = rolled(self.hash, oldest, units);
     }
 
-    /// The last sizes.
+    /// The hash of the last sizes.
     #[inline]
     pub(super) fn gram(&self) -> Gram {
         self.hash
     }
 
-    /// Begins again: what comes next does not follow what is written.
+    /// Starts the log anew, because the next request does not follow the last entry.
     pub(super) fn restart(&mut self) {
         self.base = self.base.wrapping_add(self.sizes.len() as u32);
         self.sizes.clear();
@@ -104,7 +103,7 @@ impl Log {
         self.boundaries.clear();
     }
 
-    /// Writes down the request that came last. Its number, and how long ago the same sequence ended with as much live.
+    /// Logs the last request. Returns its number, and how far back the same sequence last ended with equal live bytes.
     #[inline]
     pub(super) fn add(&mut self, units: u32, live: u64) -> (u32, Option<usize>) {
         if self.sizes.len() >= LONGEST {
@@ -126,7 +125,7 @@ impl Log {
         self.base.wrapping_add(at as u32)
     }
 
-    /// Whether the sequences that end at two entries are the same, with as much live.
+    /// True if the sequences that end at two entries are the same, with as many live bytes.
     fn same(&self, one: usize, other: usize) -> bool {
         let ending = |at: usize| (at + 1).checked_sub(GRAM).map(|from| &self.sizes[from..=at]);
         self.lives[one] == self.lives[other] && ending(one).is_some() && ending(one) == ending(other)
@@ -140,18 +139,18 @@ impl Log {
         }
     }
 
-    /// Whether an entry is one of the last `length`.
+    /// True if an entry is one of the last `length`.
     pub(super) fn is_within(&self, number: u32, length: usize) -> bool {
         let at = number.wrapping_sub(self.base) as usize;
         at < self.sizes.len() && at + length >= self.sizes.len()
     }
 
-    /// The last sizes.
+    /// The last `length` sizes.
     pub(super) fn last(&self, length: usize) -> Option<Box<[u32]>> {
         Some(self.sizes.get(self.sizes.len().checked_sub(length)?..)?.into())
     }
 
-    /// A mark is before the request that comes next.
+    /// Sets a mark before the next request.
     pub(super) fn mark(&mut self) {
         if self.boundaries.len() == BOUNDARIES {
             self.boundaries.remove(0);
@@ -159,8 +158,8 @@ impl Log {
         self.boundaries.push(self.sizes.len() as u32);
     }
 
-    /// What comes next, of `units` where that is known, is behind a mark, with `live` bytes live: the step since an
-    /// earlier mark that was so too, where the first half of it was not new then.
+    /// The step since an earlier mark, if the next request follows a mark now and everything was the same then: its
+    /// size `units`, if known, and `live` bytes. The first half of the step must have come before too.
     pub(super) fn since_mark(&self, units: Option<u32>, live: u64, shortest: usize) -> Option<Found> {
         let now = self.sizes.len();
         let is_same = |&&at: &&u32| {
@@ -172,8 +171,8 @@ impl Log {
         if self.has_come_before(before, length / 2) { self.period(length) } else { None }
     }
 
-    /// Whether the `length` sizes from an entry on came before it, in the same order, with little in between: what
-    /// comes once, such as the states of an optimizer or the workspaces of libraries, comes in between in a first step.
+    /// True if the `length` sizes from an entry on came before it in the same order, with few others in between. In a
+    /// first step, requests that come only once are in between, such as optimizer states or workspaces of libraries.
     fn has_come_before(&self, at: usize, length: usize) -> bool {
         let sizes = &self.sizes[at..at + length];
         let Some((&first, earliest)) = sizes.first().zip(at.checked_sub(length)) else { return false };
@@ -186,8 +185,8 @@ impl Log {
         alike.take(PLACES).any(|before| contains(before, sizes))
     }
 
-    /// The last `length` requests as a step. One that has not ended does so as the one a step before did; where that is
-    /// not known either, it lives for a whole step.
+    /// The last `length` requests as a step. For a request that has not ended, the end of the same request one step
+    /// before counts; if that is unknown too, it lives for a whole step.
     pub(super) fn period(&self, length: usize) -> Option<Found> {
         let now = self.sizes.len();
         let from = now.checked_sub(length).filter(|_| length > 0)?;
@@ -211,14 +210,14 @@ impl Log {
         Some(Found { recurring: recurring.collect(), next: (length - cut) % length, peak, least })
     }
 
-    /// Where each sequence that occurs once ends: which request comes after it.
+    /// For each sequence that occurs once in the step, the request that follows it.
     pub(super) fn grams(&self, recurring: &[Recurring]) -> FxHashMap<Gram, u32> {
         let units = |at: usize| super::units(recurring[at % recurring.len()].size);
         let mut hash = 0;
         let mut recent = [0; GRAM];
         let mut found: FxHashMap<Gram, u32> = FxHashMap::default();
         let mut twice: Vec<Gram> = Vec::new();
-        // Twice around: the first time fills the hash.
+        // Goes on beyond the end, because the first requests only fill the hash.
         for i in 0..recurring.len() + GRAM {
             let oldest = std::mem::replace(&mut recent[i % GRAM], units(i));
             hash = rolled(hash, oldest, units(i));
@@ -233,7 +232,7 @@ impl Log {
     }
 }
 
-/// Whether `before` begins with `sizes`, with little in between.
+/// True if `before` begins with `sizes`, with few others in between.
 fn contains(before: &[u32], sizes: &[u32]) -> bool {
     let mut left = BETWEEN + sizes.len() / BETWEEN_PART;
     let mut rest = before;
@@ -249,7 +248,7 @@ fn contains(before: &[u32], sizes: &[u32]) -> bool {
 
 #[inline]
 fn rolled(hash: u64, oldest: u32, newest: u32) -> u64 {
-    // Each size is made large first: sums of small numbers meet too easily. What is not there yet counts nothing.
+    // Each size is multiplied first, because sums of small numbers collide too easily. An empty place counts as 0.
     let spread = |units: u32| u64::from(units).wrapping_mul(0xd6e8_feb8_6659_fd93);
     hash.wrapping_mul(FACTOR).wrapping_add(spread(newest)).wrapping_sub(spread(oldest).wrapping_mul(OLDEST))
 }

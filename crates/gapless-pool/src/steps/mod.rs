@@ -1,15 +1,15 @@
-//! Steps that repeat: recognised by the sequence of a lane's large requests, planned by somebody else, and followed
+//! Steps that repeat: recognised by the sequence of a lane's large requests, planned by a [`Planner`], and followed
 //! while requests match.
 //!
-//! A plan is advice: it says at which address a request should lie, and the heap says whether that is free. So nothing
-//! can go wrong where a program does something else; a request that the plan does not expect, or finds no room for, is
-//! served as if there were none.
+//! A plan is advice: it says at which address a request should lie, and the heap says if that is free. So a program
+//! that does something else is served as correctly. A request that the plan does not expect, or finds no room for, is
+//! served as if there were no plan.
 //!
-//! How a step is found: marks of the program (an optimizer's step) where there are any, else a sequence that recurs. At
-//! both ends the same number of bytes must be live: layers that repeat within a forward pass do not qualify, as their
-//! activations stay. What was found by recurrence alone must recur once more, whole. A lane follows its plan with a
-//! cursor; after strays it looks for the place in one of its plans by the last few sizes. Small requests are not looked
-//! at: they have heaps of their own, which lose nothing worth planning for.
+//! A step is found by the program's marks (an optimizer's step) if there are any, else by a sequence that recurs. At
+//! both ends the same number of bytes must be live; so layers that repeat within a forward pass do not qualify, because
+//! their activations stay. A step that was found by recurrence alone must recur once more, whole. A lane follows its
+//! plan with a cursor. After strays it finds its place in one of its plans again by the last few sizes. Small requests
+//! are ignored, because their heaps lose too little to be worth a plan.
 
 mod log;
 mod plan;
@@ -22,57 +22,57 @@ use std::sync::Arc;
 
 /// Plans that a lane keeps.
 const PLANS: usize = 8;
-/// A shorter sequence is no step.
+/// A shorter sequence is not a step.
 const SHORTEST: usize = 16;
-/// Requests in a row that a plan did not expect, after which it is left.
+/// After this many unexpected requests in a row a lane leaves its plan.
 const STRAYS: u32 = 8;
-/// Steps after which a plan was worth its making, and the most recurrences that are ever asked for.
+/// After this many steps a plan was worth its cost; and the most recurrences that are ever required.
 const WORTH: u32 = 16;
 const MOST_DEMAND: u32 = 256;
-/// How many expected requests may be left out at once.
+/// This many expected requests may be left out at once.
 const SKIP: usize = 4;
 
-/// A request that comes once in every period. Times are counted in the lane's large requests.
+/// A request that comes once in every period. Times count the lane's large requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurring {
     pub size: u64,
-    /// When it comes, from the beginning of the period.
+    /// The time of the request, from the beginning of the period.
     pub start: u32,
-    /// When its memory can be used again, at most a period later: past the period's end it goes on in the next one.
+    /// The time at which its memory is free again, at most a period later. It may lie in the next period.
     pub end: u32,
 }
 
-/// What has to be planned: where each request of a period lies.
+/// The input of a planner, which returns a place for each request of the period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period {
     pub ticket: Ticket,
     pub length: u32,
     pub requests: Arc<[Recurring]>,
-    /// Sizes of places between what stays: each can be used like the arena, up to its size.
+    /// Sizes of the holes between blocks that stay. Each can be used like the arena, up to its size.
     pub holes: Vec<u64>,
 }
 
-/// Names a lane's plan for whoever makes it.
+/// Identifies the plan of a lane for its planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub(crate) lane: LaneId,
     pub(crate) serial: u64,
 }
 
-/// Where a request lies: in one of the holes, or in the arena, whose number is that of the holes.
+/// The place of a request: in one of the holes, or in the arena, whose number is the number of holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
     pub region: u32,
     pub offset: u64,
 }
 
-/// Makes plans.
+/// Makes plans, outside of the pool.
 pub trait Planner: std::fmt::Debug + Send {
-    /// A spot for each request of the period: at once, or later through [`Pool::install`](crate::Pool::install).
+    /// A spot for each request of the period, now, or later through [`Pool::install`](crate::Pool::install).
     fn plan(&mut self, period: Period) -> Option<Vec<Spot>>;
 }
 
-/// What was served from plans.
+/// Figures of plans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanStats {
     /// Plans that are followed, or could be.
@@ -82,41 +82,41 @@ pub struct PlanStats {
     pub served_bytes: u64,
     /// Requests that a plan expected but could not place.
     pub missed: u64,
-    /// Requests of sizes that plans are made for.
+    /// Large requests, for which plans are made.
     pub requests: u64,
-    /// Steps that were followed from their beginning to their end.
+    /// Steps that were followed from beginning to end.
     pub steps: u64,
 }
 
-/// What a lane knows about its steps.
+/// The steps of a lane.
 #[derive(Debug)]
 pub(crate) struct Steps {
     lane: LaneId,
     log: Log,
-    /// Bytes of large requests that the lane has live, and had at most.
+    /// Bytes of the lane's live large requests, and their peak.
     live: u64,
     peak: u64,
     plans: Vec<Plan>,
-    /// Which plan, and which of its requests comes next.
+    /// The present plan, and the index of the request that comes next in it.
     at: Option<(usize, usize)>,
     strays: u32,
-    /// The next request must go through the pool: something is to be decided there.
+    /// True if the next request must go through the pool, which then plans or places something.
     pub(crate) needs_pool: bool,
     marked: bool,
-    /// How many requests there were at the last mark; and whether there were none since the one before.
+    /// The number of requests at the last mark; and true if there were none since the mark before.
     at_mark: u64,
     is_idle: bool,
-    /// Requests were not written down: the log begins again with the next one that is.
+    /// True if requests were not logged: the log starts anew with the next one that is.
     silent: bool,
-    /// What was tried has come once more, whole.
+    /// True if a tried sequence has recurred once more, whole.
     recurred: bool,
-    /// How often a sequence must recur, whole, before it is planned. Plans that were of little use raise it.
+    /// The number of whole recurrences before a sequence is planned. A plan that is left before its worth raises it.
     demand: u32,
     serial: u64,
     stats: PlanStats,
 }
 
-/// In place of a number in the log: nobody wants to know when it ends.
+/// The log number of a request whose end is not logged.
 pub(crate) const UNBORN: u32 = u32::MAX;
 
 impl Steps {
@@ -146,7 +146,7 @@ impl Steps {
         PlanStats { plans, ..self.stats }
     }
 
-    /// Where the next request should lie, if it is `size` bytes and a plan says so.
+    /// The address for the next request, if it has `size` bytes and a plan places it.
     #[inline]
     pub(crate) fn expects(&self, size: u64) -> Option<u64> {
         let (plan, cursor) = self.at?;
@@ -155,7 +155,7 @@ impl Steps {
         (place != 0 && plan.sizes[cursor] == units(size)).then_some(place)
     }
 
-    /// A request was served, at the place that was expected or not. The number to tell its end by.
+    /// Records a request that was served, at the expected place or not. Returns its number, for [`Steps::ended`].
     #[inline]
     pub(crate) fn served(&mut self, size: u64, as_expected: bool) -> u32 {
         self.stats.requests += 1;
@@ -176,7 +176,7 @@ impl Steps {
         born
     }
 
-    /// Its memory can be used again.
+    /// Records that the memory of a request is free again.
     #[inline]
     pub(crate) fn ended(&mut self, size: u64, born: u32) {
         self.live = self.live.saturating_sub(size);
@@ -185,7 +185,7 @@ impl Steps {
         }
     }
 
-    /// The program says that a step ends or begins here.
+    /// Records that the program marks the boundary of two steps.
     pub(crate) fn mark(&mut self) {
         let follows = self.at.is_some_and(|(plan, _)| !matches!(self.plans[plan].state, State::Tried));
         self.is_idle = std::mem::replace(&mut self.at_mark, self.stats.requests) == self.stats.requests;
@@ -193,7 +193,7 @@ impl Steps {
         self.needs_pool |= self.marked;
     }
 
-    /// Moves the cursor. Whether a plan with places is being followed: nothing needs to be written down then.
+    /// Moves the cursor. True if a plan with places is being followed: then the request is not logged.
     #[inline]
     fn follow(&mut self, units: u32, size: u64, as_expected: bool) -> bool {
         let Some((at, cursor)) = self.at else { return false };
@@ -226,7 +226,7 @@ impl Steps {
         self.turn();
     }
 
-    /// A period is over.
+    /// Records the end of a period.
     #[cold]
     fn turn(&mut self) {
         let Some((at, _)) = self.at else { return };
@@ -244,7 +244,7 @@ impl Steps {
                 if plan.steps == WORTH {
                     self.demand = 1;
                 }
-                // Something lies in its way, and stays there.
+                // A block lies in the plan's way, and stays there.
                 plan.bad = if plan.missed as usize > plan.sizes.len() / 32 { plan.bad + 1 } else { 0 };
                 if plan.bad > plan.patience {
                     plan.bad = 0;
@@ -259,7 +259,7 @@ impl Steps {
         }
     }
 
-    /// What was tried is a step: the log ends with it.
+    /// Makes a step of a tried sequence, with which the log ends.
     #[cold]
     fn confirm(&mut self) {
         let Some((at, _)) = self.at else { return };
@@ -295,7 +295,7 @@ impl Steps {
         }
     }
 
-    /// Writes a request down where no plan with places is followed, and looks for what recurs.
+    /// Logs a request while no plan with places is followed, and looks for a sequence that recurs.
     #[inline]
     fn notice(&mut self, units: u32, live: u64) -> u32 {
         if self.at.is_none() {
@@ -324,8 +324,8 @@ impl Steps {
         born
     }
 
-    /// A step: its requests, from where least is live. The cursor stands at the request that comes next. A part of one
-    /// that never comes near the peak is not worth a plan: memory is short elsewhere.
+    /// Adds a step: its requests, beginning at the least live bytes. The cursor stands at the request that comes next.
+    /// A step whose peak is well below the lane's is not planned, because memory is short elsewhere.
     fn add(&mut self, requests: log::Found) {
         if requests.peak / 10 < self.peak / 100 * 9 {
             return;
@@ -351,18 +351,18 @@ impl Steps {
         }
     }
 
-    /// The peak begins again.
+    /// Sets the peak to the present live bytes.
     pub(crate) fn reset_peak(&mut self) {
         self.peak = self.live;
     }
 
-    // ---- what the pool asks, with everything in one hand ----
+    // ---- calls of the pool, which holds all shards ----
 
-    /// Before a request of `size` bytes, or in a pause before one that is not known yet: looks at a mark. Which plan,
-    /// if any, waits to be made or to be put in place now. In a pause, something may be about to be given back still:
-    /// what is not as it was then is left to the request.
+    /// Evaluates a mark, before a request of `size` bytes or, with `None`, in a pause. Returns the plan that is to be
+    /// made or put in place now. In a pause the program may still be about to free something, so if not everything is
+    /// as it was at the last step, the decision is left to the next request.
     pub(crate) fn attend(&mut self, size: Option<u64>) -> Option<usize> {
-        // Nobody may use this stream any more; it may not even be there.
+        // The program may no longer use this stream; the stream may not even exist.
         if size.is_none() && self.is_idle {
             return None;
         }
@@ -398,12 +398,12 @@ impl Steps {
         &mut self.plans[at]
     }
 
-    /// Whether the cursor stands at the beginning of this plan.
+    /// True if the cursor stands at the beginning of this plan.
     fn is_at_start(&self, at: usize) -> bool {
         self.at == Some((at, 0))
     }
 
-    /// What has to be planned of a plan that is wanted.
+    /// The input for the planner of a wanted plan.
     pub(crate) fn period(&mut self, at: usize, holes: Vec<u64>) -> Period {
         let plan = &mut self.plans[at];
         plan.state = State::Asked;
@@ -415,7 +415,7 @@ impl Steps {
         }
     }
 
-    /// A plan was made. Which, if it is still wanted.
+    /// Records a plan from the planner. Returns its index, if it is still wanted.
     pub(crate) fn planned(&mut self, ticket: Ticket, spots: Vec<Spot>) -> Option<usize> {
         let at = self.plans.iter().position(|plan| plan.serial == ticket.serial)?;
         let plan = &mut self.plans[at];
@@ -428,19 +428,19 @@ impl Steps {
         Some(at)
     }
 
-    /// Whether a live allocation is one of a step and will end, as far as the log knows.
+    /// True if a live allocation belongs to a step and will end, as far as the log shows.
     pub(crate) fn is_passing(&self, at: usize, born: u32) -> bool {
         born != UNBORN && self.log.is_within(born, self.plans[at].sizes.len())
     }
 }
 
-/// Sizes are kept in units, in 32 bits; what is larger than 2 TiB is all the same.
+/// Sizes are kept in units, in 32 bits. Sizes above 2 TiB count as equal.
 #[inline]
 fn units(size: u64) -> u32 {
     u32::try_from(size / crate::pool::UNIT).unwrap_or(u32::MAX)
 }
 
-/// The sizes of the last [`GRAM`] requests, as one number.
+/// The hash of the sizes of the last [`GRAM`] requests.
 pub(crate) type Gram = u64;
 
 const _: () = assert!(GRAM < SHORTEST);

@@ -1,22 +1,22 @@
-//! One step's plan, from the first suspicion to places that are served.
+//! The plan of one step, from the first suspicion to places that serve requests.
 
 use super::log::Found;
 use super::{Gram, Recurring, Spot, units};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// How far a plan has come.
+/// The progress of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// A sequence recurred in part: does the whole of it?
+    /// A part of a sequence recurred. The whole of it has to recur before it counts as a step.
     Tried,
-    /// It is a step: somebody should plan it.
+    /// It is a step that no planner has been asked for yet.
     Wanted,
-    /// Somebody does.
+    /// The planner was asked for it.
     Asked,
-    /// It is planned, and waits for the step's beginning.
+    /// It is planned, and waits for the beginning of its step.
     Ready,
-    /// Requests are served by it.
+    /// It serves requests.
     Armed,
 }
 
@@ -31,27 +31,27 @@ impl State {
 pub(crate) struct Plan {
     pub(super) serial: u64,
     pub(crate) state: State,
-    /// What is asked for, one after the other.
+    /// The sizes of its requests, in order.
     pub(super) sizes: Box<[u32]>,
     pub(crate) requests: Arc<[Recurring]>,
-    /// What is live before the first.
+    /// Live bytes before the first request.
     pub(super) least: u64,
-    /// As the planner says it; and where the holes are that it speaks of.
+    /// The planner's spots, and the holes to which they refer.
     pub(crate) spots: Vec<Spot>,
     pub(crate) holes: Vec<(u64, u64)>,
-    /// The address of each request; 0: none. Empty until it is put in place.
+    /// The address of each request; 0 for none. Empty until the plan is put in place.
     pub(crate) places: Vec<u64>,
     grams: FxHashMap<Gram, u32>,
-    /// How often it came: before it was planned, and as it was followed.
+    /// The number of its steps: before it was planned, and later while it was followed.
     pub(super) steps: u32,
-    /// Something else came in this step.
+    /// True if an unexpected request came in this step.
     pub(super) strayed: bool,
-    /// Requests of this step that did not find their place free.
+    /// Requests of this step whose place was not free.
     pub(super) missed: u32,
-    /// Steps in a row in which too many did not, and how many are suffered.
+    /// The number of steps in a row with too many of these, and the number that is tolerated.
     pub(super) bad: u32,
     pub(super) patience: u32,
-    /// After how many requests it was last of use.
+    /// The lane's number of requests at its last use.
     pub(super) used: u64,
 }
 
@@ -77,14 +77,14 @@ impl Plan {
         }
     }
 
-    /// A step.
+    /// The plan of a step that has to be planned.
     pub(super) fn wanted(found: Found, grams: FxHashMap<Gram, u32>, serial: u64) -> Plan {
         let sizes = found.recurring.iter().map(|request| units(request.size)).collect();
         let (least, requests) = (found.least, found.recurring.into());
         Plan { serial, state: State::Wanted, requests, least, grams, ..Plan::tried(sizes) }
     }
 
-    /// Which request comes after a sequence that this step has once.
+    /// The index of the request after a sequence that occurs once in this step.
     #[inline]
     pub(super) fn after(&self, gram: Gram) -> Option<usize> {
         self.grams.get(&gram).map(|&cursor| cursor as usize)

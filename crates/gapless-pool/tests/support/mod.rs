@@ -1,11 +1,11 @@
-//! What the tests share.
+//! Code that the tests share.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 #![allow(unreachable_pub, reason = "a module of tests")]
 
 pub mod planner;
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers, the same in every run.
 #[derive(Debug)]
 pub struct Numbers(pub u64);
 

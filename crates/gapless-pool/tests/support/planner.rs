@@ -2,7 +2,7 @@
 
 use gapless_pool::{Period, Planner, Recurring, Spot};
 
-/// First fit, largest first: no good plan, but a valid one.
+/// First fit, largest first: not a good plan, but a valid one.
 pub fn first_fit(period: &Period) -> Vec<Spot> {
     let length = period.length;
     let pieces = |r: &Recurring| match r.end.checked_sub(length) {
@@ -40,7 +40,7 @@ pub fn first_fit(period: &Period) -> Vec<Spot> {
     spots.into_iter().flatten().collect()
 }
 
-/// Plans at once.
+/// Plans at once, within the call.
 #[derive(Debug)]
 pub struct AtOnce;
 

@@ -1,5 +1,5 @@
-//! What a thread has for itself: a short list of free objects for each class. Nearly every `malloc` and `free` ends
-//! here, without a lock and without an atomic operation.
+//! A thread's own part: a short list of free objects for each class. Nearly every `malloc` and `free` ends here,
+//! without a lock and without an atomic operation.
 //!
 //! A list knows how many more objects it may take (`room`). The lists of "no class" and of whole slices never have
 //! room.
@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 pub struct List {
     pub head: *mut u8,
     pub room: i32,
-    /// `room` plus the objects that are in the list.
+    /// `room` plus the number of objects in the list.
     pub limit: i32,
 }
 
@@ -23,59 +23,59 @@ pub struct List {
 pub struct Cache {
     pub sampler: Sampler,
     pub lists: [List; COUNT],
-    /// Bytes by which limits may still grow, those of objects of middle size apart.
+    /// Bytes by which limits may still grow; those of objects of middle size are counted separately.
     pub spare: i64,
     pub spare_middle: i64,
-    /// All caches that were ever made, and those that no thread has.
+    /// Chains of all caches that were ever made, and of those that no thread has.
     pub next: *mut Cache,
     pub next_unused: *mut Cache,
     pub is_used: bool,
-    /// Its thread was left behind by a fork: `room` may be wrong.
+    /// True if its thread does not exist after a fork: then `room` may be wrong.
     pub is_left: bool,
 }
 
-/// Bytes of objects that one thread may keep, by all of its limits; and by one.
+/// Bytes of objects that one thread may keep in all lists, and in one.
 pub const THREAD_BYTES: i64 = 2 << 20;
 const LIST_BYTES: i64 = 128 << 10;
-/// The same for objects of middle size, of which a list may have two in any case.
+/// The same for objects of middle size, of which each list may have two in any case.
 pub const MIDDLE_BYTES: i64 = 4 << 20;
 const MIDDLE_LIST: i64 = 768 << 10;
 
-/// What the second word of a free object says: that it is free. It differs for each object and each run of a program,
-/// so nothing that a program writes there by itself is equal to it.
+/// The mark in the second word of a free object. It differs for each object and in each run, so a program does not
+/// write it by accident.
 #[inline(always)]
 fn mark(block: *mut u8) -> usize {
     static SPOT: u8 = 0;
     !(block as usize) ^ (&raw const SPOT as usize).rotate_left(17)
 }
 
-/// Whether an object was freed, and not handed out since.
+/// True if an object was freed, and not handed out since.
 ///
 /// # Safety
 /// `block` is an object of ours.
 #[inline(always)]
 pub unsafe fn is_free(block: *mut u8) -> bool {
-    // SAFETY: an object has at least 16 bytes.
+    // SAFETY: `block` is an object of ours (the caller's contract), so it has at least 16 bytes.
     unsafe { block.cast::<usize>().add(1).read() == mark(block) }
 }
 
-/// The object is the program's from now on.
+/// Takes the mark off an object that becomes the program's.
 ///
 /// # Safety
 /// `block` is a free object of ours.
 #[inline(always)]
 pub unsafe fn hand_out(block: *mut u8) {
-    // SAFETY: as above.
+    // SAFETY: `block` is an object of ours (the caller's contract), so it has at least 16 bytes.
     unsafe { block.cast::<usize>().add(1).write(0) };
 }
 
-/// The object is free from now on; ends the process where it was already.
+/// Marks an object as free. Ends the process if it was free already.
 ///
 /// # Safety
 /// `block` is an object of ours.
 #[inline(always)]
 pub unsafe fn take_back(block: *mut u8) {
-    // SAFETY: as above.
+    // SAFETY: `block` is an object of ours (the caller's contract), so it has at least 16 bytes.
     unsafe {
         if is_free(block) {
             crate::wrong::wrong_free("free", block);
@@ -86,14 +86,14 @@ pub unsafe fn take_back(block: *mut u8) {
 
 impl List {
     /// # Safety
-    /// The list's objects are free, and this thread's.
+    /// The list's objects are free, and the list is this thread's.
     #[inline(always)]
     pub unsafe fn pop(&mut self) -> *mut u8 {
         let block = self.head;
         if !block.is_null() {
-            // SAFETY: a free object of ours, whose first word is the next one.
+            // SAFETY: a free object of ours, whose first word is the address of the next.
             self.head = unsafe { block.cast::<*mut u8>().read() };
-            // SAFETY: as above.
+            // SAFETY: `block` is a free object of ours, which just left the list.
             unsafe { hand_out(block) };
             self.room += 1;
         }
@@ -101,21 +101,21 @@ impl List {
     }
 
     /// # Safety
-    /// `block` is an object of this class that nobody uses; the list has room.
+    /// `block` is an object of this class that its owner gave up; the list has room.
     #[inline(always)]
     pub unsafe fn push(&mut self, block: *mut u8) {
-        // SAFETY: as the caller says; an object has at least 16 bytes.
+        // SAFETY: `block` is an object that its owner gave up (the caller's contract), so it has at least 16 bytes.
         unsafe {
             take_back(block);
             block.cast::<*mut u8>().write(self.head);
         }
-        // A child that is forked meanwhile by another thread finds a whole list.
+        // If another thread forks in between, the child finds a whole list.
         compiler_fence(Ordering::Release);
         self.head = block;
         self.room -= 1;
     }
 
-    /// Takes the first `count` objects off, as a list of their own.
+    /// Takes the first `count` objects off as a list of their own.
     ///
     /// # Safety
     /// The list has at least that many, and `count > 0`.
@@ -123,10 +123,10 @@ impl List {
         let first = self.head;
         let mut last = first;
         for _ in 1..count {
-            // SAFETY: free objects of this thread, each with the next one in its first word.
+            // SAFETY: the list has `count` objects (the caller's contract), each with the next one in its first word.
             last = unsafe { last.cast::<*mut u8>().read() };
         }
-        // SAFETY: as above.
+        // SAFETY: `last` is the last of these objects.
         unsafe {
             self.head = last.cast::<*mut u8>().read();
             last.cast::<*mut u8>().write(std::ptr::null_mut());
@@ -137,7 +137,7 @@ impl List {
 }
 
 impl Cache {
-    /// Counts the lists: a thread that was left behind may have been between their two words.
+    /// Counts the lists anew: a thread that the fork did not copy may have been between writes of the two words.
     pub fn recount(&mut self) {
         for list in &mut self.lists {
             let (mut count, mut block) = (0, list.head);
@@ -151,7 +151,7 @@ impl Cache {
         }
     }
 
-    /// A thread that asks the shelf again and again keeps more.
+    /// Raises a list's limit, because a thread that asks the shelf again and again should keep more.
     pub fn raise_limit(&mut self, class: u8) {
         let about = CLASSES[class as usize];
         let list = &mut self.lists[class as usize];

@@ -12,18 +12,18 @@ pub const COUNT: usize = 2 + 16 + 10 * 8;
 pub const NONE: u8 = 0;
 pub const WHOLE: u8 = COUNT as u8 - 1;
 
-/// Bytes of objects that move between a thread and the shared shelf at once.
+/// At most this many bytes of objects move between a thread and the shared shelf at once.
 const BATCH_BYTES: usize = 16 << 10;
 const BATCH: usize = 64;
 
-/// What the parts of the core need to know of a class.
+/// A size class, as the parts of the core need it.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
     pub size: u32,
     /// Slices of a span, and the objects that fit into it.
     pub slices: u32,
     pub capacity: u32,
-    /// Objects that move at once.
+    /// The number of objects that move at once.
     pub batch: u32,
 }
 

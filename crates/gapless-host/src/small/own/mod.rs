@@ -8,12 +8,11 @@
 //! ```
 //!
 //! An object may be freed by any thread: it goes into that thread's list, and a full list gives a batch to the shelf.
-//! So a thread that only frees feeds one that only allocates, 64 objects at a time. An object above 256 KiB has slices
-//! of its own.
+//! So a thread that only frees supplies one that only allocates. An object above 256 KiB has slices of its own.
 //!
-//! A thread takes the lock of a shelf, then that of the arena; never two shelves, except around a fork, where all are
-//! taken in the order of their classes. A forked child keeps the caches of threads that it does not have, with what is
-//! in them, for the threads that it starts: a list is whole at every instruction.
+//! A thread takes the lock of a shelf, then that of the arena. It never takes two shelves, except around a fork, when
+//! all are taken in the order of their classes. A forked child gives the caches of its parent's other threads, with
+//! their objects, to the threads that it starts: a list is whole at every instruction.
 
 mod cache;
 pub mod classes;
@@ -39,19 +38,19 @@ pub struct Own {
     shelves: [Place; COUNT],
     caches: Lock<Caches>,
     key: AtomicU32,
-    /// Whether entry points may take the short way.
+    /// True if entry points may take the short way.
     is_quick: AtomicBool,
     /// Bytes that a new cache hands out before the recorder is asked.
     first_left: AtomicI64,
 }
 
-/// What small objects take, in bytes by class. The last class is that of objects above 256 KiB.
+/// Bytes of small objects by class. The last class is that of objects above 256 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub live: [u64; COUNT],
-    /// Free, in the lists of threads.
+    /// Free objects in the lists of threads.
     pub kept: [u64; COUNT],
-    /// Threads with lists, and the most that one of them keeps.
+    /// The number of threads with lists, and the most that one of them keeps.
     pub threads: u64,
     pub most_kept: u64,
 }
@@ -70,10 +69,10 @@ struct Caches {
     left: usize,
 }
 
-// SAFETY: memory of ours; who has the lock has the lists.
+// SAFETY: the memory is ours, and only the thread that has the lock uses the lists.
 unsafe impl Send for Caches {}
 
-/// Caches that are made at once.
+/// This number of caches is made at once.
 const MADE: usize = 16;
 const NO_KEY: u32 = u32::MAX;
 
@@ -91,7 +90,7 @@ impl Own {
         }
     }
 
-    /// Before the first object. False: there are no addresses, and every request gets null.
+    /// Called before the first object. False if there are no addresses; then every request gets null.
     pub fn begin(&self, leave: unsafe extern "C" fn(*mut c_void)) -> bool {
         if !self.spans.begin() {
             return false;
@@ -104,20 +103,20 @@ impl Own {
         true
     }
 
-    /// Lets entry points take the short way from now on, or forbids it, for this thread and those that come.
+    /// Lets entry points take the short way from now on, or forbids it, in this thread and in new ones.
     pub fn set_quick(&self, is_quick: bool) {
         self.is_quick.store(is_quick, Ordering::Relaxed);
-        // SAFETY: this thread's own variable.
+        // SAFETY: the pointer is to this thread's own variable, and no other reference to it is alive.
         let local = unsafe { &mut *local::get() };
         local.quick = if is_quick { local.own } else { std::ptr::null_mut() };
     }
 
-    /// From now on the short way stops where an allocation may be a sample. While the process has one thread.
+    /// Makes the short way stop at allocations that may be samples. Called while the process has one thread.
     pub fn count_bytes(&self) {
         self.first_left.store(0, Ordering::Relaxed);
         let mut cache = self.caches.lock().all;
         while !cache.is_null() {
-            // SAFETY: a cache of ours; the only thread is here.
+            // SAFETY: a cache of ours, which stays mapped; this is the only thread.
             unsafe {
                 (*cache).sampler.small.left = 0;
                 cache = (*cache).next;
@@ -125,19 +124,19 @@ impl Own {
         }
     }
 
-    /// What this thread knows of its next sample. `None` while a thread ends, and without memory.
+    /// The sampler of this thread. `None` while the thread ends, or if there is no memory.
     #[inline]
     pub fn sampler(&self) -> Option<&'static mut Sampler> {
-        // SAFETY: this thread's own variable.
+        // SAFETY: the pointer is to this thread's own variable.
         let own: *mut Cache = unsafe { (*local::get()).own.cast() };
-        // SAFETY: this thread's cache, to which nobody else refers.
+        // SAFETY: null or this thread's cache, to which no other reference is alive.
         match unsafe { own.as_mut() } {
             Some(cache) => Some(&mut cache.sampler),
             None => self.cache().map(|cache| &mut cache.sampler),
         }
     }
 
-    /// The short way: an object of up to 1 KiB out of this thread's list. Null: the long way finds out.
+    /// The short way: takes an object of up to 1 KiB from this thread's list. If it returns null, the long way decides.
     #[inline(always)]
     #[must_use]
     pub fn quick_allocate(size: usize) -> *mut u8 {
@@ -157,9 +156,9 @@ impl Own {
         if size <= MIDDLE {
             return Self::quick_of(size, classes::coarse(size));
         }
-        // The recorder counts objects of middle size apart.
+        // The recorder counts objects of middle size separately.
         let cache: *mut Cache = local::quick().cast();
-        // SAFETY: this thread's cache, to which nobody else refers; its objects are free.
+        // SAFETY: this thread's cache, to which no other reference is alive; the objects in its lists are free.
         unsafe {
             if cache.is_null() || (*cache).sampler.small.left < NEVER / 2 {
                 return std::ptr::null_mut();
@@ -174,11 +173,11 @@ impl Own {
         if cache.is_null() {
             return std::ptr::null_mut();
         }
-        // SAFETY: this thread's cache, to which nobody else refers; its objects are free.
+        // SAFETY: this thread's cache, to which no other reference is alive; the objects in its lists are free.
         unsafe {
             let left = (*cache).sampler.small.left - size as i64;
             let list = (*cache).lists.get_unchecked_mut(class as usize);
-            // Where the recorder must be asked, or the list is empty, nothing is counted here.
+            // If the recorder must be asked, or the list is empty, the long way counts the bytes.
             if left < 0 || list.head.is_null() {
                 return std::ptr::null_mut();
             }
@@ -187,7 +186,7 @@ impl Own {
         }
     }
 
-    /// The short way: into this thread's list. False: the long way finds out.
+    /// The short way: puts the block into this thread's list. If it returns false, the long way decides.
     ///
     /// # Safety
     /// `block` is null, or a block that was not freed.
@@ -199,19 +198,19 @@ impl Own {
             return false;
         }
         let Some(class) = self.spans.class(block) else { return false };
-        // SAFETY: this thread's cache; the table has classes below `COUNT` only.
+        // SAFETY: this thread's cache; the table contains only classes below `COUNT`.
         let list = unsafe { (*cache).lists.get_unchecked_mut(class as usize) };
         if list.room <= 0 {
             return false;
         }
-        // SAFETY: an object of this class, since the class is neither of the two whose lists have no room.
+        // SAFETY: an object of this class that its owner gave up (the caller's contract), as only such lists have room.
         unsafe { list.push(block) };
         true
     }
 
-    /// This thread's cache. `None` while a thread ends, and without memory.
+    /// This thread's cache. `None` while the thread ends, or if there is no memory.
     fn cache(&self) -> Option<&'static mut Cache> {
-        // SAFETY: this thread's own variable.
+        // SAFETY: the pointer is to this thread's own variable, and no other reference to it is alive.
         let local = unsafe { &mut *local::get() };
         if local.own.is_null() && local.is_ending == 0 {
             let made = self.make_cache();
@@ -223,12 +222,12 @@ impl Own {
                 if self.is_quick.load(Ordering::Relaxed) { local.own } else { std::ptr::null_mut() };
             let key = self.key.load(Ordering::Relaxed);
             if key != NO_KEY {
-                // It may allocate, and comes here again: the cache is there already.
-                // SAFETY: a key that `begin` made.
+                // This call may allocate and come here again; by now the cache is set.
+                // SAFETY: `begin` made the key.
                 sys::keep_errno(|| unsafe { libc::pthread_setspecific(key, made.cast()) });
             }
         }
-        // SAFETY: a cache that no other thread has.
+        // SAFETY: null, or a cache that no other thread has.
         unsafe { local.own.cast::<Cache>().as_mut() }
     }
 
@@ -240,7 +239,7 @@ impl Own {
                 (caches.fresh, caches.left) = (fresh.cast(), MADE);
             }
             let made = caches.fresh;
-            // SAFETY: one of `left` caches behind each other, all zero, which is a cache with empty lists.
+            // SAFETY: one of `left` unused caches side by side. All bytes are zero, which is a cache with empty lists.
             unsafe {
                 caches.fresh = made.add(1);
                 (*made).spare = THREAD_BYTES;
@@ -254,7 +253,7 @@ impl Own {
             return made;
         }
         let found = caches.unused;
-        // SAFETY: a cache that no thread has.
+        // SAFETY: a cache in the list of unused ones, which no thread has.
         unsafe {
             caches.unused = (*found).next_unused;
             (*found).is_used = true;
@@ -265,12 +264,12 @@ impl Own {
         found
     }
 
-    /// A thread ends: its objects go back to the shelves.
+    /// Called when a thread ends: gives its objects to the shelves.
     ///
     /// # Safety
-    /// `cache` is what this thread's key had.
+    /// `cache` is the value of this thread's key.
     pub unsafe fn leave(&self, cache: *mut c_void) {
-        // SAFETY: this thread's own variable.
+        // SAFETY: the pointer is to this thread's own variable, and no other reference to it is alive.
         let local = unsafe { &mut *local::get() };
         let is_own = local.own == cache;
         let cache: *mut Cache = cache.cast();
@@ -278,10 +277,10 @@ impl Own {
             return;
         }
         (local.own, local.quick, local.is_ending) = (std::ptr::null_mut(), std::ptr::null_mut(), 1);
-        // SAFETY: the thread had it, and has it no more.
+        // SAFETY: it was this thread's cache, and the thread's variable no longer points to it.
         self.empty(unsafe { &mut *cache });
         let mut caches = self.caches.lock();
-        // SAFETY: as above.
+        // SAFETY: still this thread's cache, until it is in the list of unused ones.
         unsafe {
             (*cache).is_used = false;
             (*cache).next_unused = caches.unused;
@@ -300,7 +299,7 @@ impl Own {
                 let mut shelf = self.shelves[class as usize].0.lock();
                 while count > 0 {
                     let part = count.min(batch);
-                    // SAFETY: the list has `count` objects.
+                    // SAFETY: the list has `count` objects, and `part <= count`.
                     let first = unsafe { list.cut(part) };
                     shelf.give(first, part, class, &self.spans);
                     count -= part;
@@ -310,18 +309,18 @@ impl Own {
         }
     }
 
-    /// An object of a class, when this thread's list may be empty.
+    /// Takes an object of a class; this thread's list may be empty.
     fn one(&self, class: u8) -> *mut u8 {
         let batch = CLASSES[class as usize].batch;
         let Some(cache) = self.cache() else {
             let block = self.shelves[class as usize].0.lock().take(class, 1, &self.spans).0;
             if !block.is_null() {
-                // SAFETY: a free object that is this thread's now.
+                // SAFETY: a free object that the shelf just gave to this thread.
                 unsafe { cache::hand_out(block) };
             }
             return block;
         };
-        // SAFETY: this thread's list.
+        // SAFETY: this thread's list, whose objects are free.
         let block = unsafe { cache.lists[class as usize].pop() };
         if !block.is_null() {
             return block;
@@ -334,18 +333,18 @@ impl Own {
         let list = &mut cache.lists[class as usize];
         list.head = first;
         list.room -= count as i32;
-        // SAFETY: as above; it has at least one.
+        // SAFETY: this thread's list, which now has at least one free object.
         unsafe { list.pop() }
     }
 
-    /// An object of a class comes back, when this thread's list may be full.
+    /// Frees an object of a class; this thread's list may be full.
     fn put(&self, block: *mut u8, class: u8) {
         let batch = CLASSES[class as usize].batch;
-        // SAFETY: this thread's own variable.
+        // SAFETY: null or this thread's cache, to which no other reference is alive.
         let cache = unsafe { (*local::get()).own.cast::<Cache>().as_mut() };
         let Some(cache) = cache else {
-            // A thread that only frees, or ends.
-            // SAFETY: an object that its owner gave back.
+            // This thread has no cache: it only frees, or it ends.
+            // SAFETY: an object of this class that its owner gave up.
             unsafe {
                 cache::take_back(block);
                 block.cast::<*mut u8>().write(std::ptr::null_mut());
@@ -359,20 +358,20 @@ impl Own {
         }
         let list = &mut cache.lists[class as usize];
         if list.room <= 0 {
-            // SAFETY: a full list has at least a batch.
+            // SAFETY: a full list has at least one batch.
             let first = unsafe { list.cut(batch) };
             self.shelves[class as usize].0.lock().give(first, batch, class, &self.spans);
         }
-        // SAFETY: an object of this class that its owner gave back; there is room now.
+        // SAFETY: an object of this class that its owner gave up; the list has room now.
         unsafe { list.push(block) };
     }
 
-    /// Addresses are scarce from now on: gives up those that nobody uses.
+    /// Notes that addresses are scarce from now on, and gives up unused ones.
     pub fn tighten(&self, most: usize) {
         self.spans.tighten(most);
     }
 
-    /// The length of an object that has pages of its own; `None` for all others.
+    /// The length of an object that has pages of its own; `None` for others.
     #[must_use]
     pub fn whole_length(&self, block: *const u8) -> Option<usize> {
         match self.spans.class(block)? {
@@ -381,7 +380,7 @@ impl Own {
         }
     }
 
-    /// What the program has of each class, and what threads keep in their lists, as it is about now.
+    /// Approximate present figures: the program's bytes of each class, and those in the lists of threads.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let mut figures = Figures { live: [0; COUNT], kept: [0; COUNT], threads: 0, most_kept: 0 };
@@ -390,7 +389,8 @@ impl Own {
         while !cache.is_null() {
             let mut bytes = 0;
             for (class, about) in CLASSES.iter().enumerate().take(WHOLE as usize).skip(1) {
-                // SAFETY: a cache of ours. Its thread may change the list meanwhile: then the number is the old one.
+                // SAFETY: a cache of ours, which stays mapped. If its thread changes the list meanwhile, an old number
+                // is read.
                 let count = unsafe {
                     let list = &raw const (*cache).lists[class];
                     (&raw const (*list).limit).read_volatile() - (&raw const (*list).room).read_volatile()
@@ -398,7 +398,7 @@ impl Own {
                 figures.kept[class] += u64::from(count.max(0).unsigned_abs());
                 bytes += u64::from(count.max(0).unsigned_abs()) * u64::from(about.size);
             }
-            // SAFETY: as above.
+            // SAFETY: a cache of ours, which stays mapped.
             unsafe {
                 figures.threads += u64::from((*cache).is_used);
                 cache = (*cache).next;
@@ -427,26 +427,26 @@ impl Own {
         self.spans.trim(all)
     }
 
-    /// Says what is wrong with the tables; for tests.
+    /// Describes an error in the tables; for tests.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         let fault = |class: u8| self.shelves[class as usize].0.lock().fault(class, &self.spans);
         (1..WHOLE).find_map(fault).or_else(|| self.spans.fault())
     }
 
-    /// Before a fork: nobody is in the middle of a change.
+    /// Called before a fork: takes all locks, so that no thread is in the middle of a change.
     pub fn before_fork(&self) {
         self.caches.acquire();
         self.shelves.iter().for_each(|shelf| shelf.0.acquire());
         self.spans.before_fork();
     }
 
-    /// After it.
+    /// Called after a fork.
     ///
     /// # Safety
-    /// [`Own::before_fork`] was called by this thread.
+    /// This thread called [`Own::before_fork`].
     pub unsafe fn after_fork(&self, in_child: bool) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has all these locks since `before_fork` (the caller's contract), and no guard is alive.
         unsafe {
             self.spans.after_fork(in_child);
             self.shelves.iter().for_each(|shelf| shelf.0.release());
@@ -457,13 +457,14 @@ impl Own {
         }
     }
 
-    /// The caches of threads that a child does not have are for its new threads.
+    /// Gives the caches of threads that a child does not have to its new threads.
     fn adopt(&self, caches: &mut Caches) {
-        // SAFETY: this thread's own variable.
+        // SAFETY: the pointer is to this thread's own variable.
         let own: *mut Cache = unsafe { (*local::get()).own.cast() };
         let mut cache = caches.all;
         while !cache.is_null() {
-            // SAFETY: a cache of ours. Its thread is not there, so nobody else writes to it.
+            // SAFETY: a cache of ours, which stays mapped. The child does not have its thread, so no other thread
+            // writes to it.
             unsafe {
                 if (*cache).is_used && cache != own {
                     ((*cache).is_used, (*cache).is_left) = (false, true);
@@ -475,7 +476,7 @@ impl Own {
         }
     }
 
-    /// The class for an alignment; `None`: whole slices.
+    /// The class for an alignment; `None` for whole slices.
     fn aligned_class(size: usize, alignment: usize) -> Option<u8> {
         if size > MOST || alignment > SLICE {
             return None;
@@ -490,7 +491,7 @@ impl Own {
             return std::ptr::null_mut();
         };
         if zeroed && !is_zero {
-            // SAFETY: a new object of at least this size.
+            // SAFETY: the block is new and has at least `size` bytes.
             unsafe { block.write_bytes(0, size) };
         }
         block
@@ -498,14 +499,14 @@ impl Own {
 
     fn try_allocate(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
         let class = match Self::aligned_class(size, alignment) {
-            // Fresh memory is zero: a table that is touched here and there stays small.
+            // Fresh memory is zero without a write, so a table of which little is touched stays small.
             Some(_) if zeroed && size > MIDDLE => return self.whole(size, alignment, true),
             Some(class) => class,
             None => return self.whole(size, alignment, zeroed),
         };
         let block = self.one(class);
         if zeroed && !block.is_null() {
-            // SAFETY: a new object of at least this size.
+            // SAFETY: the block is new and has at least `size` bytes.
             unsafe { block.write_bytes(0, size) };
         }
         block
@@ -513,18 +514,18 @@ impl Own {
 }
 
 impl Own {
-    /// A block; null where there is no memory.
+    /// Allocates a block. Null if there is no memory.
     pub fn allocate(&self, size: usize, zeroed: bool) -> *mut u8 {
         self.allocate_aligned(size, 1, zeroed)
     }
 
-    /// A block at a multiple of `alignment`, a power of two; null where there is no memory.
+    /// Allocates a block at a multiple of `alignment`, a power of two. Null if there is no memory.
     pub fn allocate_aligned(&self, size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
         let block = self.try_allocate(size, alignment, zeroed);
         if !block.is_null() {
             return block;
         }
-        // No addresses, or no budget: what is idle may be enough.
+        // Addresses or budget are used up, but idle memory may be enough.
         self.collect(true);
         self.try_allocate(size, alignment, zeroed)
     }
@@ -532,7 +533,7 @@ impl Own {
     /// # Safety
     /// `block` came from this core and was not freed; it is invalid afterwards unless null is returned.
     pub unsafe fn reallocate(&self, block: *mut u8, size: usize) -> *mut u8 {
-        // SAFETY: as the caller says.
+        // SAFETY: `block` is an unfreed block of this core (the caller's contract).
         let old = unsafe { self.usable(block) };
         if size <= old && (size > old / 2 || old <= 64) {
             return block;
@@ -542,7 +543,7 @@ impl Own {
         }
         let moved = self.allocate(size, false);
         if !moved.is_null() {
-            // SAFETY: two blocks, each at least as long as the smaller of the two.
+            // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
             unsafe {
                 moved.copy_from_nonoverlapping(block, old.min(size));
                 self.free(block);
@@ -572,7 +573,7 @@ impl Own {
         .unwrap_or_else(|| crate::wrong::wrong_free("malloc_usable_size", block))
     }
 
-    /// Gives back what is idle; `all`: also what was freed just now.
+    /// Gives back idle memory; with `all`, also what was freed just now.
     pub fn collect(&self, all: bool) {
         if all && let Some(cache) = self.cache() {
             self.empty(cache);
@@ -583,14 +584,14 @@ impl Own {
         self.trim(all);
     }
 
-    /// Bytes that it holds from the kernel.
+    /// Bytes taken from the kernel.
     #[must_use]
     pub fn held(&self) -> u64 {
         let Held { live, kept } = self.spans.held();
         live + kept
     }
 
-    /// Whether an address can be one of its blocks.
+    /// True if an address may be a block of this core.
     #[must_use]
     pub fn may_own(&self, block: *const u8) -> bool {
         self.spans.contains(block)

@@ -1,5 +1,5 @@
-//! What threads share of one class: whole batches of objects that pass from thread to thread untouched, and the spans
-//! that the other free objects lie in.
+//! The part of a class that threads share: whole batches of objects that pass from thread to thread untouched, and the
+//! spans in which the other free objects lie.
 //!
 //! Invariants, proved by [`Shelf::fault`]: a span is in the list exactly while it has free objects, `carved - used` of
 //! them in its own list and `capacity - carved` that were never handed out.
@@ -7,20 +7,20 @@
 use super::classes::{CLASSES, Class, SLICE};
 use super::spans::{NO_SPAN, Span, SpanNumber, Spans};
 
-/// Batches that are kept whole.
+/// At most this many batches are kept whole.
 const BATCHES: usize = 16;
 
 #[derive(Debug)]
 pub struct Shelf {
     batches: [*mut u8; BATCHES],
     filled: usize,
-    /// Spans with free objects, the fullest about first: the others can empty meanwhile.
+    /// Spans with free objects. Fuller ones tend to come first, so that the others can become empty.
     first: SpanNumber,
     /// Objects that threads and the program have.
     out: u64,
 }
 
-// SAFETY: free objects, which belong to who has the shelf.
+// SAFETY: the pointers are to free objects, which belong to the thread that has the shelf's lock.
 unsafe impl Send for Shelf {}
 
 impl Shelf {
@@ -29,13 +29,13 @@ impl Shelf {
         Shelf { batches: [std::ptr::null_mut(); BATCHES], filled: 0, first: NO_SPAN, out: 0 }
     }
 
-    /// Objects that are out: with a thread, or with the program.
+    /// Objects that threads or the program have.
     #[must_use]
     pub fn out(&self) -> u64 {
         self.out
     }
 
-    /// Up to a batch of objects as a list; none where there is no memory. Gives the first and how many.
+    /// Takes up to a batch of objects as a list; none if there is no memory. Returns the first one and their number.
     pub fn take(&mut self, class: u8, most: u32, spans: &Spans) -> (*mut u8, u32) {
         let (first, count) = self.find(class, most, spans);
         self.out += u64::from(count);
@@ -66,18 +66,18 @@ impl Shelf {
             if last.is_null() {
                 first = block;
             } else {
-                // SAFETY: a free object that this thread took just now.
+                // SAFETY: `last` is a free object that this call took out of a span.
                 unsafe { last.cast::<*mut u8>().write(block) };
             }
             last = block;
             count += 1;
         }
         if !last.is_null() {
-            // SAFETY: as above.
+            // SAFETY: `last` is a free object that this call took out of a span.
             unsafe { last.cast::<*mut u8>().write(std::ptr::null_mut()) };
         }
         if count < most && self.filled > 0 {
-            // Fewer than a batch were asked for, or there is no memory for a span: a batch is taken apart.
+            // The caller wants less than a batch, or there is no memory for a span, so a batch is taken apart.
             self.filled -= 1;
             let batch = self.batches[self.filled];
             self.scatter(batch, about.batch, class, spans);
@@ -99,7 +99,7 @@ impl Shelf {
         }
     }
 
-    /// Takes all batches apart, so that spans that nobody uses are found.
+    /// Takes all batches apart, so that empty spans can be given back.
     pub fn settle(&mut self, class: u8, spans: &Spans) {
         while self.filled > 0 {
             self.filled -= 1;
@@ -108,16 +108,16 @@ impl Shelf {
         }
     }
 
-    /// Each object goes back to its span.
+    /// Returns each object to its span.
     fn scatter(&mut self, first: *mut u8, count: u32, class: u8, spans: &Spans) {
         let about = CLASSES[class as usize];
         let mut block = first;
         for _ in 0..count {
-            // SAFETY: free objects that were handed to the shelf, each with the next one in its first word.
+            // SAFETY: the callers hand over free objects, each with the next one in its first word.
             let next = unsafe { block.cast::<*mut u8>().read() };
             let number = spans.of(block);
             let used = spans.change(number, |span| {
-                // SAFETY: as above.
+                // SAFETY: `block` is a free object, and the shelf's lock keeps other threads out.
                 unsafe { block.cast::<*mut u8>().write(span.free) };
                 span.free = block;
                 span.used -= 1;
@@ -126,7 +126,7 @@ impl Shelf {
             if used + 1 == about.capacity {
                 self.enlist(number, spans);
             }
-            // One is kept: the next object would ask for it again.
+            // The last span is kept, because the next object would need it again.
             let is_alone = self.first == number && spans.get(number).next == NO_SPAN;
             if used == 0 && !is_alone {
                 self.delist(number, spans);
@@ -157,7 +157,7 @@ impl Shelf {
         }
     }
 
-    /// Says what is wrong; for tests.
+    /// Describes an error; for tests.
     #[must_use]
     pub fn fault(&self, class: u8, spans: &Spans) -> Option<&'static str> {
         let about = CLASSES[class as usize];
@@ -178,7 +178,7 @@ impl Shelf {
                     return Some("an object lies in another span");
                 }
                 free += 1;
-                // SAFETY: a free object.
+                // SAFETY: a free object, which has the address of the next in its first word.
                 block = unsafe { block.cast::<*mut u8>().read() };
             }
             if free != span.carved - span.used {
@@ -190,7 +190,7 @@ impl Shelf {
     }
 }
 
-/// An object of a span that has one.
+/// Takes an object from a span that has a free one.
 fn take_one(span: &mut Span, start: *mut u8, about: Class) -> *mut u8 {
     span.used += 1;
     let block = span.free;
@@ -198,10 +198,10 @@ fn take_one(span: &mut Span, start: *mut u8, about: Class) -> *mut u8 {
         let at = span.carved as usize * about.size as usize;
         span.carved += 1;
         debug_assert!(at + about.size as usize <= about.slices as usize * SLICE);
-        // SAFETY: inside of the span.
+        // SAFETY: `carved < capacity`, so the object lies inside of the span.
         return unsafe { start.add(at) };
     }
-    // SAFETY: a free object.
+    // SAFETY: a free object, which has the address of the next in its first word.
     span.free = unsafe { block.cast::<*mut u8>().read() };
     block
 }

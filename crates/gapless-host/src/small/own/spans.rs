@@ -1,5 +1,5 @@
-//! Slices of addresses, and what lies in each: the class of its objects in one byte, where every `free` looks, and the
-//! account of the span that begins there.
+//! Slices of addresses and their contents: the class of a slice's objects in one byte, which every `free` reads, and
+//! the account of the span that begins there.
 
 use super::classes::{Class, NONE, SLICE, WHOLE};
 use crate::arena::{Arena, Held};
@@ -9,11 +9,11 @@ use crate::space::Placed;
 use crate::sys::{self, PAGE};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The most bytes that become writable at once.
+/// At most this many bytes become writable at once.
 const STEP: usize = 16 << 20;
 /// Addresses of the arena.
 const ADDRESSES: usize = 8 << 40;
-/// Slices for which the tables become writable at once, at least: a page of classes.
+/// The tables become writable for at least this many slices at once: a page of classes.
 const REACHED: usize = PAGE;
 /// An area begins at a multiple of this.
 const ALIGNMENT: usize = 1 << 30;
@@ -22,25 +22,25 @@ const ALIGNMENT: usize = 1 << 30;
 pub type SpanNumber = u32;
 pub const NO_SPAN: SpanNumber = 0;
 
-/// Objects of one class in slices that are neighbours. Only who has the lock of its class reads or writes it.
+/// Objects of one class in neighbouring slices. Only the thread that has the lock of the class reads or writes it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Span {
-    /// Objects that came back.
+    /// Objects that were freed.
     pub free: *mut u8,
-    /// In the list of its class, while it has a free object.
+    /// Links in the list of its class, while it has a free object.
     pub next: SpanNumber,
     pub previous: SpanNumber,
     /// Objects that are out: in a batch, with a thread, or with the program.
     pub used: u32,
-    /// Objects that were handed out once. Behind them the memory was never touched.
+    /// Objects that were handed out at least once. Memory behind them was never touched.
     pub carved: u32,
-    /// Of every slice of the span: the span.
+    /// In every slice of the span: the span's number.
     first: SpanNumber,
     padding: u32,
 }
 
-/// Bytes as slices; `None`: there are not so many.
+/// Bytes in slices; `None` if that number is too large.
 fn slices(size: usize) -> Option<u32> {
     u32::try_from(size.div_ceil(SLICE)).ok()
 }
@@ -50,12 +50,12 @@ pub struct Spans {
     arena: Arena<SLICE>,
     classes: AtomicPtr<AtomicU8>,
     accounts: AtomicPtr<Span>,
-    /// Bytes of the arena for which the tables are writable: the class of what lies behind is not read.
+    /// Bytes of the arena for which the tables are writable. Classes beyond are not read.
     reach: AtomicUsize,
     reaching: Lock<()>,
     /// Free slices that have memory, as of the last free.
     kept: AtomicU32,
-    /// Slices of objects that have some of their own.
+    /// Slices of objects that have slices of their own.
     whole: AtomicU64,
 }
 
@@ -74,9 +74,9 @@ impl Spans {
         }
     }
 
-    /// Reserves addresses, and tables for them. False: there are none.
+    /// Reserves addresses, and tables for them. False if there are none.
     pub fn begin(&self) -> bool {
-        // More than any program has, and room for other reservations of this kind (128 TiB are there).
+        // This is more than any program needs, and leaves room for other reservations of this kind (128 TiB exist).
         if !self.arena.begin(ADDRESSES, ALIGNMENT) {
             return false;
         }
@@ -89,7 +89,7 @@ impl Spans {
         true
     }
 
-    /// Makes the tables writable for the slices below `end`. False: there is no memory for them.
+    /// Makes the tables writable for the slices below `end`. False if there is no memory for them.
     #[inline]
     fn reach(&self, end: u32) -> bool {
         end as usize * SLICE <= self.reach.load(Ordering::Acquire) || self.reach_more(end)
@@ -103,7 +103,7 @@ impl Spans {
         let wanted = (end as usize + end as usize / 4).next_multiple_of(REACHED).min(all);
         let open = |table: *mut u8, size: usize| {
             let (from, to) = (before * size / PAGE * PAGE, (wanted * size).next_multiple_of(PAGE));
-            // SAFETY: inside of a table that has room for every slice of the arena.
+            // SAFETY: `from <= to`, and the table has room for every slice of the arena.
             sys::keep_errno(|| sys::commit(unsafe { table.add(from) }, to - from))
         };
         let is_open = before >= end as usize
@@ -115,7 +115,7 @@ impl Spans {
         is_open
     }
 
-    /// Slices that can be used: they have room in the tables.
+    /// Takes slices that have room in the tables.
     fn place(&self, len: u32, align: u32) -> Option<Placed> {
         let placed = self.arena.place(len, align, 0, |_, _| {})?;
         if self.reach(placed.start + placed.len) {
@@ -125,7 +125,7 @@ impl Spans {
         None
     }
 
-    /// Addresses are scarce from now on.
+    /// Notes that addresses are scarce from now on.
     pub fn tighten(&self, most: usize) {
         let before = self.arena.size() / SLICE;
         self.arena.trim(u32::MAX);
@@ -135,7 +135,7 @@ impl Spans {
         let cut = |table: *mut u8, size: usize| {
             let (kept, all) = ((after * size).next_multiple_of(PAGE), (before * size).next_multiple_of(PAGE));
             if kept < all {
-                // SAFETY: the end of a table, for slices that the arena has no more.
+                // SAFETY: `kept < all`, the table's reserved bytes. No slice of the arena uses the end any more.
                 sys::unmap(unsafe { table.add(kept) }, all - kept);
             }
         };
@@ -143,23 +143,23 @@ impl Spans {
         cut(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
     }
 
-    /// The class of the object at an address of ours; `None` for all others.
+    /// The class of the object at an address of ours; `None` for other addresses.
     #[inline(always)]
     #[must_use]
     pub fn class(&self, block: *const u8) -> Option<u8> {
         let offset = self.arena.offset(block);
-        // Before `begin` nothing is in reach.
+        // Nothing is in reach before `begin`.
         if offset >= self.reach.load(Ordering::Relaxed) {
             return None;
         }
         let classes = self.classes.load(Ordering::Relaxed);
-        // SAFETY: the table has a byte for every slice in reach.
+        // SAFETY: the table has a writable byte for every slice in reach.
         Some(unsafe { (*classes.add(offset / SLICE)).load(Ordering::Relaxed) })
     }
 
     fn set_class(&self, slice: u32, class: u8) {
         let classes = self.classes.load(Ordering::Relaxed);
-        // SAFETY: as in `class`; slices come from the arena.
+        // SAFETY: the arena handed out `slice`, and `place` made its byte writable.
         unsafe { (*classes.add(slice as usize)).store(class, Ordering::Relaxed) };
     }
 
@@ -170,12 +170,13 @@ impl Spans {
 
     #[must_use]
     pub fn get(&self, number: SpanNumber) -> Span {
-        // SAFETY: the caller has the lock of the span's class.
+        // SAFETY: `place` made the account writable, and the calling shelf has the lock of the span's class.
         unsafe { self.account(number - 1).read() }
     }
 
     pub fn change<T>(&self, number: SpanNumber, change: impl FnOnce(&mut Span) -> T) -> T {
-        // SAFETY: the caller has the lock of the span's class, and no closure calls in here again.
+        // SAFETY: `place` made the account writable, the calling shelf has its class's lock, and no closure calls in
+        // here.
         change(unsafe { &mut *self.account(number - 1) })
     }
 
@@ -184,15 +185,15 @@ impl Spans {
         self.arena.address(number - 1)
     }
 
-    /// The span that an object lies in.
+    /// The span that contains an object.
     #[must_use]
     pub fn of(&self, block: *const u8) -> SpanNumber {
         let slice = (self.arena.offset(block) / SLICE) as u32;
-        // SAFETY: a slice of a span; who has an object of it has the lock of its class.
+        // SAFETY: the slice belongs to a span, and the thread that has the object has the lock of its class.
         unsafe { (*self.account(slice)).first }
     }
 
-    /// A new span, all of it free. `None` without memory.
+    /// A new span, all of it free. `None` if there is no memory.
     #[must_use]
     pub fn make(&self, class: u8, about: Class) -> Option<SpanNumber> {
         let placed = self.place(about.slices, 1)?;
@@ -200,14 +201,14 @@ impl Spans {
         let (free, next, previous) = (std::ptr::null_mut(), NO_SPAN, NO_SPAN);
         let span = Span { free, next, previous, used: 0, carved: 0, first: number, padding: 0 };
         for slice in placed.start..placed.start + placed.len {
-            // SAFETY: nobody else has these slices.
+            // SAFETY: `place` made the accounts writable, and no other thread has these slices.
             unsafe { self.account(slice).write(span) };
             self.set_class(slice, class);
         }
         Some(number)
     }
 
-    /// A span of which all is free goes back.
+    /// Gives back a span that is wholly free.
     pub fn end(&self, number: SpanNumber, about: Class) {
         let start = number - 1;
         (start..start + about.slices).for_each(|slice| self.set_class(slice, NONE));
@@ -227,7 +228,7 @@ impl Spans {
         u64::from(self.kept.load(Ordering::Relaxed)) * SLICE as u64
     }
 
-    /// Slices for one object, at a multiple of `align` slices. The second: whether it is all zeros.
+    /// Slices for one object, at a multiple of `align` slices. Returns true with it if all its bytes are zero.
     #[must_use]
     pub fn make_whole(&self, size: usize, align: u32) -> Option<(*mut u8, bool)> {
         let placed = self.place(slices(size)?, align)?;
@@ -236,7 +237,7 @@ impl Spans {
         Some((self.arena.address(placed.start), placed.backed == 0))
     }
 
-    /// Takes such an object back.
+    /// Frees such an object.
     pub fn end_whole(&self, block: *mut u8) {
         if let Some(start) = self.arena.unit(block) {
             let slices = self.whole_size(block).unwrap_or(0) / SLICE;
@@ -252,7 +253,7 @@ impl Spans {
         self.whole.load(Ordering::Relaxed) * SLICE as u64
     }
 
-    /// Makes such an object as long as asked, where it is. False: there is no room, or no memory.
+    /// Makes such an object longer or shorter in place. False if there is no room, or no memory.
     #[must_use]
     pub fn resize_whole(&self, block: *mut u8, size: usize) -> bool {
         let (Some(len), Some(start), Some(old)) =
@@ -290,28 +291,28 @@ impl Spans {
         self.arena.held()
     }
 
-    /// Gives back memory of free slices: all, or what nobody needed since the last call. Gives the bytes.
+    /// Gives back memory of free slices: of all, or of those unused since the last call. Returns the bytes.
     pub fn trim(&self, all: bool) -> u64 {
         let surplus = self.arena.low_water();
         self.arena.trim(if all { u32::MAX } else { surplus })
     }
 
-    /// Says what is wrong with the tables; for tests.
+    /// Describes an error in the tables; for tests.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         self.arena.fault()
     }
 
-    /// Before a fork.
+    /// Called before a fork.
     pub fn before_fork(&self) {
         self.reaching.acquire();
         self.arena.before_fork();
     }
 
     /// # Safety
-    /// [`Spans::before_fork`] was called by this thread.
+    /// This thread called [`Spans::before_fork`].
     pub unsafe fn after_fork(&self, in_child: bool) {
-        // SAFETY: as the caller says.
+        // SAFETY: this thread has these locks since `before_fork` (the caller's contract).
         unsafe {
             if in_child {
                 self.arena.after_fork_in_child();

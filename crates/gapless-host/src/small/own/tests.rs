@@ -1,4 +1,4 @@
-//! Random programs against a shadow: what each block should contain. Threads have caches of their own and free each
+//! Random programs against a shadow of the contents of each block. Threads have caches of their own and free each
 //! other's blocks.
 
 use super::*;
@@ -8,11 +8,11 @@ static BUDGET: Budget = Budget::new();
 static CORE: Own = Own::new(&BUDGET);
 
 unsafe extern "C" fn leave(cache: *mut c_void) {
-    // SAFETY: the value of the key that `CORE.begin` made.
+    // SAFETY: `cache` is the value of the key that `CORE.begin` made, in the thread that ends.
     unsafe { CORE.leave(cache) };
 }
 
-/// The core, ready; one test at a time.
+/// The core, ready for use by one test at a time.
 fn core() -> (&'static Own, std::sync::MutexGuard<'static, ()>) {
     static ONE: Mutex<()> = Mutex::new(());
     static BEGIN: std::sync::Once = std::sync::Once::new();
@@ -42,7 +42,7 @@ impl Block {
         let start = core.allocate_aligned(size, alignment, zeroed);
         assert!(!start.is_null());
         assert_eq!(start.align_offset(alignment.max(16)), 0, "{size} at {alignment}");
-        // SAFETY: a block of at least this size.
+        // SAFETY: the block is live and has at least `size` bytes.
         unsafe {
             assert!(core.usable(start) >= size);
             if zeroed {
@@ -55,7 +55,7 @@ impl Block {
     }
 
     fn bytes(&self) -> &'static mut [u8] {
-        // SAFETY: the block is this test's.
+        // SAFETY: the block belongs to this test and has `size` bytes.
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.size) }
     }
 
@@ -77,7 +77,7 @@ impl Block {
     }
 
     fn change_size(&mut self, core: &Own, size: usize) {
-        // SAFETY: the block is this test's.
+        // SAFETY: the block is live and belongs to this test.
         let moved = unsafe { core.reallocate(self.start as *mut u8, size) };
         assert!(!moved.is_null());
         let old = std::mem::replace(&mut self.size, size);
@@ -89,7 +89,7 @@ impl Block {
 
     fn end(self, core: &Own) {
         self.check(self.size);
-        // SAFETY: the block is this test's, and used no more.
+        // SAFETY: the block is live, belongs to this test, and is not used again.
         unsafe { core.free(self.start as *mut u8) };
     }
 }
@@ -139,8 +139,8 @@ fn random_programs_of_threads_that_come_and_go_find_their_bytes() {
         assert_eq!(core.fault(), None, "round {round}");
     }
     shared.into_inner().unwrap().into_iter().for_each(|block| block.end(core));
-    // What is left: at most one empty span of each class. A scope waits for the functions of its threads, not for their
-    // ends, at which they give back what they keep.
+    // At most one empty span of each class is left. A scope waits for the functions of its threads, not for the ends of
+    // the threads, at which they give back what they keep.
     let spans: u64 =
         CLASSES[1..WHOLE as usize].iter().map(|class| u64::from(class.slices) * SLICE as u64).sum();
     let live = || {
@@ -166,7 +166,7 @@ fn what_one_thread_frees_another_gets() {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for blocks in receiver {
-                // SAFETY: blocks that the other thread made and uses no more.
+                // SAFETY: the other thread allocated these blocks and does not use them any more.
                 blocks.into_iter().for_each(|block| unsafe { core.free(block as *mut u8) });
             }
         });
@@ -176,7 +176,7 @@ fn what_one_thread_frees_another_gets() {
         drop(pass);
     });
     let grown = held() - before;
-    // 20 MB were handed over, at most three sets of them at a time.
+    // 20 MB are handed over, at most three sets of blocks at a time.
     assert!(grown < 2 << 20, "{grown} bytes");
 }
 
@@ -187,7 +187,7 @@ fn a_thread_that_ends_leaves_nothing_behind() {
         // `join` waits for the end of the thread; a scope would only wait for its function.
         let work = || {
             let blocks: Vec<usize> = (0..5_000).map(|at| core.allocate(at % 2_000, false) as usize).collect();
-            // SAFETY: this thread's blocks.
+            // SAFETY: this thread allocated these blocks and does not use them any more.
             blocks.into_iter().for_each(|block| unsafe { core.free(block as *mut u8) });
         };
         std::thread::spawn(work).join().unwrap();
@@ -214,10 +214,10 @@ fn figures_say_what_the_program_has_by_class_and_what_threads_keep() {
     assert_eq!(during.live[WHOLE as usize] - before.live[WHOLE as usize], 19 * SLICE as u64);
     assert!(during.threads >= 1);
     for block in blocks {
-        // SAFETY: a block of this test.
+        // SAFETY: this test allocated the block and does not use it any more.
         unsafe { core.free(block) };
     }
-    // SAFETY: as above.
+    // SAFETY: this test allocated the block and does not use it any more.
     unsafe { core.free(whole) };
     let after = core.figures();
     assert_eq!(after.live[class], before.live[class]);

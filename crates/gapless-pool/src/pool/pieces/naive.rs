@@ -1,4 +1,4 @@
-//! What [`Reach`](super::Reach) does, by looking at everything that is free: for tests.
+//! [`Reach`](super::Reach) computed from everything that is free: for tests.
 
 use super::{Choice, ENDS, Piece, best_ends};
 use crate::blocks::State;
@@ -9,12 +9,12 @@ use crate::pool::Pool;
 use crate::pool::missing::Whose;
 use std::cmp::Reverse;
 
-/// What there is to take.
+/// The memory that a window may take.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct Pieces {
     /// Wholly free pages.
     pub(super) pages: Vec<Piece>,
-    /// Free fronts of pages that others hold the back of: they can end a window.
+    /// Free fronts of pages whose back is used: they can end a window.
     pub(super) fronts: Vec<Piece>,
     /// Free backs: they can begin one.
     pub(super) backs: Vec<Piece>,

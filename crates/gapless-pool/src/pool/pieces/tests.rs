@@ -1,4 +1,4 @@
-//! Which pieces a window takes; and that reading lists in order finds the same as looking at everything.
+//! The pieces that a window takes, and proof that reading the lists in order finds the same as looking at everything.
 
 use super::naive::Pieces;
 use super::{GRANULE, Piece};
@@ -70,8 +70,8 @@ fn a_page_too_many_ends_a_window_where_no_end_fits() {
     assert_eq!(sizes(&pieces, 11 * MIB), None);
 }
 
-/// Whatever there is: a window has its size, lies in free memory, and uses no page twice; one is found wherever
-/// whole pages and one pair of ends are enough.
+/// In every case a window has its size, lies in free memory and uses no page twice. One is found whenever whole pages
+/// and one pair of ends are enough.
 #[test]
 fn random_pieces_make_windows_of_free_memory() {
     let mut random = 7u64;
