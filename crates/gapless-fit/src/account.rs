@@ -4,7 +4,7 @@ use crate::eager::{Figures, Kind, Layer, Phase, Run, Scope, Steps};
 use crate::model::Architecture;
 use gapless_trace::Bytes;
 
-/// What bytes are for, as people think of them.
+/// The purposes that bytes serve, by the names that people use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Component {
     Weights,
@@ -16,9 +16,9 @@ pub enum Component {
     FeedForwardActivations,
     NormActivations,
     ConvolutionActivations,
-    /// What is added between layers, embeddings, and what belongs to no kind.
+    /// Sums between layers, embeddings, and tensors of no other kind.
     OtherActivations,
-    /// Logits and what the loss makes of them.
+    /// Logits and the tensors that the loss makes of them.
     LossHead,
     Temporaries,
     OptimizerTemporaries,
@@ -26,7 +26,7 @@ pub enum Component {
     /// Tokens, images, positions, masks, running figures.
     Inputs,
     Workspaces,
-    /// What the allocator adds to requests.
+    /// Bytes that the allocator adds to requests.
     Rounding,
 }
 
@@ -89,7 +89,7 @@ pub struct PeakAt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub total: Bytes,
-    /// What there is of, in the order of [`Component::ALL`].
+    /// Bytes of each component that has any, in the order of [`Component::ALL`].
     pub components: Vec<(Component, Bytes)>,
     pub at: PeakAt,
 }

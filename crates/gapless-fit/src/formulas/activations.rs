@@ -4,7 +4,7 @@ use super::Term;
 use crate::model::{Activation, Attention, Decoder};
 use crate::settings::Precision;
 
-/// What is recomputed in Korthikanti's table.
+/// The part that is recomputed, in Korthikanti's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
     None,
@@ -44,14 +44,14 @@ pub fn megatron(
     )
 }
 
-/// What the first stage holds of all layers with interleaved 1F1B: 1 + (p - 1) / (p v), and 1 where nothing is
-/// interleaved.
+/// Factor on the activations of all layers that the first stage holds with interleaved 1F1B: 1 + (p - 1) / (p v); 1 if
+/// nothing is interleaved.
 #[must_use]
 pub fn interleave_penalty(p: u64, v: u64) -> f64 {
     if v > 1 { 1.0 + (p - 1) as f64 / (p * v) as f64 } else { 1.0 }
 }
 
-/// What the stage's layers do not count: embedding dropout, and with one stage the final norm, the head's input and
+/// Activations outside the stage's layers: embedding dropout, and with one stage the final norm, the head's input and
 /// fp32 logits.
 #[must_use]
 pub fn megatron_ends(s: u64, b: u64, h: u64, vocab: u64, p: u64, t: u64) -> Term {
@@ -80,9 +80,9 @@ pub struct PerToken {
     pub wide: f64,
     /// Cut by tensor parallelism.
     pub cut: f64,
-    /// Of `cut`, what the attention core keeps: selective recomputation drops it.
+    /// The part of `cut` that the attention core keeps: selective recomputation drops it.
     pub core: f64,
-    /// Times the length: attention scores where they are tensors (also cut, also the core's).
+    /// Times the length: attention scores if they are tensors (also cut, also the core's).
     pub scores: f64,
     /// Once, whatever the tokens, cut: autocast's copies of the layer's weights.
     pub once: f64,
