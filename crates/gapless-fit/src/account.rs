@@ -1,4 +1,4 @@
-//! What is alive at the peak, component by component, and where in the run the peak is.
+//! The bytes alive at the peak, component by component, and the place of the peak in the run.
 
 use crate::eager::{Figures, Kind, Layer, Phase, Run, Scope, Steps};
 use crate::model::Architecture;
@@ -74,7 +74,7 @@ impl Component {
     }
 }
 
-/// Where in the run.
+/// A place in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeakAt {
     /// From 0.

@@ -13,7 +13,7 @@ use crate::stored::{Layout, Origin, Stored};
 use crate::weigh::{Beside, beside, width};
 use std::sync::Arc;
 
-/// The format found, and its tensors.
+/// The format found, module by module, and the bytes that the engine adds.
 pub(super) struct Kept {
     pub format: Format,
     pub stored: Option<Arc<Stored>>,

@@ -72,7 +72,8 @@ pub(super) fn profile(q: &Question) -> Result<Profile> {
     profile_of(q, q.run.lora)
 }
 
-/// The same with other adapters. Tensors that blocks keep for them are simulated; the parameters come from elsewhere.
+/// The same with other adapters. Only decoders are simulated with them: the parameters of their profile come from
+/// closed forms, those of other models from the simulated step, which would then count adapters alone.
 fn profile_of(q: &Question, lora: Option<Lora>) -> Result<Profile> {
     let lora = lora.filter(|_| matches!(q.architecture, Architecture::Decoder(_)));
     let run = Run { lora, stored: None, ..q.run.clone() };
@@ -314,7 +315,7 @@ fn below(
     collect(&q, profile, &Space { formats, ..space.clone() }, top, plans)
 }
 
-/// Plans of one space: exact where one GPU can be simulated, from the search otherwise.
+/// Plans of one space: exact if one GPU can be simulated, else from the search.
 fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &mut Plans) -> Result<()> {
     let alone = q.cluster.gpus() == 1;
     let mut rest = space.clone();
@@ -343,7 +344,7 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
     Ok(())
 }
 
-/// The process's total where the search counted so many bytes, its own constant for the driver included.
+/// The process's total if the search counted so many bytes, its own constant for the driver included.
 fn total_of(q: &Question, counted: u64) -> u64 {
     let allocated = Bytes(counted.saturating_sub(overhead::context(true).value));
     (policy::typically_reserved(allocated) + context(q.gpu())).0

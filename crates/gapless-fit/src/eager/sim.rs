@@ -169,7 +169,7 @@ impl Sim {
         self.log.borrow_mut().scope = scope;
     }
 
-    /// The kind of layer that runs now; gives what ran before.
+    /// Sets the kind of layer that runs now; returns the one before.
     pub fn layer(&self, layer: Layer) -> Layer {
         std::mem::replace(&mut self.log.borrow_mut().layer, layer)
     }
@@ -295,7 +295,7 @@ impl Sim {
         drop(nodes);
     }
 
-    /// How many gradients each parameter will be given, so that the last is known.
+    /// Counts the gradients that each parameter will be given, so that the last is known.
     fn count_uses(&self, root: u32) {
         let nodes = self.nodes.borrow();
         let mut leaves = self.leaves.borrow_mut();

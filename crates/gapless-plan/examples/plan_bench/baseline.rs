@@ -1,4 +1,4 @@
-//! The greedy planners that others ship, written anew from their published descriptions, to be measured against.
+//! The greedy planners of other projects, written anew from their published descriptions, for comparison.
 //!
 //! | name | order | place |
 //! |---|---|---|
@@ -95,7 +95,8 @@ impl Baseline {
     }
 }
 
-/// How many others each buffer is alive with: all, less those that end before it begins or begin after it ends.
+/// The number of others that each buffer is alive with: all, less those that end before it begins or begin after it
+/// ends.
 fn conflicts(c: &Compact) -> Vec<usize> {
     let mut begin = vec![0usize; c.sections + 2];
     let mut end = vec![0usize; c.sections + 2];

@@ -1,4 +1,4 @@
-//! BERT, RoBERTa and T5, and those that run their code: transformers' keys and defaults (5.17).
+//! BERT, RoBERTa and T5, and families that run their code: transformers' keys and defaults (5.17).
 
 use super::{Outcome, attention, dtype};
 use crate::model::{Activation, Encoder, EncoderDecoder, EncoderStyle};
