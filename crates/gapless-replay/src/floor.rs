@@ -65,7 +65,7 @@ pub(crate) fn outcome(script: &Script, question: &Question) -> Outcome {
     let tick = |op: u32| script.ticks.get(op as usize).copied().unwrap_or_default();
     let top = |i: usize| offsets[i] + Bytes(lived[i].size);
     let too_high = |i: usize| question.capacity.is_some_and(|capacity| top(i) > capacity);
-    // On a card that is too small the run ends where a block would lie above it, as every other allocator's does.
+    // On a card that is too small the run ends at the first block above it, as with every other allocator.
     let end = changes.iter().position(|&(_, begins, i)| begins && too_high(i));
     let served = &changes[..end.unwrap_or(changes.len())];
     let held = match end {

@@ -3,7 +3,7 @@
 //! | name | order | place |
 //! |---|---|---|
 //! | `XlaBestFit` | size, largest first | the smallest gap that is large enough, else on top |
-//! | `TfliteGreedyBySize` | size, largest first; then earliest start | the smallest gap between neighbours, else on top |
+//! | `TfliteGreedyBySize` | size, largest first; then earliest start | the smallest gap between neighbours, or on top |
 //! | `TflmGreedy` | size, largest first; then longest | the lowest gap that is large enough |
 //! | `TvmGreedyBySize` | size, largest first; then most conflicts | the lowest gap |
 //! | `TvmGreedyByConflicts` | most conflicts first; then size | the lowest gap |
