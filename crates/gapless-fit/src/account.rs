@@ -136,7 +136,7 @@ impl Account {
 /// How far the simulated peak of a decoder or encoder may be off, as a share.
 pub const SIMULATED_ERROR: f64 = 0.02;
 
-/// How far the peak of allocated bytes may be off, as a share: a bound on what was measured over 165 cells and 192
+/// How far the peak of allocated bytes may be off, as a share: a bound on the errors measured over 165 cells and 192
 /// recordings of these families. Convolutions carry cuDNN's choice of workspaces; T5 was recorded in one shape only.
 #[must_use]
 pub fn error_share(architecture: &Architecture) -> f64 {

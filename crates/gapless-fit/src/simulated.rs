@@ -1,4 +1,4 @@
-//! One run simulated: its peaks on PyTorch's allocator and on ours, and whether a card holds it.
+//! One run simulated: its peaks on PyTorch's allocator and on ours, and the verdict of a card on it.
 //!
 //! A card holds a run when the run gets to its end within [`room`] of the card, the context included: PyTorch gives
 //! cached memory back before it fails, so less than the reserved peak can do, and only a replay on a card of that
@@ -38,7 +38,7 @@ pub fn context(gpu: &Gpu) -> Bytes {
     if gpu.is_rocm() || gpu.compute_capability >= 90 { OUTSIDE_TORCH } else { Bytes(450 << 20) }
 }
 
-/// The answer whether a card holds a run.
+/// The verdict of a card on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fits,

@@ -1,5 +1,5 @@
-//! JSON in which every value has its byte offset. Refuses the means of hostile files: nesting deeper than
-//! 64, a key twice in one object, more values than the caller allows. Accepts NaN and Infinity, which Python writes.
+//! JSON in which every value has its byte offset. Refuses the means of hostile files: nesting deeper than 64, a key
+//! twice in one object, more values than the caller allows. Accepts NaN and Infinity, which Python writes.
 
 use crate::fault::{Fault, Problem, malformed};
 use std::collections::HashSet;

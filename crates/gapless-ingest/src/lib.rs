@@ -5,7 +5,7 @@
 //!
 //! Every file is taken as hostile. Nothing in it is executed, memory stays proportional to the bytes read, and every
 //! fault ends in a [`ReadError`] with its cause, its place and the next step. Relies on `gapless-trace` for the
-//! columns; `History::rebuild` decides what the events mean, and whether they contradict each other.
+//! columns; `History::rebuild` gives the events their meaning, and finds contradictions.
 
 mod builder;
 mod container;

@@ -1,5 +1,5 @@
-//! Steps and kinds of the recorded runs, against known figures: the number of steps from the scripts that ran,
-//! and the bytes of weights, gradients and optimizer state from the number of parameters.
+//! Steps and kinds of the recorded runs, against known figures: the number of steps from the scripts that ran, and the
+//! bytes of weights, gradients and optimizer state from the number of parameters.
 
 use gapless_ingest::{ReadOptions, open};
 use gapless_trace::kinds::{self, Kind, Kinds};

@@ -16,7 +16,7 @@ use crate::sweep::{crowd, sweep};
 /// The most buffers (after joining) on which exact search is tried: its nodes cost O(n).
 pub(crate) const EXACT_LIMIT: usize = 4000;
 
-/// A joined form must be smaller by this factor: else it costs twice the work for little, if work is dear.
+/// Above [`EXACT_LIMIT`], a joined form must be smaller by this factor: else the search of both costs twice the work.
 const WORTH_JOINING: f64 = 0.9;
 
 /// Above this many pairs of buffers alive together the first plan is a sweep: a pass might read a few nanoseconds for

@@ -3,8 +3,8 @@
 //! Placed buffers are kept by length: level j holds those that cover at most 4^j sections, in blocks of 4^j sections,
 //! so a buffer stands in at most two blocks of its level. A block is sorted by offset. A query walks the blocks that
 //! its lifetime touches on all levels at once: its candidate only ever moves up, past the end of each buffer in its
-//! way, so each block is read once from the bottom and no merging is needed. For b buffers alive nearby a query
-//! reads O(b) entries in sequence; there are no lists of overlapping pairs, and memory is O(n).
+//! way, so each block is read once from the bottom and no merging is needed. For b buffers alive nearby a query reads
+//! O(b) entries in sequence; there are no lists of overlapping pairs, and memory is O(n).
 
 use crate::compact::Compact;
 
@@ -101,8 +101,8 @@ impl Shelves {
         into.sort_unstable();
     }
 
-    /// The lowest offset at or above `from`, a multiple of `align`, at which `size` bytes are free throughout
-    /// `[first, last)`; `None` if it would end above `limit`.
+    /// The lowest offset at or above `from`, a multiple of `align`, at which `size` bytes are free throughout `[first,
+    /// last)`; `None` if it would end above `limit`.
     pub fn lowest(
         &mut self,
         first: u32,

@@ -258,7 +258,7 @@ struct Run<'a, 'w, 'f, 'c> {
     parts: Vec<Part<'a>>,
     /// For each part the height at which its highest copy begins.
     base: Vec<i64>,
-    /// The top of what lies under all parts.
+    /// The top of the buffers under all parts.
     under: i64,
     options: &'a Options,
     watch: &'w mut Watch<'f>,

@@ -1,7 +1,7 @@
 //! The trait of every allocator model: a deterministic machine that serves a script's requests from a device.
 //!
 //! Promises each model keeps, and `tests/conformance.rs` checks: live blocks never overlap and are aligned; reserved
-//! bytes never exceed the card; the statistics equal what the blocks and segments add up to; the same input gives the
+//! bytes never exceed the card; the statistics equal the sums of the blocks and segments; the same input gives the
 //! same output; a request that fails leaves the allocator in a state from which the next one can be served.
 
 pub use gapless_pool::Gauge;

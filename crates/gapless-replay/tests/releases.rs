@@ -163,8 +163,8 @@ fn a_request_for_an_address_takes_what_lies_before_it_and_gives_it_back() {
     assert_eq!(torch.segments()[0].blocks.len(), 1, "all one block again");
 }
 
-/// A bound of splitting does not hold for a request that names its address. The cut pieces stay: only whole
-/// segments go back to the device.
+/// A bound of splitting does not hold for a request that names its address. The cut pieces stay: only whole segments go
+/// back to the device.
 #[test]
 fn a_piece_that_an_address_cut_off_is_not_given_back_as_a_segment() {
     let mut torch = torch_with(13, "max_split_size_mb:20", 100 * MIB);

@@ -11,7 +11,7 @@ use crate::steps::Steps;
 use crate::trace::DeviceTrace;
 use crate::words::{Bytes, EventIndex, Micros, Tick};
 
-/// A flush and what follows it are one request when they are no further apart than this, if stacks cannot say.
+/// A flush and the call after it are one request if they are no further apart than this and stacks do not decide.
 const SAME_REQUEST: Micros = Micros(20_000);
 
 /// Activity of the allocator on one device.

@@ -151,7 +151,7 @@ pub struct History {
 }
 
 impl History {
-    /// Rebuilds what happened on `device` of `trace`.
+    /// Rebuilds the history of `device` of `trace`.
     ///
     /// # Errors
     /// When the events contradict each other: overlapping blocks, a free of something never allocated.

@@ -39,8 +39,8 @@ pub fn is_small(rounded: Bytes) -> bool {
     rounded <= SMALL_LIMIT
 }
 
-/// True if a free block of `block` bytes is split to serve `rounded` bytes. `expandable` is the setting at the
-/// time of the request.
+/// True if a free block of `block` bytes is split to serve `rounded` bytes. `expandable` is the setting at the time of
+/// the request.
 #[inline]
 #[must_use]
 pub fn splits(block: Bytes, rounded: Bytes, expandable: bool, settings: &AllocatorSettings) -> bool {

@@ -68,7 +68,7 @@ pub struct Adapters {
     pub base: Format,
 }
 
-/// Over how many GPUs each dimension of the work is cut.
+/// The numbers of GPUs over which each dimension of the work is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Degrees {
     pub data: Option<u64>,

@@ -15,7 +15,7 @@ type Result<T> = std::result::Result<T, AskError>;
 /// The files that realise the given configuration if it fits, else the first plan.
 ///
 /// # Errors
-/// When nothing fits, or when `emit` cannot realise what does.
+/// When nothing fits, or when `emit` cannot realise the plan that does.
 pub fn files(q: &Question, answer: &Answer, emit: Emit) -> Result<Vec<File>> {
     match emit {
         Emit::Serve => serve(q, answer),

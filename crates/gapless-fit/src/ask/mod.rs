@@ -1,4 +1,4 @@
-//! Will it fit, and if not, what does: one question, one answer.
+//! Answers whether a run fits, and if not, which plans do: one question, one answer.
 //!
 //! [`Asked`] has the user's settings, [`Question`] those and everything that was chosen for them, [`Answer`] an
 //! estimate, plans that fit if it does not, and the largest batch if that was wanted. The numbers come from `eager` and

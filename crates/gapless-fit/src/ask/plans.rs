@@ -87,7 +87,7 @@ fn data(q: &Question) -> u64 {
     d.data.unwrap_or(q.cluster.gpus() / cut.max(1)).max(1)
 }
 
-/// The share of a GPU that the search leaves free, so that what it finds fits with its error bar.
+/// The share of a GPU that the search leaves free, so that its plans fit with their error bar.
 fn headroom(q: &Question) -> f64 {
     policy::headroom(q.gpu(), policy::closed_form_error(q.is_picture()))
 }

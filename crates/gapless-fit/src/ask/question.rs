@@ -59,7 +59,7 @@ pub struct Given {
 }
 
 impl Question {
-    /// Reads the model at `path`, a file, a folder or a built-in name, and chooses what is not asked for.
+    /// Reads the model at `path`, a file, a folder or a built-in name, and chooses the settings that are not given.
     ///
     /// # Errors
     /// When there is no such model, when the settings contradict each other, or when the model cannot take it.

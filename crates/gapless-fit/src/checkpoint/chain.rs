@@ -1,11 +1,11 @@
 //! A chain of blocks, each treated in one of a few ways: the cheapest treatment whose peak stays within a budget,
 //! exactly.
 //!
-//! Counted are, in the order of a step: while block i runs forward, `base` + what blocks before it retained + its
+//! The bytes, in the order of a step: while block i runs forward, `base` + those that blocks before it retained + its
 //! choice's `forward_peak`; at the loss, `base` + all retained + `head_peak`; while block i runs backward, `base` +
-//! what blocks before it retained + its choice's `backward_peak` + the gradients of the head and of the blocks after
-//! it. The peak is a maximum over these, so this is no knapsack; `lattice` solves it by Pareto frontiers. Figures: 128
-//! heterogeneous blocks in milliseconds (examples/search_speed.rs).
+//! those that blocks before it retained + its choice's `backward_peak` + the gradients of the head and of the blocks
+//! after it. The peak is a maximum over these, so this is no knapsack; `lattice` solves it by Pareto frontiers.
+//! Figures: 128 heterogeneous blocks in milliseconds (examples/search_speed.rs).
 
 use super::lattice::{Arc, Lattice};
 use super::{Infeasible, Proof};
@@ -15,10 +15,10 @@ use super::{Infeasible, Proof};
 pub struct Choice {
     /// Bytes that stay from the block's forward to its backward.
     pub retained: u64,
-    /// The most that the block's forward holds at once, what it retains included.
+    /// The most that the block's forward holds at once, retained bytes included.
     pub forward_peak: u64,
-    /// The most that the block's backward holds at once, recomputation and what it retained included; its own gradients
-    /// of parameters too.
+    /// The most that the block's backward holds at once, recomputation, retained bytes and its own parameters' gradients
+    /// included.
     pub backward_peak: u64,
     /// The cost that the treatment adds to the step.
     pub cost: u64,

@@ -339,7 +339,7 @@ fn hull(pairs: &[(u64, u64)]) -> Vec<(u64, u64)> {
     hull
 }
 
-/// A lower bound on what the blocks `[from, goal)` cost: all at their cheapest, then freed by the cheapest steps, the
+/// A lower bound on the cost of the blocks `[from, goal)`: all at their cheapest, then freed by the cheapest steps, the
 /// last one in part, until the level at `goal` holds.
 struct Bound {
     /// Bytes that may be left behind without any cost.

@@ -69,7 +69,7 @@ pub struct Run {
     pub lora: Option<Lora>,
     /// Format of weights that are not trained; `None` for the run's own type.
     pub stored: Option<Arc<Stored>>,
-    /// Bytes of a key-value cache beyond what the pass itself keeps.
+    /// Bytes of a key-value cache beyond that of the pass itself.
     pub more_cache: u64,
     /// Forward and backward passes before each step of the optimizer.
     pub accumulation: u64,

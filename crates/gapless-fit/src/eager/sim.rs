@@ -2,7 +2,7 @@
 //!
 //! Nodes run from the last recorded to the first, as PyTorch's engine takes them; a node's saved tensors go when it has
 //! run, gradients of parameters are kept as soon as they are complete. The order of frees within one node follows the
-//! engine too: the gradients it was given, then what it saved, then what it gave on.
+//! engine too: the gradients it was given, then its saved tensors, then the gradients it gave on.
 
 use super::checkpoint::Frame;
 use super::ledger::{Kernel, Ledger};

@@ -25,7 +25,7 @@ pub(super) fn restrict(target: Target, space: &mut Space) {
             space.offloads.retain(|offload| !offload.optimizer && !offload.parameters);
         }
         Target::Fsdp => {
-            // Alone there is nothing to share, and one rank's shard is the whole.
+            // With one rank there is nothing to share: its shard is the whole.
             let shared = space.shardings.contains(&Sharding::Fsdp);
             space
                 .shardings

@@ -1,4 +1,4 @@
-//! Bytes that one layer keeps for backward, by implementation and by how it is cut.
+//! Bytes that one layer keeps for backward, by implementation and by the way in which it is cut.
 
 use super::Term;
 use crate::model::{Activation, Attention, Decoder};
@@ -73,7 +73,7 @@ pub fn selective_overhead(s: u64, h: u64) -> (f64, f64) {
     (s as f64 / (18 * h) as f64, s as f64 / (6 * h) as f64)
 }
 
-/// Bytes a token of one layer, split by what tensor parallelism does to them.
+/// Bytes a token of one layer, split by the way in which tensor parallelism divides them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PerToken {
     /// Tensors of the residual stream's width: replicated, or cut with sequence parallelism.
@@ -128,7 +128,7 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
         // Of 16 h in 16 bits: queries, keys, values and the core's output are 8 h.
         let core = x * 4.0 * h + if scores { 0.0 } else { 4.0 * a };
         kept.core = core;
-        // GELU written out, five operators; under CUDA's autocast `pow` and what follows it run in fp32 (on CPU it does
+        // GELU written out, five operators; under CUDA's autocast `pow` and the operators after it run in fp32 (on CPU it does
         // not).
         let written = decoder.activation == Activation::GeluNew;
         kept.cut = core + if autocast && written { 16.0 } else { 5.0 * x } * f;

@@ -37,9 +37,9 @@ pub struct Defaults {
 
 /// The defaults of an engine's server on a card, `ranks` of which share the model.
 ///
-/// vLLM's depend on whether the card has 70 GiB and is no A100 (`get_batch_defaults`). SGLang keeps 512 MiB, 1.5 MiB
-/// for each token of a chunk, 2 MiB for each sequence of its largest graph and 128 MiB for each rank outside its static
-/// share (`_handle_gpu_memory_settings`).
+/// vLLM's differ if the card has 70 GiB and is no A100 (`get_batch_defaults`). SGLang keeps 512 MiB, 1.5 MiB for each
+/// token of a chunk, 2 MiB for each sequence of its largest graph and 128 MiB for each rank outside its static share
+/// (`_handle_gpu_memory_settings`).
 #[must_use]
 pub fn defaults(engine: Engine, gpu: &Gpu, ranks: u64) -> Defaults {
     let memory = gpu.memory() >> 30;

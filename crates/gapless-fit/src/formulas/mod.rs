@@ -2,10 +2,10 @@
 //! source.
 //!
 //! They check the step that `eager` runs operator by operator, and the search sweeps over them. Every formula gives a
-//! `Term`, which `--why` prints. Symbols are those of the literature: b micro-batch, s length, T = b s
-//! tokens, L layers, h hidden, f inner size, a heads, k key-value heads, d head size, V vocabulary, E experts of which
-//! e serve a token, t tensor-, p pipeline-, c context-, q expert-parallel degree, v chunks of a stage, m micro-batches,
-//! N data-parallel degree.
+//! `Term`, which `--why` prints. Symbols are those of the literature: b micro-batch, s length, T = b s tokens, L
+//! layers, h hidden, f inner size, a heads, k key-value heads, d head size, V vocabulary, E experts of which e serve a
+//! token, t tensor-, p pipeline-, c context-, q expert-parallel degree, v chunks of a stage, m micro-batches, N
+//! data-parallel degree.
 
 pub mod activations;
 pub mod cache;

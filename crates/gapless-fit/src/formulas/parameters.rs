@@ -3,7 +3,7 @@
 use super::{Term, Unit};
 use crate::model::{Decoder, DecoderStyle, Mla, Moe};
 
-/// Parameters by how parallelism divides them.
+/// Parameters by the way in which parallelism divides them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Divided {
     /// Matrices that tensor parallelism cuts.

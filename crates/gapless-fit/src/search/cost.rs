@@ -4,8 +4,7 @@
 //! `half_speed_tokens`)). A ring all-reduce of n bytes over g ranks moves 2 n (g - 1) / g over the slowest link of the
 //! group, a gather or a scatter half of that. Tensor, context and expert traffic delays the step, and so does an update
 //! on the host; data-parallel traffic and offloading hide behind the share `overlap` of the computing time. Ranks are
-//! laid out
-//! tensor first, then context, data, pipeline, so that the heaviest traffic stays within a node.
+//! laid out tensor first, then context, data, pipeline, so that the heaviest traffic stays within a node.
 
 use super::holding::Holding;
 use super::memory::{Layout, Stage};

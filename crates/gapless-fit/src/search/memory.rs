@@ -2,10 +2,9 @@
 //!
 //! `Layout` holds the bytes that follow from model and degrees, for a micro-batch of one sequence, on each pipeline
 //! stage that can be the worst; `holding` those that follow from sharding and offloading on one of them, and adds
-//! micro-batch and
-//! checkpointing. A stage holds `in flight x retained` of all its blocks and the working set of the worst block at
-//! once: for equal blocks that is its peak, for different ones an upper bound (`checkpoint::chain` refines it for a
-//! single stage).
+//! micro-batch and checkpointing. A stage holds `in flight x retained` of all its blocks and the working set of the
+//! worst block at once: for equal blocks that is its peak, for different ones an upper bound (`checkpoint::chain`
+//! refines it for a single stage).
 
 use super::profile::Profile;
 use super::space::Config;

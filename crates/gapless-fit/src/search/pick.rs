@@ -115,7 +115,7 @@ struct Picker<'a> {
 }
 
 impl Picker<'_> {
-    /// Tries every count of the kinds from `place` on; of the last kind, recomputed blocks follow from what is left.
+    /// Tries every count of the kinds from `place` on; of the last kind, recomputed blocks follow from the bytes left.
     fn pick(&mut self, place: usize, sum: Sum) {
         let Some(&(_, count, ways)) = self.kinds.get(place) else {
             return self.offer(sum);

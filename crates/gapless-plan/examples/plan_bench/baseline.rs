@@ -8,7 +8,7 @@
 //! | `TvmGreedyBySize` | size, largest first; then most conflicts | the lowest gap |
 //! | `TvmGreedyByConflicts` | most conflicts first; then size | the lowest gap |
 //! | `TvmHillClimb` | swaps in the order above, kept when not worse or by chance | the lowest gap |
-//! | `OnnxRuntime` | as the program allocates | the smallest gap among what is live at that time, else on top |
+//! | `OnnxRuntime` | as the program allocates | the smallest gap among the live ones, else on top |
 //!
 //! Gaps within lifetimes are filled and fixed offsets ignored: these planners know neither.
 

@@ -37,7 +37,7 @@ const WORSE: f64 = 0.01;
 /// Unsuccessful moves for each left-over node after which the search of joins ends.
 const PATIENCE: usize = 100;
 
-/// Entries of the journal at the beginning. The first joins of all are never undone, and need none.
+/// A longer journal is dropped: only the first joins of all make one, and they are never undone.
 const MOST_LOGGED: usize = 1 << 16;
 
 /// The most that may be undone in one move.
@@ -55,7 +55,7 @@ impl Careful {
         Careful(work)
     }
 
-    /// Second thoughts that touch so many nodes; returns how many they did touch: few once `PATIENCE` is used up.
+    /// Second thoughts that touch so many nodes; returns the number that they did touch: few once `PATIENCE` is used up.
     pub(crate) fn think(&mut self, effort: u64, stop: &dyn Fn() -> bool) -> u64 {
         self.0.think_again(effort, stop)
     }

@@ -1,6 +1,6 @@
 //! Allocators of other systems, as exact models, to find one that would have served this run with less.
 //!
-//! | name | what it is |
+//! | name | allocator |
 //! |---|---|
 //! | `bfc` | TensorFlow's, XLA's and JAX's best fit with coalescing |
 //! | `rmm-pool` | RMM's pool: best fit with a list for each stream |

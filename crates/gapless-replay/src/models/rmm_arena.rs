@@ -6,7 +6,7 @@
 //! leaves another 1 MiB. Larger ones are served by the global arena, in a superblock cut to their size. Free blocks
 //! merge within their superblock, wholly free superblocks in the global arena. When a request finds nothing, all
 //! streams are waited for, every arena returns all it has, and it is tried once more. `size` bytes are taken when the
-//! arena is made, by default half of what the card has free, and never more. Waits for one stream (each large free has
+//! arena is made, by default half of the card's free bytes, and never more. Waits for one stream (each large free has
 //! one) are not counted. Left out: arenas for threads (for the per-thread default stream), and size classes, which RMM
 //! leaves out too unless it is built with them.
 

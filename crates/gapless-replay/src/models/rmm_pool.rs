@@ -3,9 +3,9 @@
 //! The smallest block of the stream's list that is large enough serves a request, the lowest of equals; the rest stays
 //! in the list. Else the other streams' lists are asked in turn (the stream waits for the other's last free); then they
 //! are merged into this one, one by one, until a block is large enough; then the pool grows: by the bytes that it holds
-//! already, or by half of what is left to `maximum`, and by half of that while the device refuses. A freed block merges
+//! already, or by half of the rest to `maximum`, and by half of that while the device refuses. A freed block merges
 //! with neighbours in its stream's list only. Nothing is given back before the end. `initial` bytes are taken when the
-//! pool is made: by default half of what the card has free, as in Python. Streams are asked in the order in which they
+//! pool is made: by default half of the card's free bytes, as in Python. Streams are asked in the order in which they
 //! first appeared, the default stream first; the real order is that of their events' addresses.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};

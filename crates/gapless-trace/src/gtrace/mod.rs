@@ -46,9 +46,9 @@
 //!                   block, "GTRACEND"
 //! ```
 //!
-//! Rules that keep a prefix readable: an entry refers only to entries of earlier blocks; no events block needs
-//! another one to be decoded; a block is one write call. The header has its own checksum, so that a length which was
-//! damaged is not taken for a file that was cut short.
+//! Rules that keep a prefix readable: an entry refers only to entries of earlier blocks; no events block needs another
+//! one to be decoded; a block is one write call. The header has its own checksum, so that a length which was damaged is
+//! not taken for a file that was cut short.
 
 mod columns;
 mod encoding;

@@ -125,7 +125,7 @@ impl<W: Write> Writer<W> {
         out.write_all(&front)?;
         Ok(Writer {
             out,
-            // At 64 bytes an event at most, the largest block stays below what readers accept.
+            // At 64 bytes an event at most, the largest block stays below the limit of readers.
             options: Options { block_events: options.block_events.clamp(1, MAX_RAW as usize / 128) },
             encoder: Encoder::default(),
             raw: Vec::new(),

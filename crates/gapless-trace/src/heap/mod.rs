@@ -84,8 +84,8 @@ pub(crate) struct Heap<D> {
 impl<'a> Heap<&'a DeviceTrace> {
     pub(crate) fn rebuild(trace: &Trace, device: &'a DeviceTrace) -> Result<History, HistoryError> {
         let finals = initial::final_state(device)?;
-        // Most recordings begin with the process. Try that; if an event or the end contradicts it, find the
-        // beginning by going backward from the end, and start again.
+        // Most recordings begin with the process. Try that; if an event or the end contradicts it, find the beginning
+        // by going backward from the end, and start again.
         let mut heap = Heap::new(trace, device);
         let from_nothing = heap.run().is_ok() && heap.compare_with_final() == 0;
         if from_nothing {

@@ -11,8 +11,8 @@ use crate::words::{EventIndex, Tick};
 /// `deaths` has one entry an allocation, `transient` one a position: `transient.len() == deaths.len() + 1`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Curve {
-    /// The first position at which the allocation is freed; [`Curve::NEVER`] if it lives for ever, or until the run
-    /// is torn down.
+    /// The first position at which the allocation is freed; [`Curve::NEVER`] if it lives for ever, or until the run is
+    /// torn down.
     pub(crate) deaths: Vec<u32>,
     /// Bytes in use, at each position, of allocations that are freed some day.
     pub(crate) transient: Vec<u64>,

@@ -1,13 +1,11 @@
 //! Steps from structure alone: recurring allocations.
 //!
 //! Every allocation gets a key. A hypothesis says "every m-th occurrence of key K begins a step"; it is as good as the
-//! number of keys that then occur equally often in every step. Layers are a worse hypothesis than steps (what is
 //! number of keys that then occur equally often in every step. Layers are a worse hypothesis than steps (allocations
 //! outside of the layers do not recur with them), two steps at once are no better than one, and in random allocations
 //! no hypothesis explains much. The winner must also repeat the *order* of its keys well beyond chance.
 //!
-//! The search looks at a window at the end, where a run is steady, and at a larger one only if that one shows
-//! nothing.
+//! The search looks at a window at the end, where a run is steady, and at a larger one only if that one shows nothing.
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

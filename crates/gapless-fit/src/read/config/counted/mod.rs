@@ -176,8 +176,8 @@ struct Sizes {
     positions: u64,
 }
 
-/// The defaults of a class: vocabulary, hidden size, inner size, layers, heads, heads of keys and
-/// values (0: as many as heads), positions.
+/// The defaults of a class: vocabulary, hidden size, inner size, layers, heads, heads of keys and values (0: as many as
+/// heads), positions.
 type Usual = [u64; 7];
 
 impl Sizes {
