@@ -17,8 +17,8 @@ pub struct Choice {
     pub retained: u64,
     /// The most that the block's forward holds at once, retained bytes included.
     pub forward_peak: u64,
-    /// The most that the block's backward holds at once, recomputation, retained bytes and its own parameters' gradients
-    /// included.
+    /// The most that the block's backward holds at once, recomputation, retained bytes and its own parameters'
+    /// gradients included.
     pub backward_peak: u64,
     /// The cost that the treatment adds to the step.
     pub cost: u64,

@@ -1,10 +1,10 @@
 //! Chooses the blocks to recompute: the cheapest way to keep a training step's peak within a budget, with a proof.
 //!
 //! `chain` treats a sequence of blocks, each in one of a few ways (kept, recomputed, half recomputed, moved to the
-//! host), as `torch.utils.checkpoint` around single blocks does: emitted scripts can run only that, and the
-//! simulation follows. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code with the
-//! optimiser. Bytes and costs are integers (the caller chooses the unit of cost: operations, nanoseconds), so that
-//! "optimal" means equal, not close.
+//! host), as `torch.utils.checkpoint` around single blocks does: emitted scripts can run only that, and the simulation
+//! follows. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code with the optimiser.
+//! Bytes and costs are integers (the caller chooses the unit of cost: operations, nanoseconds), so that "optimal" means
+//! equal, not close.
 
 pub mod chain;
 mod lattice;

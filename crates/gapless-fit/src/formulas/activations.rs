@@ -128,8 +128,8 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
         // Of 16 h in 16 bits: queries, keys, values and the core's output are 8 h.
         let core = x * 4.0 * h + if scores { 0.0 } else { 4.0 * a };
         kept.core = core;
-        // GELU written out, five operators; under CUDA's autocast `pow` and the operators after it run in fp32 (on CPU it does
-        // not).
+        // GELU written out, five operators; under CUDA's autocast `pow` and the operators after it run in fp32 (on CPU
+        // it does not).
         let written = decoder.activation == Activation::GeluNew;
         kept.cut = core + if autocast && written { 16.0 } else { 5.0 * x } * f;
         kept.wide = x * 4.0 * h + dropout + if autocast { 4.0 * h + 16.0 } else { 8.0 };

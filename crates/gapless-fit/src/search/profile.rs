@@ -14,8 +14,7 @@ pub struct Kind {
     pub kept: Vec<(Precision, PerToken)>,
     /// Elements a token of the block's input, which a checkpoint keeps.
     pub input: f64,
-    /// Elements a token that forward holds beyond the saved ones, and backward beyond them; cut by tensor
-    /// parallelism.
+    /// Elements a token that forward holds beyond the saved ones, and backward beyond them; cut by tensor parallelism.
     pub forward_working: f64,
     pub backward_working: f64,
     /// Operations of one token's forward, the attention core apart; and the core's, for each position looked at.

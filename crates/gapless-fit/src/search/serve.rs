@@ -1,5 +1,5 @@
-//! Serving: weights, cache and the activation peak of a batch, over formats and degrees; the number of tokens that fit, and the plans,
-//! cheapest first.
+//! Serving: weights, cache and the activation peak of a batch, over formats and degrees; the number of tokens that fit,
+//! and the plans, cheapest first.
 //!
 //! The cost is GPU-seconds for a generated token when as many sequences run at once as asked (or as fit): a decode step
 //! reads the weights that are active and the whole cache once, and reduces twice a block over tensor-parallel ranks.

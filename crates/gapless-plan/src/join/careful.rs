@@ -55,7 +55,8 @@ impl Careful {
         Careful(work)
     }
 
-    /// Second thoughts that touch so many nodes; returns the number that they did touch: few once `PATIENCE` is used up.
+    /// Second thoughts that touch so many nodes; returns the number that they did touch: few once `PATIENCE` is used
+    /// up.
     pub(crate) fn think(&mut self, effort: u64, stop: &dyn Fn() -> bool) -> u64 {
         self.0.think_again(effort, stop)
     }

@@ -287,8 +287,8 @@ impl ModelSide<'_> {
     }
 }
 
-/// The answer without figures that depend on the order of completions inside one operation: the number and the
-/// sizes of free pieces that came and went.
+/// The answer without figures that depend on the order of completions inside one operation: the number and the sizes of
+/// free pieces that came and went.
 fn without_order(answer: &Answer) -> Answer {
     let mut loose = Answer { entries: trace_of(&answer.entries), ..answer.clone() };
     for (field, value) in loose.stats.0.iter_mut().enumerate() {

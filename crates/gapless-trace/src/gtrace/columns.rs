@@ -1,5 +1,5 @@
-//! The payload of an events block: one control byte an event, and columns for everything that the control
-//! bytes do not say.
+//! The payload of an events block: one control byte an event, and columns for everything that the control bytes do not
+//! say.
 //!
 //! ```text
 //!      byte address shift, byte size shift, byte time mode (0: differences >= 0 as v, 1: as z),
