@@ -1,10 +1,10 @@
-//! The fault of bytes that do not have their format, and its place.
+//! Errors of bytes that do not have their format, each with its place.
 
 use std::io;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The fault. Offsets and lines count after decompression.
+/// An error. Offsets and lines count after decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,8 +1,8 @@
-//! The fault of a binary or JSON file: its cause, its place, and the next step.
+//! Problems of binary and JSON files, each with its cause, its place, and the next step.
 
 use std::io;
 
-/// The fault of a file. Offsets count bytes of the file, or of the archive's member after
+/// A problem of a file. Offsets count bytes of the file, or of the archive's member after
 /// decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

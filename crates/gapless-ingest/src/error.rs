@@ -24,7 +24,7 @@ fn with_name(problem: &Problem, name: &str) -> String {
     }
 }
 
-/// The fault of a file. Offsets count bytes after decompression.
+/// A problem of a file. Offsets count bytes after decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {

@@ -16,7 +16,7 @@ use gapless_trace::{
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
-/// The fault of a value.
+/// An error in a value.
 pub(crate) type Wrong = String;
 
 /// A value's number by first sight, at most 2^16 - 1 of them; the last one asked for is found without hashing.

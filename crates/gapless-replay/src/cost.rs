@@ -1,6 +1,5 @@
 //! Estimated costs of device calls, so that runs can be compared by more than bytes: measured on one NVIDIA H200
-//! (driver 580, CUDA 13.0), in nanoseconds. For other cards they are only an estimate, and are called one wherever they
-//! are shown.
+//! (driver 580, CUDA 13.0), in nanoseconds. For other cards they are estimates, and every text that shows them says so.
 
 const MIB: u64 = 1 << 20;
 

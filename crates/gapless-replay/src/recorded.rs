@@ -21,7 +21,7 @@ pub struct RecordedDevice<'a> {
     spare: u64,
     /// Calls that only one of the two made.
     pub differences: u32,
-    /// Addresses of the first few that only the allocator made and that name one.
+    /// Addresses of the first few calls that only the allocator made.
     pub(crate) extra: Vec<u64>,
 }
 

@@ -142,7 +142,7 @@ pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildEr
 }
 
 /// The same; `tell` sees the log whenever a phase has ended, the last time at its end. The caller can replay it
-/// meanwhile..
+/// meanwhile.
 pub(crate) fn simulate_telling(
     architecture: &Architecture,
     run: &Run,

@@ -1,7 +1,7 @@
 //! Tensors as memory sees them: a counted storage, a number of elements, a type, and the target of the gradient.
 //!
-//! The free is the end of a storage's last owner, as in PyTorch. So scopes of the Rust code stand for those of the
-//! Python code.
+//! A storage is freed when its last owner goes, as in PyTorch. So scopes of the Rust code stand for those of the Python
+//! code.
 
 use super::ledger::Kernel;
 use super::log::{Kind, Log};

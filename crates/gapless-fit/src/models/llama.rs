@@ -60,7 +60,7 @@ struct Shared {
     heads: Heads,
     cos: Tensor,
     sin: Tensor,
-    /// A mask of bytes, for sliding windows that are shorter than the sequence.
+    /// A mask of numbers for eager attention, else one of bytes if the sequence is longer than the sliding window.
     mask: Option<Tensor>,
     cache: Option<RefCell<Vec<Tensor>>>,
 }

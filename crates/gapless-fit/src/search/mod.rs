@@ -16,7 +16,7 @@ pub mod space;
 pub mod train;
 pub mod why;
 
-/// The fault of a question.
+/// An error in a question.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SearchError {
     #[error("{what} is 0: give at least 1")]

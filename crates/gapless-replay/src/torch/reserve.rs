@@ -3,7 +3,7 @@
 //!
 //! A value is a share of the card (`0.5`) or a number of GiB (`40G`). PyTorch warns about any other value and goes on
 //! without it, and so does this reader. A stream gets a class only through a C++ function, so a recording names none:
-//! the list is kept, and decides if a caller gives streams their classes.
+//! the list is kept, and applies if a caller gives streams their classes.
 
 /// Addresses of a range.
 #[derive(Clone, Copy, Debug, PartialEq)]

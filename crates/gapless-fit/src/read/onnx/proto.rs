@@ -228,7 +228,7 @@ fn tensor<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<Tensor, Fa
                 }
             }
             (5 | 7, Wire::Length) => {
-                // Short lists may be shapes. Each number takes a byte or more, so a longer message cannot be one.
+                // Short lists may be shapes. A number takes at most ten bytes, so a longer message has too many for one.
                 let at = source.at();
                 let inner = message(source, end)?;
                 if inner - source.at() <= 10 * KEPT as u64 {
