@@ -291,7 +291,7 @@ fn what_hugging_face_keeps_of_a_layer() {
     let eager =
         Decoder { attention: Attention::Eager, attention_dropout: 0.1, residual_dropout: 0.1, ..gpt2 };
     assert_eq!(token(&eager, Precision::Bf16, 1024), 20.0 * h + 10.0 * f + 6.0 * a * s + 8.0);
-    // On CUDA; on CPU, where autocast leaves `pow` in 16 bits, 10 f instead of 16 f.
+    // On CUDA; on CPU autocast leaves `pow` in 16 bits: 10 f instead of 16 f.
     assert_eq!(token(&eager, Precision::AmpBf16, 1024), 24.0 * h + 16.0 * f + 8.0 * a * s + 16.0);
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Blocks are aligned as PyTorch's are.
 const ALIGN: u64 = 512;
-/// The plan depends on the effort alone; the time limit is for runs where even that would take too long.
+/// The plan depends on the effort alone; the time limit is for runs with which even that would take too long.
 const EFFORT: u64 = 30_000_000;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 

@@ -439,7 +439,7 @@ impl Path<'_> {
         }
     }
 
-    /// An integer as 64 bits whatever its sign; LONG1 of nine bytes where the ninth is zero, too.
+    /// An integer as 64 bits whatever its sign; LONG1 of nine bytes too, if the ninth is zero.
     #[inline]
     fn unsigned(&mut self) -> Option<u64> {
         if let [op::LONG1, 9, low @ .., 0] = self.bytes.get(self.at..)?.first_chunk::<11>()? {

@@ -228,7 +228,7 @@ fn tensor<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<Tensor, Fa
                 }
             }
             (5 | 7, Wire::Length) => {
-                // Short lists may be shapes. A number takes at most ten bytes, so a longer message has too many for one.
+                // Short lists may be shapes. A number takes at most ten bytes, so a longer one has too many.
                 let at = source.at();
                 let inner = message(source, end)?;
                 if inner - source.at() <= 10 * KEPT as u64 {
