@@ -1,7 +1,7 @@
-//! The simulated step beside a recorded one, operator by operator: finds where they part.
+//! The simulated step beside a recorded one, operator by operator: finds the first difference.
 //!
 //! `cargo run --release -p gapless-fit --example against_oplog -- [FILTER]` prints for each recording of
-//! `testdata/fit/oplogs.jsonl.gz` whose label contains the filter what was alive at the end of each phase; with one
+//! `testdata/fit/oplogs.jsonl.gz` whose label contains the filter the bytes alive at the end of each phase; with one
 //! recording left, every operator of its third step.
 
 mod support;
@@ -9,7 +9,7 @@ mod support;
 use gapless_fit::eager::{Phase, Run, simulate};
 use serde_json::Value;
 
-/// A recorded operator: name, live bytes before, what it left more, its peak above the start.
+/// A recorded operator: name, live bytes before, the bytes that it left more, its peak above the start.
 type Recorded = (String, i64, i64, i64);
 
 fn main() {
@@ -66,7 +66,7 @@ fn main() {
     }
 }
 
-/// Walks along both and prints each operator with the difference of what was alive before it.
+/// Walks along both and prints each operator with the difference of the bytes alive before it.
 fn align(log: &gapless_fit::eager::Log, recorded: &[Recorded], begin: u32, at: impl Fn(u32) -> i64) {
     let ops: Vec<_> = log.ops.iter().flatten().filter(|o| o.event >= begin).collect();
     let mut mine = 0;

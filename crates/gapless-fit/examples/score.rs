@@ -1,7 +1,7 @@
 //! The score board: predicted against measured peaks, cell by cell.
 //!
 //! `cargo run --release -p gapless-fit --example score -- [FOLDER [FILE [FILTER]]]` reads the cells of `FILE` (those of
-//! an H200 in the test data where it is not given), with configurations inline or in `FOLDER/models/NAME/config.json`.
+//! an H200 in the test data if it is not given), with configurations inline or in `FOLDER/models/NAME/config.json`.
 //! With `PHASES=1` in the environment every phase is shown.
 
 mod support;

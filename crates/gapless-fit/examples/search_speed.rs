@@ -45,7 +45,7 @@ fn main() {
             "cheapest": found.plans.first().map(|plan| format!("{:?}", plan.config)),
         }));
     }
-    // All points evaluated: no plan is ever dear enough to prune by.
+    // All points are evaluated: as many plans are kept as there are, so none is pruned by cost.
     let profile = Profile::from_decoder("llama-3-70b", &models::llama3_70b());
     let cluster = Cluster::new(h100, 8, 128);
     let space = Space::open(&profile, &cluster, 2048, 4096, Precision::Mixed, Optimizer::AdamWFused);

@@ -1,10 +1,10 @@
-//! What is alive at the peak, component by component, and where in the run the peak is.
+//! The bytes alive at the peak, component by component, and the place of the peak in the run.
 
 use crate::eager::{Figures, Kind, Layer, Phase, Run, Scope, Steps};
 use crate::model::Architecture;
 use gapless_trace::Bytes;
 
-/// What bytes are for, as people think of them.
+/// The purposes that bytes serve, by the names that people use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Component {
     Weights,
@@ -16,9 +16,9 @@ pub enum Component {
     FeedForwardActivations,
     NormActivations,
     ConvolutionActivations,
-    /// What is added between layers, embeddings, and what belongs to no kind.
+    /// Sums between layers, embeddings, and tensors of no other kind.
     OtherActivations,
-    /// Logits and what the loss makes of them.
+    /// Logits and the tensors that the loss makes of them.
     LossHead,
     Temporaries,
     OptimizerTemporaries,
@@ -26,7 +26,7 @@ pub enum Component {
     /// Tokens, images, positions, masks, running figures.
     Inputs,
     Workspaces,
-    /// What the allocator adds to requests.
+    /// Bytes that the allocator adds to requests.
     Rounding,
 }
 
@@ -74,7 +74,7 @@ impl Component {
     }
 }
 
-/// Where in the run.
+/// A place in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeakAt {
     /// From 0.
@@ -89,7 +89,7 @@ pub struct PeakAt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub total: Bytes,
-    /// What there is of, in the order of [`Component::ALL`].
+    /// Bytes of each component that has any, in the order of [`Component::ALL`].
     pub components: Vec<(Component, Bytes)>,
     pub at: PeakAt,
 }
@@ -136,7 +136,7 @@ impl Account {
 /// How far the simulated peak of a decoder or encoder may be off, as a share.
 pub const SIMULATED_ERROR: f64 = 0.02;
 
-/// How far the peak of allocated bytes may be off, as a share: a bound on what was measured over 165 cells and 192
+/// How far the peak of allocated bytes may be off, as a share: a bound on the errors measured over 165 cells and 192
 /// recordings of these families. Convolutions carry cuDNN's choice of workspaces; T5 was recorded in one shape only.
 #[must_use]
 pub fn error_share(architecture: &Architecture) -> f64 {

@@ -1,28 +1,27 @@
-//! An exported graph run node by node on the simulator's machine: what a node returns is allocated unless it is a view,
-//! and goes with its last user; with training, a node keeps what the derivative of its kind of operator reads.
+//! An exported graph run node by node on the simulator's machine. A node's output is allocated unless it is a view, and
+//! freed with its last user. With training, a node keeps the tensors that its operator's derivative reads.
 //!
-//! A graph says what operators return, not what their kernels take for a moment: workspaces within an operator are not
-//! in it. A joint graph (torch.export's with backward) is run as it stands, since its backward pass is made of nodes
-//! too.
+//! A graph says what operators return, not what their kernels take for a moment: it has no workspaces. A joint graph
+//! (torch.export's with backward) is run as it stands, since its backward pass is made of nodes too.
 
 use crate::eager::log::{Kind, Log, Phase, Scope};
 use crate::eager::{Mode, Run, Sim, Steps, Tensor};
 use crate::model::{Dtype, Graph, GraphNode, GraphTensor};
 
-/// What the derivative of an operator reads.
+/// The tensors that the derivative of an operator reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keeps {
     /// The output is another view of the first input.
     View,
-    /// Sums, copies, concatenations: nothing.
+    /// Nothing: sums, copies, concatenations.
     Nothing,
-    /// Exponentials, ReLU, softmax: the result.
+    /// The result: exponentials, ReLU, softmax.
     Output,
-    /// Products and all that is not known: what went in.
+    /// The inputs: products, and all operators that are not known.
     Inputs,
 }
 
-/// Names under which operators are logged; what is not among them is "operator".
+/// Names under which operators are logged; all others are "operator".
 const NAMES: [(&str, Keeps); 62] = [
     ("view", Keeps::View),
     ("_unsafe_view", Keeps::View),
@@ -94,7 +93,7 @@ fn kind(op: &str) -> (&'static str, Keeps) {
 }
 
 fn elements(tensor: &GraphTensor) -> u64 {
-    // What lies in memory reaches as far as the strides do.
+    // A tensor's memory reaches as far as its strides do.
     if tensor.strides.len() == tensor.shape.len() && !tensor.strides.is_empty() {
         let reach = tensor
             .shape
@@ -164,7 +163,7 @@ pub fn simulate(graph: &Graph, run: &Run) -> Steps {
     Steps { log, base: 0, parameters, trained: parameters }
 }
 
-/// Every node in order; what is given back is what the caller holds.
+/// Runs every node in order; returns the tensors that the caller holds.
 fn forward(sim: &Sim, graph: &Graph, mut places: Vec<Option<Tensor>>) -> Vec<Tensor> {
     sim.begin("input");
     for &at in &graph.inputs {
@@ -228,7 +227,7 @@ fn run_node(sim: &Sim, graph: &Graph, node: &GraphNode, places: &mut [Option<Ten
                 .into_iter()
                 .zip(ctx.needs)
                 .map(|((n, dtype), needed)| {
-                    // Gradients of views and sums are the gradient that came.
+                    // Gradients of views and sums are the incoming gradient itself.
                     needed.then(|| match &given {
                         Some(grad) if view && grad.n == n && grad.dtype == dtype => grad.detach(),
                         _ => sim.alloc(n, dtype),

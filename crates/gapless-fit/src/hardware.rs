@@ -1,7 +1,7 @@
 //! Devices by name: memory as the driver reports it, speeds as the vendor prints them, and the links between devices.
 //!
-//! Memory is what `torch.cuda.mem_get_info` gives as total, which is less than the name says. Speeds are dense peaks
-//! without sparsity; a search multiplies them by a stated efficiency.
+//! Memory is the total of `torch.cuda.mem_get_info`, which is less than the name says. Speeds are dense peaks without
+//! sparsity; a search multiplies them by a stated efficiency.
 
 /// One device.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,17 +9,17 @@ pub struct Gpu {
     pub name: &'static str,
     /// MiB that a process can have at most, its context included.
     pub memory_mib: u64,
-    /// Dense operations a second, in units of 10^12; 0 where the device has no such unit.
+    /// Dense operations a second, in units of 10^12; 0 if the device has no such unit.
     pub half_tflops: f64,
     pub fp32_tflops: f64,
     pub fp8_tflops: f64,
     /// Of its own memory, GB/s.
     pub memory_gbs: f64,
-    /// To the other devices of a node, one direction, GB/s: NVLink or Infinity Fabric where there is one, else PCIe.
+    /// To the other devices of a node, one direction, GB/s: NVLink or Infinity Fabric if there is one, else PCIe.
     pub link_gbs: f64,
     /// To the host, one direction, GB/s.
     pub host_gbs: f64,
-    /// 90 for 9.0; 0 where it is not NVIDIA's.
+    /// 90 for 9.0; 0 if it is not NVIDIA's.
     pub compute_capability: u32,
 }
 
@@ -34,7 +34,7 @@ impl Gpu {
         self.compute_capability == 0
     }
 
-    /// Whether it computes in bfloat16: NVIDIA's from Ampere on, and all of AMD's here.
+    /// True if it computes in bfloat16: NVIDIA's from Ampere on, and all of AMD's here.
     #[must_use]
     pub fn has_bf16(&self) -> bool {
         self.is_rocm() || self.compute_capability >= 80
@@ -91,7 +91,7 @@ pub const GPUS: &[Gpu] = &[
     gpu("mi355x",     294_896, [2500.0, 157.3, 5000.0], 8000.0, 538.0, 55.0, 0),
 ];
 
-/// Other names under which devices go.
+/// Further names of devices.
 const ALIASES: &[(&str, &str)] = &[
     ("h100-80", "h100"),
     ("h200-141", "h200"),
@@ -136,13 +136,13 @@ const NOISE: [&str; 18] = [
     "edition",
 ];
 
-/// No such device.
+/// The error for a name that is no known device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownGpu {
     pub asked: String,
-    /// Devices of which the name may be; none where it is a stranger's.
+    /// Devices that the name may mean; none if nothing is like it.
     pub near: Vec<&'static str>,
-    /// Whether all of `near` go by that name.
+    /// True if all of `near` are sold under that name.
     pub is_ambiguous: bool,
 }
 
@@ -158,7 +158,7 @@ impl std::fmt::Display for UnknownGpu {
 impl std::error::Error for UnknownGpu {}
 
 impl UnknownGpu {
-    /// What to do next.
+    /// The next step for the user.
     #[must_use]
     pub fn help(&self) -> String {
         let list = "`gapless fit --gpus-list` lists the known ones";
@@ -174,8 +174,8 @@ impl UnknownGpu {
     }
 }
 
-/// A device by its name, as people or drivers write it: `RTX 4090`, `NVIDIA A100-SXM4-80GB`. A name that several
-/// devices go by, or none, is an error: the memory of another card would be a wrong answer.
+/// A device by its name, as people or drivers write it: `RTX 4090`, `NVIDIA A100-SXM4-80GB`. A name of several devices,
+/// or of none, is an error: the memory of another card would be a wrong answer.
 pub fn find(name: &str) -> Result<&'static Gpu, UnknownGpu> {
     let asked = plain(name);
     let known = |wanted: &str| GPUS.iter().find(|gpu| plain(gpu.name) == wanted);
@@ -204,7 +204,7 @@ pub fn find(name: &str) -> Result<&'static Gpu, UnknownGpu> {
     error(&near, false)
 }
 
-/// A name in small letters and digits, without what tells no devices apart: `80GB` is 80, `RTX 4090` is rtx4090.
+/// A name in small letters and digits, without the words in `NOISE`: `80GB` is 80, `RTX 4090` is rtx4090.
 fn plain(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !NOISE.contains(word));
@@ -222,7 +222,7 @@ fn plain(name: &str) -> String {
         .collect()
 }
 
-/// What a device is called of which only the memory is known.
+/// Name of a device of which only the memory is known.
 pub const UNNAMED: &str = "unnamed";
 
 /// A device of which only the memory is known: an A100's speeds, so that costs can still be compared.
@@ -255,7 +255,7 @@ pub struct Cluster {
     pub nodes: u64,
     /// Between nodes, for each device, one direction, GB/s: 50 is a 400 Gb/s adapter for each.
     pub network_gbs: f64,
-    /// Of the host, for each device: what offloading can use.
+    /// Of the host, for each device: the memory that offloading can use.
     pub host_memory: u64,
 }
 

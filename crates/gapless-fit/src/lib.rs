@@ -1,8 +1,8 @@
 //! Will it fit, and how do I make it fit: from a model's description alone, without a GPU.
 //!
-//! `model` says what a model is, `read` gets one from a file or a name, `eager` runs a step of it operator by
-//! operator as PyTorch's eager execution allocates and frees, and leaves a trace; `account` says what is alive at the
-//! peak. `formulas` are the closed forms that check it, `checkpoint` chooses what to recompute, `search` finds the
+//! `model` describes a model, `read` gets one from a file or a name, `eager` runs a step of it operator by operator as
+//! PyTorch's eager execution allocates and frees, and leaves a trace. `account` says what is alive at the peak.
+//! `formulas` are the closed forms that check it, `checkpoint` chooses the blocks to recompute, `search` finds the
 //! cheapest configuration that fits, `ask` puts these together: a question in, an answer out.
 
 pub mod account;

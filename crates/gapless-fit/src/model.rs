@@ -1,5 +1,4 @@
-//! What a model is, before anything runs: numbers of its architecture in one vocabulary, whichever file or name they
-//! came from.
+//! A model before anything runs: numbers of its architecture in one vocabulary, from whichever file or name they came.
 
 use crate::stored::Stored;
 
@@ -44,22 +43,22 @@ pub struct Weight {
     pub bytes: u64,
 }
 
-/// A model, as far as its source tells.
+/// A model, as far as its source describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// How it is called in output.
+    /// Its name in output.
     pub name: String,
-    /// What runs: `None` where the source gives weights alone.
+    /// The network that runs: `None` if the source gives weights alone.
     pub architecture: Option<Architecture>,
-    /// The stored tensors, where headers were read: exact.
+    /// The stored tensors, if headers were read: exact.
     pub weights: Option<Vec<Weight>>,
-    /// How the weights are quantised, where the source says so.
+    /// The format of quantised weights, if the source names one.
     pub stored: Option<Stored>,
-    /// What the reader could not use or had to assume, in words.
+    /// Parts that the reader could not use, and assumptions that it made, in words.
     pub notes: Vec<String>,
 }
 
-/// What runs, by implementation.
+/// Architectures, by implementation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Architecture {
     /// Hugging Face transformers: a stack of causal blocks with a language-model head.
@@ -72,11 +71,11 @@ pub enum Architecture {
     Vision(Vision),
     /// A graph of operators as exported (torch.export, ONNX).
     Graph(Box<Graph>),
-    /// Hugging Face transformers: parameters known one by one, a forward pass that is not followed.
+    /// Hugging Face transformers: parameters known one by one, a forward pass that is not simulated.
     Counted(Box<Counted>),
 }
 
-/// What a parameter is for: optimizers treat them apart (no decay on norms and biases, Muon on matrices only).
+/// The role of a parameter: optimizers treat them apart (no decay on norms and biases, Muon on matrices only).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Rows that tokens look up.
@@ -96,7 +95,7 @@ pub enum Role {
     Head,
     /// Weight of a convolution.
     Convolution,
-    /// Of a graph, where names tell nothing.
+    /// Of a graph, whose names tell nothing.
     Other,
 }
 
@@ -121,15 +120,15 @@ impl Parameter {
 pub struct Counted {
     pub model_type: String,
     pub parameters: Vec<Parameter>,
-    /// Where the parameters of each block begin and end, in order.
+    /// First parameter of each block and the end of its range, in order.
     pub blocks: Vec<(usize, usize)>,
-    /// Where it generates text.
+    /// Set if it generates text.
     pub text: Option<Text>,
     /// Dtype that the source names for its weights.
     pub dtype: Option<Dtype>,
 }
 
-/// What serving a model that generates text depends on, beside its parameters.
+/// The numbers that serving a model of text depends on, beside its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     pub hidden: u64,
@@ -140,22 +139,22 @@ pub struct Text {
     /// 0 without experts.
     pub experts: u64,
     pub top_k: u64,
-    /// What each block keeps of the tokens before, in order.
+    /// The cache of each block for the tokens before, in order.
     pub cache: Vec<LayerCache>,
 }
 
-/// What one block keeps while generating, in elements.
+/// The cache of one block while generating, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerCache {
     /// Of each token.
     pub token: u64,
-    /// Tokens that it looks back, where not all.
+    /// Tokens that it looks back; `None` for all.
     pub window: Option<u64>,
     /// Of each sequence, however long (linear attention, convolutions).
     pub state: u64,
 }
 
-/// Which implementation's forward is followed: they save different tensors.
+/// The implementation whose forward is simulated: each saves other tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DecoderStyle {
     Gpt2,
@@ -176,7 +175,7 @@ pub enum DecoderStyle {
 }
 
 impl DecoderStyle {
-    /// Whether the feed-forward block has a gate: three matrices instead of two. Those that have one have RMS norms;
+    /// True if the feed-forward block has a gate: three matrices instead of two. Those that have one have RMS norms;
     /// the others have layer norms, with biases.
     #[must_use]
     pub fn is_gated(self) -> bool {
@@ -188,7 +187,7 @@ impl DecoderStyle {
         }
     }
 
-    /// Whether the queries and keys of each head are normed.
+    /// True if the queries and keys of each head are normed.
     #[must_use]
     pub fn has_head_norms(self) -> bool {
         use DecoderStyle::*;
@@ -200,10 +199,10 @@ impl DecoderStyle {
     }
 }
 
-/// How attention is computed.
+/// The implementation of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Attention {
-    /// `scaled_dot_product_attention`, whichever kernel it chooses.
+    /// `scaled_dot_product_attention`, with the kernel that it chooses.
     #[default]
     Sdpa,
     /// Scores as a tensor.
@@ -236,32 +235,32 @@ pub struct Decoder {
     pub kv_heads: u64,
     /// Of queries and keys: with latent attention, both parts of them together.
     pub head_dim: u64,
-    /// Elements of a head that rotate; 0 where positions are learned.
+    /// Elements of a head that rotate; 0 if positions are learned.
     pub rotary_dim: u64,
-    /// Width of the embedding, where it is projected to the hidden size and back (OPT 350M).
+    /// Width of the embedding, if it is projected to the hidden size and back (OPT 350M).
     pub embed_dim: Option<u64>,
     /// Inner size of the dense feed-forward block.
     pub intermediate: u64,
     pub vocab: u64,
     pub max_positions: u64,
-    /// Whether the head is the embedding.
+    /// True if the head is the embedding.
     pub tied: bool,
     pub activation: Activation,
     /// Biases on the query, key and value projections; on the output projection; in the feed-forward block.
     pub qkv_bias: bool,
     pub out_bias: bool,
     pub mlp_bias: bool,
-    /// Norms stand after what is added to the residual, and there is no last one (OPT 350M).
+    /// Norms stand after the sum with the residual, and there is no last one (OPT 350M).
     pub post_norm: bool,
     /// Attention and feed-forward block read the same input (GPT-NeoX).
     pub parallel_residual: bool,
-    /// Dropout of the embedding, of attention probabilities, of what is added to the residual.
+    /// Dropout of the embedding, of attention probabilities, of the output that is added to the residual.
     pub embed_dropout: f64,
     pub attention_dropout: f64,
     pub residual_dropout: f64,
     pub attention: Attention,
-    /// Tokens that a sliding layer looks back; and how many layers slide: every layer where `sliding_pattern` is 1, all
-    /// but every n-th where it is n.
+    /// Tokens that a sliding layer looks back; and which layers slide: every layer if `sliding_pattern` is 1, all but
+    /// every n-th if it is n.
     pub sliding_window: Option<u64>,
     pub sliding_pattern: u64,
     /// Soft caps on attention scores and on logits (Gemma 2).
@@ -399,19 +398,19 @@ pub struct InvertedBlock {
     pub stage: u64,
     pub place: u64,
     pub inputs: u64,
-    /// Nothing is expanded where these are the inputs.
+    /// Equal to `inputs` if nothing is expanded.
     pub expanded: u64,
     pub outputs: u64,
     pub kernel: u64,
     pub stride: u64,
-    /// Channels by which channels are weighed; 0 where they are not.
+    /// Channels of the squeeze that weighs channels; 0 without one.
     pub squeeze: u64,
-    /// Whether the activation is Hardswish; else the family's.
+    /// True for Hardswish; else the activation is the family's.
     pub hard: bool,
 }
 
 impl InvertedBlock {
-    /// Whether its input is added to what comes out.
+    /// True if its input is added to its output.
     #[must_use]
     pub fn adds(&self) -> bool {
         self.stride == 1 && self.inputs == self.outputs
@@ -426,10 +425,10 @@ pub struct Graph {
     /// Tensors by place in `tensors`.
     pub inputs: Vec<u32>,
     pub parameters: Vec<u32>,
-    /// What lives as long as the parameters and takes no gradient.
+    /// Tensors that live as long as the parameters and take no gradient.
     pub buffers: Vec<u32>,
     pub outputs: Vec<u32>,
-    /// Whether the graph holds the backward pass too.
+    /// True if the graph holds the backward pass too.
     pub joint: bool,
 }
 
@@ -448,6 +447,6 @@ pub struct GraphNode {
     pub op: String,
     pub inputs: Vec<u32>,
     pub outputs: Vec<u32>,
-    /// Integer attributes by name, where they decide shapes or memory.
+    /// Integer attributes by name, if they decide shapes or memory.
     pub attributes: Vec<(String, Vec<i64>)>,
 }

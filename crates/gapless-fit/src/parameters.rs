@@ -1,5 +1,5 @@
 //! The parameters of an architecture, name by name and shape by shape, in the order in which its implementation
-//! registers them (transformers 5.17, torchvision 0.26). What is shared is listed once, as `named_parameters` does.
+//! registers them (transformers 5.17, torchvision 0.26). A shared parameter is listed once, as `named_parameters` does.
 //! Buffers stand apart: they take memory but no gradient.
 
 mod decoder;
@@ -15,7 +15,7 @@ pub use crate::model::{Parameter, Role};
 pub struct Buffer {
     pub name: String,
     pub shape: Vec<u64>,
-    /// It keeps this whatever the weights are in, unless they are cast after loading.
+    /// Its type, whatever the weights are in, unless they are cast after loading.
     pub dtype: Dtype,
 }
 
@@ -39,7 +39,7 @@ pub fn parameters(architecture: &Architecture) -> Vec<Parameter> {
     list.parameters
 }
 
-/// The buffers of `architecture`, as far as they are listed: none of counted models.
+/// The buffers of `architecture`, if its family lists any: counted models do not.
 #[must_use]
 pub fn buffers(architecture: &Architecture) -> Vec<Buffer> {
     match architecture {
@@ -60,7 +60,7 @@ pub fn buffers(architecture: &Architecture) -> Vec<Buffer> {
     }
 }
 
-/// Elements of all parameters; `None` above 2^60, where sums of their bytes could wrap.
+/// Elements of all parameters; `None` above 2^60, because sums of their bytes could wrap.
 #[must_use]
 pub fn count(architecture: &Architecture) -> Option<u64> {
     const LIMIT: u128 = 1 << 60;

@@ -1,8 +1,8 @@
-//! A model block by block, for those who choose what to recompute: what each block keeps, what it needs for a moment,
-//! and what it costs.
+//! A model block by block, for code that chooses blocks to recompute: the bytes that each block keeps, those that it
+//! needs for a moment, and its cost.
 //!
 //! Found by two short runs, one that keeps everything and one that recomputes every block. All bytes are requests in
-//! multiples of 512, relative to what was alive when the block began.
+//! multiples of 512, relative to the bytes alive when the block began.
 
 use crate::eager::log::Log;
 use crate::eager::{Kind, Mode, Phase, Recomputed, Run, Scope, Steps, simulate};
@@ -12,20 +12,20 @@ use crate::models::BuildError;
 /// One block, or the embedding, or the head with the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockProfile {
-    /// That are trained.
+    /// Parameters that are trained.
     pub parameters: u64,
-    /// Of those; gradients take the same.
+    /// Bytes of those; gradients take the same.
     pub weight_bytes: u64,
-    /// Kept from its forward to its backward pass where it is not recomputed.
+    /// Kept from its forward to its backward pass if it is not recomputed.
     pub saved: u64,
-    /// Kept where it is recomputed: its input, and nothing else.
+    /// Kept if it is recomputed: its input, and nothing else.
     pub input: u64,
     /// The most above the start while its forward runs.
     pub forward_peak: u64,
-    /// The most above the start while its backward runs, gradients of its weights included; what it had saved is freed
+    /// The most above the start while its backward runs, gradients of its weights included; its saved tensors are freed
     /// meanwhile.
     pub backward_peak: u64,
-    /// What its backward leaves more (gradients) or less (what it had saved) alive.
+    /// The bytes by which its backward leaves more (gradients) or less (freed saved tensors) alive.
     pub backward_change: i64,
     /// The same of a recomputed block: forward again and backward, above the start.
     pub recompute_peak: u64,

@@ -1,5 +1,6 @@
-//! A model as the search sees it, drawn from a simulated step instead of closed forms: what each block keeps, needs
-//! and computes is what the simulation counted; how tensor parallelism cuts it stays the closed forms' share.
+//! A model as the search sees it, drawn from a simulated step instead of closed forms: the simulation counts the bytes
+//! that each block keeps and needs, and its operations. The share that tensor parallelism cuts is still the closed
+//! forms'.
 
 use crate::eager::Run;
 use crate::formulas::activations::PerToken;
@@ -19,8 +20,7 @@ pub fn block_profile(name: &str, architecture: &Architecture, run: &Run) -> Resu
     let run = Run { batch: 1, ..run.clone() };
     let exact = profile(architecture, &run)?;
     let precision = run.precision;
-    // Of a picture too the search counts by its length: all per-token figures here are shares of one sequence or
-    // picture.
+    // The search counts a picture by its length too: all per-token figures here are shares of one sequence or picture.
     let tokens = run.length as f64;
     let width = precision.bytes().activation as f64;
     let mut drawn = match architecture {
@@ -29,9 +29,9 @@ pub fn block_profile(name: &str, architecture: &Architecture, run: &Run) -> Resu
     };
     drawn.selective = drawn.selective && run.attention.is_none_or(|a| a == Attention::Eager);
     for (at, kind) in drawn.kinds.iter_mut().enumerate() {
-        // Blocks of a kind are alike to the search. What they keep is their mean, so that the sum is right (the first
-        // one keeps its input too, which the model holds on to). Of what they need for a moment the most demanding one
-        // speaks.
+        // Blocks of a kind are alike to the search. Their kept bytes are the mean, so that the sum is right (the first
+        // one keeps its input too, which the model holds on to). Their momentary bytes are those of the most demanding
+        // one.
         let blocks = || drawn.order.iter().zip(&exact.blocks).filter(move |(k, _)| **k == at).map(|(_, b)| b);
         let most = |value: &dyn Fn(&BlockProfile) -> u64| blocks().map(value).max().unwrap_or(0) as f64;
         let closed = kind.kept(precision);
@@ -68,8 +68,8 @@ pub fn block_profile(name: &str, architecture: &Architecture, run: &Run) -> Resu
     Ok(drawn)
 }
 
-/// The vocabulary with which the closed form of the loss gives what the simulated head takes: losses differ in how
-/// many copies of the logits they make.
+/// The vocabulary with which the closed form of the loss gives the simulated head's bytes: losses differ in how many
+/// copies of the logits they make.
 fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision) -> u64 {
     let peak = head.forward_peak.max(head.saved + head.backward_peak) as f64 / tokens;
     let beside = 5.0 * precision.bytes().activation as f64 * drawn.hidden as f64;
@@ -77,8 +77,8 @@ fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision
     fitting.max(1.0) as u64
 }
 
-/// An architecture without closed forms of its own: every block a kind where it differs, cut by tensor parallelism
-/// only where it has heads.
+/// An architecture without closed forms of its own: every block that differs is a kind, and tensor parallelism cuts it
+/// only if it has heads.
 fn plain(
     name: &str,
     architecture: &Architecture,

@@ -1,12 +1,12 @@
-//! How a model is trained: precision, optimizer, adapters, checkpointing. The simulation, the closed forms, the
+//! The settings of training: precision, optimizer, adapters, checkpointing. The simulation, the closed forms, the
 //! search and the emitted files all use these four types, so a setting has one name everywhere.
 //!
-//! What a setting costs stands where it is counted: `formulas::states` has the bytes of precisions and optimizers,
-//! `eager::optimizer` what an optimizer allocates, `eager::run` the types that a precision computes in.
+//! The cost of a setting stands where it is counted: `formulas::states` has the bytes of precisions and optimizers,
+//! `eager::optimizer` the allocations of an optimizer, `eager::run` the types that a precision computes in.
 
 use crate::model::{Architecture, DecoderStyle, Role};
 
-/// How numbers are kept while training.
+/// The types of numbers while training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Precision {
     #[default]
@@ -51,13 +51,13 @@ impl Precision {
         }
     }
 
-    /// Whether `torch.autocast` chooses the type of each operator.
+    /// True if `torch.autocast` chooses the type of each operator.
     #[must_use]
     pub fn is_autocast(self) -> bool {
         matches!(self, Precision::AmpBf16 | Precision::AmpFp16)
     }
 
-    /// Whether weights, gradients and states all have one type, as plain PyTorch keeps them. The simulation follows
+    /// True if weights, gradients and states all have one type, as plain PyTorch keeps them. The simulation follows
     /// only these: of the others it knows the blocks, and not the states.
     #[must_use]
     pub fn is_plain(self) -> bool {
@@ -65,8 +65,8 @@ impl Precision {
     }
 }
 
-/// What updates the weights: the optimizers of `torch.optim` as one gets them by default on CUDA (most work on lists
-/// of tensors at once), and two from elsewhere.
+/// The optimizer: those of `torch.optim` as one gets them by default on CUDA (most work on lists of tensors at once),
+/// and two from elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Optimizer {
     /// torch's default on CUDA: `foreach`.
@@ -129,8 +129,8 @@ impl Optimizer {
     }
 }
 
-/// Low-rank adapters, as PEFT adds them: the model itself is frozen. rsLoRA scales by another number, and takes the
-/// same.
+/// Low-rank adapters, as PEFT adds them: the model itself is frozen. rsLoRA takes the same bytes: it only scales by
+/// another number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lora {
     pub rank: u64,
@@ -140,17 +140,17 @@ pub struct Lora {
     pub narrow: bool,
     /// DoRA: the norm of each adapted weight is learned apart.
     pub dora: bool,
-    /// Whether inputs of adapters are dropped out (`lora_dropout` above 0).
+    /// True if inputs of adapters are dropped out (`lora_dropout` above 0).
     pub dropout: bool,
     /// Modules that are trained whole, in a copy beside the frozen one (`modules_to_save`).
     pub save_head: bool,
     pub save_embedding: bool,
 }
 
-/// Which linear layers get an adapter.
+/// The linear layers that get an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LoraTargets {
-    /// PEFT's table by type of model, where nothing is said: queries and values mostly.
+    /// PEFT's table by type of model, its default: queries and values mostly.
     #[default]
     QueryValue,
     /// All (`all-linear`) but the head.
@@ -163,7 +163,7 @@ pub enum LoraTargets {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Names(u64);
 
-/// Last parts of the names of linear layers that the followed families have.
+/// Last parts of the names of linear layers in the simulated families.
 const LAYERS: [&str; 45] = [
     "q_proj",
     "k_proj",
@@ -236,8 +236,8 @@ impl Names {
 }
 
 impl LoraTargets {
-    /// The names that PEFT's table has for an architecture (0.21); for a type that it does not list, the layers that it
-    /// takes elsewhere.
+    /// The names that PEFT's table has for an architecture (0.21); for a type that it does not list, those that it has
+    /// for most others.
     #[must_use]
     pub fn usual(architecture: &Architecture) -> &'static [&'static str] {
         match architecture {
@@ -254,7 +254,7 @@ impl LoraTargets {
         }
     }
 
-    /// Whether a linear layer whose name ends so gets an adapter.
+    /// True if a linear layer whose name ends so gets an adapter.
     #[must_use]
     pub fn takes(self, architecture: &Architecture, last: &str) -> bool {
         match self {
@@ -266,21 +266,21 @@ impl LoraTargets {
 }
 
 impl Lora {
-    /// Of that rank on all linear layers, as PEFT has them where nothing else is said.
+    /// Of that rank on all linear layers, all else as PEFT's defaults.
     #[must_use]
     pub fn all(rank: u64) -> Lora {
         Lora { rank, targets: LoraTargets::All, ..Lora::default() }
     }
 
-    /// Whether a parameter of that role is trained whole.
+    /// True if a parameter of that role is trained whole.
     #[must_use]
     pub fn saves(self, role: Role) -> bool {
         self.save_head && role == Role::Head || self.save_embedding && role == Role::Embedding
     }
 }
 
-/// What runs again in the backward pass instead of being kept. Which blocks of one run do is
-/// [`crate::eager::Recomputed`].
+/// The part of the model that runs again in the backward pass instead of being kept. [`crate::eager::Recomputed`] names
+/// the blocks of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Checkpointing {
     #[default]
@@ -306,7 +306,7 @@ impl Checkpointing {
     }
 }
 
-/// Who serves. `formulas::engine` has what each takes.
+/// The server. `formulas::engine` has the memory of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
     Vllm,

@@ -1,4 +1,4 @@
-//! One run simulated: its peaks on PyTorch's allocator and on ours, and whether a card holds it.
+//! One run simulated: its peaks on PyTorch's allocator and on ours, and the verdict of a card on it.
 //!
 //! A card holds a run when the run gets to its end within [`room`] of the card, the context included: PyTorch gives
 //! cached memory back before it fails, so less than the reserved peak can do, and only a replay on a card of that
@@ -18,10 +18,10 @@ use gapless_trace::{Bytes, Trace};
 /// Share by which accounts from closed forms may be off: several GPUs, offloading. Simulated ones have
 /// [`crate::account::error_of`].
 pub const CLOSED_FORM_ERROR: f64 = 0.1;
-/// Share of a card that stays free where a run is said to fit.
+/// Share of a card that stays free if a run is said to fit.
 pub const RESERVE: f64 = 0.02;
 
-/// The most that a process may be predicted to take, where a card of `memory` bytes is said to hold it: even if the
+/// The most that a process may be predicted to take if a card of `memory` bytes is said to hold it: even if the
 /// prediction is too low by its whole `error`, [`RESERVE`] of the card stays free. Every verdict uses it.
 ///
 /// Invariant: `room * (1 + error) <= memory * (1 - RESERVE)`.
@@ -30,7 +30,7 @@ pub fn room(memory: Bytes, error: f64) -> Bytes {
     Bytes((memory.0 as f64 * (1.0 - RESERVE) / (1.0 + error)) as u64)
 }
 
-/// What the driver counts for a process beside torch's own memory: context, modules, libraries.
+/// Bytes that the driver counts for a process beside torch's own memory: context, modules, libraries.
 ///
 /// Measured on an H200 with torch 2.11 and CUDA 13.0; on an RTX 6000 Ada 426 MiB.
 #[must_use]
@@ -38,7 +38,7 @@ pub fn context(gpu: &Gpu) -> Bytes {
     if gpu.is_rocm() || gpu.compute_capability >= 90 { OUTSIDE_TORCH } else { Bytes(450 << 20) }
 }
 
-/// Whether a card holds a run.
+/// The verdict of a card on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fits,
@@ -77,7 +77,7 @@ impl Simulated {
         Ok(Simulated { run: run.clone(), steps, figures, account, error: error_of(architecture, run) })
     }
 
-    /// The same, and what Gapless' own allocator would hold at most. Its replay follows the simulation, phase by
+    /// The same, and the most bytes that Gapless' own allocator would hold. Its replay follows the simulation, phase by
     /// phase, in a thread of its own.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Simulated {
         let simulate = move || {
             let mut told = 0;
             let steps = steps(architecture, run, &mut |log| {
-                // A replay that listens no more has panicked, which ends this call.
+                // The send fails only if the replay's thread has panicked, which ends this call.
                 let _ = sender.send(replay::ops(log, told).collect());
                 told = log.events.len();
             });
@@ -102,32 +102,32 @@ impl Simulated {
         Ok((simulated?, ours))
     }
 
-    /// With what the driver counts for the process.
+    /// Reserved bytes, and those that the driver counts for the process beside them.
     #[must_use]
     pub fn process_total(&self, gpu: &Gpu) -> Bytes {
         self.figures.peak_reserved + context(gpu)
     }
 
-    /// What Gapless' own allocator would hold at most.
+    /// The most bytes that Gapless' own allocator would hold.
     #[must_use]
     pub fn gapless_reserved(&self) -> Bytes {
         gapless_reserved(replay::ops(&self.steps.log, 0))
     }
 
-    /// What is left for PyTorch's allocator, of the [`room`] on a card of `memory` bytes.
+    /// Bytes that are left for PyTorch's allocator, of the [`room`] on a card of `memory` bytes.
     fn left(&self, gpu: &Gpu, memory: Bytes) -> Bytes {
         room(memory, self.error).saturating_sub(context(gpu))
     }
 
-    /// What PyTorch's allocator holds at most within the [`room`] on a card of `memory` bytes: less than without a
-    /// limit, where it has to give back.
+    /// The most bytes that PyTorch's allocator holds within the [`room`] on a card of `memory` bytes: less than without
+    /// a limit, if it has to give some back.
     #[must_use]
     pub fn reserved_on(&self, gpu: &Gpu, memory: Bytes) -> Bytes {
         let drive = Drive::on(self.left(gpu, memory).0);
         Bytes(torch().drive(&self.steps.script(), drive, &mut ()).stats.reserved.peak)
     }
 
-    /// Whether a card of `memory` bytes holds it.
+    /// The verdict of a card of `memory` bytes.
     #[must_use]
     pub fn verdict(&self, gpu: &Gpu, memory: Bytes) -> Verdict {
         let left = self.left(gpu, memory);
@@ -141,7 +141,7 @@ impl Simulated {
     }
 }
 
-/// A followed model operator by operator, an exported graph node by node. `tell` sees the log as it grows.
+/// A model of a known family operator by operator, an exported graph node by node. `tell` sees the log as it grows.
 fn steps(architecture: &Architecture, run: &Run, tell: &mut dyn FnMut(&Log)) -> Result<Steps, BuildError> {
     match architecture {
         Architecture::Graph(graph) => {

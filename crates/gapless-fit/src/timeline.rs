@@ -1,5 +1,5 @@
-//! A simulated run as a trace whose stacks read like the model: operator, kind of layer, part, phase. What the report's
-//! page groups by.
+//! A simulated run as a trace whose stacks read like the model: operator, kind of layer, part, phase. The report's page
+//! groups by them.
 //!
 //! PyTorch's allocator serves the run on a card without end, so blocks lie where it puts them and its segments are in
 //! the trace as well: rounding, reserved bytes and device calls are those of the replay.
@@ -51,7 +51,7 @@ pub fn trace(steps: &Steps) -> Trace {
             push(Action::FreeRequested, addresses[slot as usize], size);
             push(Action::FreeCompleted, addresses[slot as usize], size);
         } else {
-            // On a card without end nothing is refused, and nothing given back.
+            // On a card without end no request fails, and no segment is freed.
             let Ok(addr) = torch.alloc(slot, size, 0) else { break };
             addresses[slot as usize] = addr;
             for note in torch.take_notes().iter().filter(|note| note.kind == NoteKind::SegmentAlloc) {
@@ -64,7 +64,7 @@ pub fn trace(steps: &Steps) -> Trace {
     trace
 }
 
-/// Frames of a stack, the innermost first: a name, and the part of the program that it is in.
+/// Frames of a stack, the innermost first: a name, and its part of the program.
 fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<(String, &'static str)> {
     let mut names = vec![op.to_owned()];
     match layer {
@@ -82,7 +82,7 @@ fn names((scope, layer, phase, op): (Scope, Layer, Phase, &'static str)) -> Vec<
         Scope::Loss => "loss".to_owned(),
         Scope::Optimizer => "optimizer".to_owned(),
     });
-    // Whoever infers kinds knows these places from the stacks of real runs.
+    // Code that infers kinds knows these places from the stacks of real runs.
     let (phase, place) = match phase {
         Phase::Build => ("__init__", "model"),
         Phase::Forward => ("forward", "model"),

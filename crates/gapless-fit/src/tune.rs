@@ -1,8 +1,8 @@
 //! Questions that many simulated runs answer: the fewest blocks to recompute so that a card holds the run, and the
 //! largest batch it holds.
 //!
-//! Both are by bisection over exact simulations, and what they give was itself simulated. Where blocks differ, which
-//! of them to recompute comes from `checkpoint::chain` over the simulated blocks, and the budget shrinks until the
+//! Both are by bisection over exact simulations, and their results were themselves simulated. If blocks differ,
+//! `checkpoint::chain` over the simulated blocks chooses those to recompute, and the budget shrinks until the
 //! simulation agrees.
 
 use crate::checkpoint::chain::{Block, Chain, Choice};
@@ -25,7 +25,7 @@ pub struct Tuned {
     pub looked_at: u64,
 }
 
-/// `run` with as little recomputation as a card of `memory` bytes allows; `None` where recomputing every block is not
+/// `run` with as little recomputation as a card of `memory` bytes allows; `None` if recomputing every block is not
 /// enough.
 ///
 /// # Errors
@@ -110,13 +110,13 @@ fn chain(exact: &Profile, run: &Run, base: u64) -> Chain {
     }
 }
 
-/// The largest batch that a card holds, by doubling and bisection; `None` where it does not hold one of 1.
+/// The largest batch that a card holds, by doubling and bisection; `None` if it does not hold one of 1.
 #[derive(Clone, Debug)]
 pub struct LargestBatch {
     pub batch: u64,
     pub simulated: Simulated,
     pub verdict: Verdict,
-    /// What one more would take.
+    /// Bytes that a batch of one more would take.
     pub next: Bytes,
     pub looked_at: u64,
 }
@@ -138,7 +138,7 @@ pub fn largest_batch(
     largest_batch_by(architecture, run, &judge)
 }
 
-/// The largest batch of `run` that `judge` lets pass; `judge` gives a run's verdict and what its process takes.
+/// The largest batch of `run` that `judge` lets pass; `judge` gives a run's verdict and the bytes of its process.
 ///
 /// # Errors
 /// As [`crate::eager::simulate`].

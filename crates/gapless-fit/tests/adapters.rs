@@ -1,5 +1,5 @@
-//! Runs with adapters: every layer that is named gets one, what is trained is what PEFT counts, and what an H200
-//! measured is predicted.
+//! Runs with adapters: every layer that is named gets one, the trained parameters are those that PEFT counts, and the
+//! measurements of an H200 are predicted.
 
 #[path = "../examples/support/mod.rs"]
 mod support;
@@ -34,7 +34,7 @@ fn run(lora: Lora) -> Run {
     Run { batch: 2, length: 64, precision: Precision::Bf16, lora: Some(lora), steps: 2, ..Run::default() }
 }
 
-/// What PEFT would train: r (inputs + outputs) for each layer of `parameters` that the targets name.
+/// Parameters that PEFT would train: r (inputs + outputs) for each layer of `parameters` that the targets name.
 fn expected(architecture: &Architecture, lora: Lora) -> u64 {
     let list = gapless_fit::parameters::parameters(architecture);
     let matrices =
@@ -133,7 +133,7 @@ fn paged_states_of_large_parameters_are_not_the_allocators() {
     assert_eq!(states(Optimizer::PagedAdamW, 1024).0, 0);
 }
 
-/// What a cell says of its adapters.
+/// The adapters of a cell.
 fn lora_of(cell: &serde_json::Value) -> (Lora, Option<Stored>) {
     let own = &cell["lora"];
     let list = |value: &serde_json::Value| -> Vec<String> {
@@ -189,6 +189,6 @@ fn measured_adapter_cells_are_predicted() {
     let ((worst, label), median) = (errors.last().expect("cells"), errors[errors.len() / 2].0);
     println!("{} cells, median {median:.3} %", errors.len());
     assert_eq!(errors.len(), 24);
-    // What is reached, so that a step back is seen.
+    // The present errors, rounded up: a worse prediction fails.
     assert!(*worst <= 0.5 && median <= 0.1, "median {median:.3} %, worst {worst:.2} %: {label}");
 }

@@ -43,7 +43,7 @@ fn errors(file: &str) -> Vec<Error> {
         .collect()
 }
 
-/// The error that a share of the cells stays within.
+/// The error that this share of the cells stays within.
 fn within(errors: &[Error], of: impl Fn(&Error) -> f64, share: f64) -> f64 {
     let mut sorted: Vec<f64> = errors.iter().map(|e| of(e).abs()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -64,7 +64,7 @@ fn measured_cells_are_predicted_within_the_targets() {
     assert_eq!(errors.len(), 71);
     assert_targets(&errors);
     assert!(within(&errors, |e| e.reserved, 0.5) <= 3.0, "median of reserved");
-    // What is reached, so that a step back is seen.
+    // The present errors, rounded up: a worse prediction fails.
     assert!(within(&errors, |e| e.allocated, 0.5) <= 0.05);
     assert!(within(&errors, |e| e.allocated, 1.0) <= 1.0);
     assert!(within(&errors, |e| e.reserved, 0.5) <= 0.5);
@@ -72,7 +72,7 @@ fn measured_cells_are_predicted_within_the_targets() {
 
 #[test]
 fn cells_of_other_models_and_shapes_are_predicted_too() {
-    // Their reserved bytes are not compared: memory cached by the cell before was not all given back.
+    // Their reserved bytes are not compared: the cell before had left some cached memory.
     let errors = errors("more_cells.jsonl");
     assert!(errors.len() >= 94, "{} cells", errors.len());
     assert_targets(&errors);
@@ -86,7 +86,7 @@ fn the_live_bytes_of_recorded_steps_are_met_at_the_end_of_every_phase() {
     let mut compared = 0;
     for log in support::oplogs() {
         let label = support::label(&log);
-        // Muon was recorded on every matrix; what is simulated is what scripts do, embedding and head by AdamW.
+        // Muon was recorded on every matrix; the simulation does as scripts do, with embedding and head by AdamW.
         if label.contains("muon") {
             continue;
         }
@@ -158,7 +158,7 @@ fn the_trace_of_a_run_replays_to_the_same_peak() {
     let figures = steps.figures();
     assert_eq!(outcome.stats.allocated.peak, figures.peak_allocated.0);
     assert_eq!(outcome.stats.reserved.peak, figures.peak_reserved.0);
-    // Its own segments are those of the replay, and it has no clock.
+    // The simulation's own segments are those of the replay, and it has no clock.
     let events = &trace.devices[0].events;
     let segments = events.iter().filter(|e| e.action == gapless_trace::Action::SegmentAlloc);
     assert_eq!(segments.map(|e| e.size.0).sum::<u64>(), figures.peak_reserved.0);

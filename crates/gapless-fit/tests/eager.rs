@@ -1,4 +1,4 @@
-//! What a run promises beside its figures: settings do what they say, parts add up, bad sizes are refused.
+//! Promises of a run beside its figures: settings do what they say, parts add up, bad sizes are refused.
 
 use gapless_fit::account::{Account, Component};
 use gapless_fit::eager::{Mode, Phase, Recomputed, Run, Steps, simulate};
@@ -116,7 +116,7 @@ fn optimizers_keep_what_their_formulas_say() {
         let kept = steps.log.allocations.iter().filter(|a| a.kind == gapless_fit::eager::Kind::Optimizer);
         kept.map(|a| a.bytes).sum::<u64>() as f64 / steps.parameters as f64
     };
-    // Embedding and head are AdamW's where blocks are Muon's.
+    // Muon updates blocks alone: embedding and head are AdamW's.
     let ends = 2.0 * 8000.0 * 1024.0 / simulate(&llama(), &run()).expect("a run").parameters as f64;
     for (optimizer, bytes) in [
         (Optimizer::AdamW, 4.0),
@@ -161,7 +161,7 @@ fn blocks_of_convolutional_networks_are_run_again_as_well() {
 }
 
 /// Live bytes after a forward pass, as torch 2.11 and torchvision 0.26 leave them on a CPU with
-/// `torch.utils.checkpoint` around these blocks: what is recomputed is the difference.
+/// `torch.utils.checkpoint` around these blocks: the difference is the recomputed bytes.
 #[test]
 fn a_recomputed_block_leaves_what_torch_leaves() {
     for (name, batch, length, blocks, difference) in [
@@ -196,7 +196,7 @@ fn a_profile_adds_up_to_the_run_it_describes() {
         let weights: u64 = profile.parts().map(|p| p.weight_bytes).sum();
         let base = 66 * (1 << 20) + 512;
         let after = live(&steps, 0, Phase::Forward);
-        // What a block leaves to the next is freed after it began: within a few tensors of the hidden states.
+        // Tensors that a block leaves to the next are freed after it began: within a few tensors of the hidden states.
         let slack = 8 * 2 * 1024 * 1024 * 4;
         assert!(
             (base + weights + kept).abs_diff(after) <= slack + profile.head.forward_peak,

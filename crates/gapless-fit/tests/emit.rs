@@ -1,4 +1,4 @@
-//! What is emitted compiles, parses, says what the plan says, and is refused where a target cannot do it.
+//! Emitted files compile, parse and carry the plan, and a target that cannot realise it refuses.
 
 #[path = "common/models.rs"]
 #[allow(dead_code)]
@@ -125,7 +125,7 @@ fn compile(name: &str, files: &[File]) -> Value {
     plan
 }
 
-/// Keys and plain values, two levels: all that the file uses. Where Python has yaml, it has to agree that it is one.
+/// Keys and plain values, two levels: all that the file uses. If Python has yaml, it has to parse the file too.
 fn yaml(text: &str) -> Vec<(String, String)> {
     let check = "import sys\ntry:\n import yaml\nexcept ImportError:\n sys.exit(0)\nassert isinstance(yaml.safe_load(sys.argv[1]), dict)";
     assert_ne!(python(&["-c", check, text]), Some(false));

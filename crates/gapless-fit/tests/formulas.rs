@@ -291,7 +291,7 @@ fn what_hugging_face_keeps_of_a_layer() {
     let eager =
         Decoder { attention: Attention::Eager, attention_dropout: 0.1, residual_dropout: 0.1, ..gpt2 };
     assert_eq!(token(&eager, Precision::Bf16, 1024), 20.0 * h + 10.0 * f + 6.0 * a * s + 8.0);
-    // On CUDA; on CPU, where autocast leaves `pow` in 16 bits, 10 f instead of 16 f.
+    // On CUDA; on CPU autocast leaves `pow` in 16 bits: 10 f instead of 16 f.
     assert_eq!(token(&eager, Precision::AmpBf16, 1024), 24.0 * h + 16.0 * f + 8.0 * a * s + 16.0);
 }
 
@@ -325,7 +325,7 @@ fn key_value_caches() {
     }
     // DeepSeek-V3 at 160 k tokens, as llama.cpp prints it.
     close(cache::total(&published[6].0, 1, 163_840, 2.0, 1, 1).gib(), 10.72, 0.005);
-    // Heads are copied where there are more ranks than heads; a latent is whole on every rank.
+    // Heads are copied if there are more ranks than heads; a latent is whole on every rank.
     assert_eq!(cache::per_token(&published[3].0, 2.0, 16).value, 131_072 / 8);
     assert_eq!(cache::per_token(&published[6].0, 2.0, 8).value, 70_272);
     // Pages and windows.
@@ -343,7 +343,7 @@ fn pages_that_vllm_reports_fit_beside_the_weights() {
     assert_eq!(page, 8 << 20);
     let weights = weights::stored(parameters::decoder(&llama2), Format::Half, false).gib();
     let used = weights + 7351.0 * page as f64 / GIB;
-    // 79.15 GiB as the driver reports it; what is left of 0.9 of it is the activation peak of the profiling run.
+    // 79.15 GiB as the driver reports it; the rest of 0.9 of it is the activation peak of the profiling run.
     let left = 0.9 * 79.15 - used;
     assert!((0.0..2.0).contains(&left), "{left} GiB left of 0.9 x 79.15");
 }
@@ -450,7 +450,7 @@ fn zero_holds_buckets_and_partitions_of_whole_gradients() {
     // The head and no whole block fill the first bucket; the second one has gradients of two partitions.
     assert_eq!((first.done, first.bytes), (0.0, 1000.0));
     assert_eq!((next.done, next.bytes), (2.0 / 9.0, 1000.0 + 300.0));
-    // A head that no bucket holds is reduced by itself, and copied where partitions share it.
+    // A head that no bucket holds is reduced by itself, and copied if partitions share it.
     assert_eq!(Zero { head: 300.0, ..zero }.at_first(), 1200.0);
     // The gradient of a tied embedding waits for the last block.
     let tied = Zero { tied: true, ..zero };

@@ -1,5 +1,5 @@
 //! The closed forms of several GPUs, held against the ranks of real torch and DeepSpeed. A row of
-//! `testdata/fit/ranks.jsonl` is a model, a layout and what the rank that holds most allocated, as
+//! `testdata/fit/ranks.jsonl` is a model, a layout and the bytes of the rank that holds most, as
 //! `torch-bench/estimate/ranks.py` measured it with `gapless estimate`: all ranks, or that one alone.
 
 use gapless_fit::ask::{Asked, Degrees, Question, Wishes, ask};

@@ -1,4 +1,4 @@
-//! `config.json` and names: defaults of transformers, and errors that say what is wrong and where.
+//! `config.json` and names: defaults of transformers, and errors that name the fault and its place.
 
 use gapless_fit::model::{Activation, Architecture, Attention, Decoder, DecoderStyle, Dtype, Vision};
 use gapless_fit::{parameters, read};
@@ -115,7 +115,7 @@ fn a_model_that_also_sees_or_hears_is_not_answered_as_its_text() {
             "{error}"
         );
     }
-    // What describes no part of the model changes nothing.
+    // Keys that describe no part of the model change nothing.
     let text = r#"{"model_type":"llava","text_config":{"model_type":"llama","num_hidden_layers":3},
         "quantization_config":{"quant_method":"awq"}}"#;
     assert_eq!(decoder(text).layers, 3);

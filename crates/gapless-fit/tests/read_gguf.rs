@@ -1,4 +1,4 @@
-//! GGUF headers: a file of the reference writer, architectures by llama.cpp's keys, and refusal of what lies.
+//! GGUF headers: a file of the reference writer, architectures by llama.cpp's keys, and refusal of false ones.
 
 use flate2::read::GzDecoder;
 use gapless_fit::model::{Architecture, Decoder, DecoderStyle, Dtype};
@@ -13,7 +13,7 @@ fn sample() -> Vec<u8> {
     bytes
 }
 
-/// Writes what the reference writer would.
+/// Writes as the reference writer does.
 #[derive(Default)]
 struct Writer {
     entries: Vec<Vec<u8>>,

@@ -38,7 +38,7 @@ fn no_odd_configuration_is_counted_wrongly() {
         if !matches!(architecture, Architecture::Counted(_)) {
             let seq = (!matches!(architecture, Architecture::Vision(_))).then_some(1);
             let asked = Asked { batch: Some(1), seq, ..Asked::default() };
-            // What the reader takes and a question does not is told: pictures that no patch divides.
+            // The reader takes pictures that no patch divides; a question refuses them.
             if let Ok(q) = Question::about("config.json", model, &asked) {
                 let answer = ask(&q, &Wishes::default()).expect("an answer");
                 counts.push(answer.estimate.map(|estimate| estimate.parameters));

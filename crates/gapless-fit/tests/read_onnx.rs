@@ -1,4 +1,4 @@
-//! ONNX files: shapes against those that ONNX's own inference finds, and files that lie.
+//! ONNX files: shapes against those that ONNX's own inference finds, and files with false figures.
 
 use gapless_fit::model::{Architecture, Dtype, Graph};
 use gapless_fit::read::{self, Options};

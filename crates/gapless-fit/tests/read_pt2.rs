@@ -1,4 +1,4 @@
-//! Archives of torch.export: programs that torch 2.11 wrote, and archives that lie.
+//! Archives of torch.export: programs that torch 2.11 wrote, and archives with false figures.
 
 use gapless_fit::model::{Architecture, Dtype, Graph, Model};
 use gapless_fit::{parameters, read};

@@ -1,4 +1,4 @@
-//! Safetensors headers and folders: exact weights, and refusal of what lies.
+//! Safetensors headers and folders: exact weights, and refusal of false ones.
 
 use gapless_fit::model::Dtype;
 use gapless_fit::read;

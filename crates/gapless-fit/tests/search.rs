@@ -1,4 +1,4 @@
-//! The search against a plain loop over all points, its census, and what it refuses.
+//! The search against a plain loop over all points, its census, and its refusals.
 
 #[path = "common/models.rs"]
 #[allow(dead_code)]
@@ -191,7 +191,7 @@ fn seventy_billion_on_one_node_is_sharded_and_nothing_smaller_is() {
         let split = c.tensor * c.pipeline > 1 || c.sharding >= Sharding::Zero2 || c.offload.optimizer;
         assert!(split, "1.1 TB of states on one device: {c:?}");
     }
-    // Alone on a T4 there is no way, and the least need is told.
+    // On a single T4 nothing fits, and the error tells the least need.
     let alone = Cluster::new(gpu("t4"), 1, 1);
     let found = search(&large, &alone, &open(&large, &alone, 1), &CostModel::default(), 1).expect("sensible");
     assert!(found.plans.is_empty() && found.least_needed.is_some_and(|least| least > alone.gpu.memory()));

@@ -10,7 +10,7 @@ fn file(name: &str) -> String {
     std::fs::read_to_string(path).expect("test data")
 }
 
-/// A configuration of a built-in name or of its own, with how it is quantised.
+/// A configuration of a built-in name or of its own, with its quantisation.
 fn model(name: &Value, quantized: &Value) -> Model {
     let text = name.as_str().map_or_else(
         || name.to_string(),

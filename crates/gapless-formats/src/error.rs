@@ -1,10 +1,10 @@
-//! Why bytes are not what they should be, and where.
+//! Errors of bytes that do not have their format, each with its place.
 
 use std::io;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is wrong. Offsets and lines count after decompression.
+/// An error. Offsets and lines count after decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,8 +1,8 @@
-//! What is wrong with a binary or JSON file: what, where, and what to do next.
+//! Problems of binary and JSON files, each with its cause, its place, and the next step.
 
 use std::io;
 
-/// What is wrong with a file. Offsets count bytes of the file, or of the archive's member after
+/// A problem of a file. Offsets count bytes of the file, or of the archive's member after
 /// decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -23,20 +23,20 @@ const LONGEST_NAME: u64 = 1 << 16;
 const LONGEST_TEXT: u64 = 16 << 20;
 const MOST: u64 = 1_000_000;
 
-/// A value of the metadata, as far as an architecture needs it.
+/// A value of the metadata, of the kinds that an architecture needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Meta {
     Int(i128),
     Float(f64),
     Bool(bool),
     Text(String),
-    /// Numbers of a list that is short enough to be one per layer; of longer ones and of strings, nothing.
+    /// Numbers of a list that is short enough to be one per layer; longer ones are not kept.
     Numbers(Vec<i128>),
-    /// How many entries a list of strings has.
+    /// Number of entries of a list of strings.
     Strings(u64),
 }
 
-/// What a file says of itself.
+/// The metadata and tensors of a file.
 #[derive(Debug)]
 pub struct Gguf {
     pub meta: HashMap<String, Meta>,
@@ -118,7 +118,7 @@ pub struct Tensor {
     pub kind: Type,
     /// Bytes of its blocks.
     pub bytes: u64,
-    /// Where its data begins in the file.
+    /// Offset of its data in the file.
     pub start: u64,
 }
 
@@ -128,7 +128,7 @@ struct Entry {
     at: u64,
 }
 
-/// A count of things of at least `least` bytes each.
+/// A count of entries of at least `least` bytes each.
 fn counted<R: Read + Seek>(source: &mut Source<R>, what: &str, least: u64) -> Result<u64, Fault> {
     let at = source.at();
     let count = source.u64(&format!("the number of {what}"))?;
@@ -262,12 +262,12 @@ fn tensor<R: Read + Seek>(source: &mut Source<R>) -> Result<Entry, Fault> {
     let Some(bytes) = bytes else {
         return malformed(at, format!("tensor \"{}\" has more elements than can be counted", brief(&name)));
     };
-    // ggml writes the fastest side first; everyone else writes it last.
+    // ggml writes the fastest side first; other formats write it last.
     shape.reverse();
     Ok(Entry { tensor: Tensor { name, shape, kind, bytes, start: 0 }, offset, at })
 }
 
-/// Ranges of the data: aligned, apart from each other, within the file. Gives the byte where the data begins.
+/// Ranges of the data: aligned, apart from each other, within the file. Returns the offset of the data.
 fn check_data<R: Read + Seek>(
     source: &Source<R>,
     meta: &HashMap<String, Meta>,

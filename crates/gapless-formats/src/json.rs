@@ -1,5 +1,5 @@
-//! JSON whose every value knows the byte where it stands. Refuses what a hostile file is made of: nesting deeper than
-//! 64, a key twice in one object, more values than the caller allows. Accepts NaN and Infinity, which Python writes.
+//! JSON in which every value has its byte offset. Refuses the means of hostile files: nesting deeper than 64, a key
+//! twice in one object, more values than the caller allows. Accepts NaN and Infinity, which Python writes.
 
 use crate::fault::{Fault, Problem, malformed};
 use std::collections::HashSet;
@@ -69,7 +69,7 @@ impl Json {
         self.value == Value::Null
     }
 
-    /// What kind of value this is, in words.
+    /// The kind of this value, in words.
     pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "null",

@@ -1,7 +1,7 @@
-//! File formats without meaning: bytes in, plain rows out. What the rows mean is for the crates that use them.
+//! File formats without meaning: bytes in, plain rows out. The crates that use the rows give them their meaning.
 //!
-//! Every file is hostile until it is parsed. Readers are streams with limits, and every error says where it is.
-//! [`json`], [`zip`], [`protobuf`], [`safetensors`] and [`gguf`] read from a [`source`], which knows what is left.
+//! Every file is hostile until it is parsed. Readers are streams with limits, and every error has its place. [`json`],
+//! [`zip`], [`protobuf`], [`safetensors`] and [`gguf`] read from a [`source`], which knows the bytes that are left.
 //! [`packing`] takes off compression, [`csv`] gives lines and fields, [`minimalloc`] gives buffers with lifetimes.
 
 pub mod csv;

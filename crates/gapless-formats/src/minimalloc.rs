@@ -38,7 +38,7 @@ const HINT: &[&str] = &["hint"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub line: u64,
-    /// `None` where the file has no such column.
+    /// `None` if the file has no such column.
     pub id: Option<Box<str>>,
     /// Below `upper`.
     pub lower: i64,
@@ -46,7 +46,7 @@ pub struct Row {
     pub size: u64,
     /// At least 1.
     pub alignment: u64,
-    /// As they stand there: order and bounds are not checked.
+    /// As the file has them: order and bounds are not checked.
     pub gaps: Vec<Gap>,
     pub offset: Option<u64>,
     pub hint: Option<u64>,
@@ -62,7 +62,7 @@ pub struct Gap {
     pub window: Option<(i64, i64)>,
 }
 
-/// Whether a file with this first line is meant to be MiniMalloc CSV, even if a column is missing.
+/// True if a file with this first line is meant to be MiniMalloc CSV, even if a column is missing.
 pub fn is_header(line: &str) -> bool {
     let Ok(columns) = csv::columns(1, line) else {
         // A header with a mistake: the reader names it.
@@ -85,7 +85,7 @@ pub struct Rows<R> {
     gaps: Option<usize>,
     offset: Option<usize>,
     hint: Option<usize>,
-    /// Columns of other names, and where they are.
+    /// Columns of other names, and their places.
     others: Vec<(String, usize)>,
 }
 

@@ -1,12 +1,12 @@
-//! Compressed streams: what they are, by their first bytes, and the bytes inside.
+//! Compressed streams: recognised by their first bytes, and read as the bytes inside.
 //!
-//! Decompression runs on a thread of its own, a few pieces ahead of whoever reads.
+//! Decompression runs on a thread of its own, a few pieces ahead of the reader.
 
 use crate::zstd::Frames;
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// How bytes are compressed.
+/// The compression of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     Gzip,
@@ -94,7 +94,7 @@ fn pump(
 }
 
 /// The members of a gzip stream, one after the other. Zeros that fill up a block may follow the last one, as `gzip`
-/// itself allows; anything else is an error that says what it is.
+/// itself allows; anything else is an error that names it.
 struct Members<R: Read> {
     /// `None` behind the last member.
     member: Option<flate2::bufread::GzDecoder<BufReader<R>>>,

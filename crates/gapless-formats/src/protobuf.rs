@@ -5,7 +5,7 @@ use crate::fault::{Fault, malformed};
 use crate::source::Source;
 use std::io::{Read, Seek};
 
-/// How a field is written.
+/// The encoding of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     Varint,
@@ -60,7 +60,7 @@ pub fn field<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<Option<
     Ok(Some((key >> 3, wire)))
 }
 
-/// Where a field of known length ends.
+/// The end of a field of known length.
 pub fn message<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<u64, Fault> {
     let at = source.at();
     let length = varint(source, end)?;

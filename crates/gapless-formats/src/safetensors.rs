@@ -49,7 +49,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Where the data begins in the file.
+    /// Offset of the data in the file.
     pub fn data(&self) -> u64 {
         8 + self.text.len() as u64
     }
@@ -79,7 +79,7 @@ pub fn read<R: Read + Seek>(file: R) -> Result<Header, Fault> {
     parse(text, data)
 }
 
-/// What a file is that begins with other bytes than a header's length.
+/// The format of a file that begins with other bytes than a header's length.
 fn other_format(first: [u8; 8]) -> Option<&'static str> {
     Some(match first {
         [b'G', b'G', b'U', b'F', ..] => "a GGUF file",
@@ -100,7 +100,7 @@ fn other_format(first: [u8; 8]) -> Option<&'static str> {
 
 /// The header of a file whose text is `text`, with `data` bytes after it.
 pub fn parse(text: Vec<u8>, data: u64) -> Result<Header, Fault> {
-    // Spaces before it are against the format's words, but its own reader takes them.
+    // Spaces before it are against the specification, but its own reader takes them.
     if text.trim_ascii_start().first() != Some(&b'{') {
         return malformed(8, "the header does not begin with {: this is not a safetensors file");
     }

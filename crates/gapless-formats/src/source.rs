@@ -1,10 +1,10 @@
-//! A file that is read forwards by parts and never wholly: every length that it claims is compared with what is left
-//! before anything is allocated.
+//! A file that is read forwards by parts and never wholly: every length that it claims is compared with the bytes that
+//! are left before anything is allocated.
 
 use crate::fault::{Fault, Problem};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 
-/// A file of known size, and where the reader stands in it.
+/// A file of known size, and the reader's offset in it.
 #[derive(Debug)]
 pub struct Source<R> {
     inner: BufReader<R>,

@@ -1,5 +1,6 @@
-//! Members of a zip archive by its central directory, stored or deflated, 64-bit sizes included. Only what is asked for
-//! is read; what inflates to more than it declares, or more than two hundred times its size, is refused.
+//! Members of a zip archive by its central directory, stored or deflated, 64-bit sizes included. Only the members asked
+//! for are read. A member that inflates to more than it declares, or to more than two hundred times its size, is
+//! refused.
 
 use crate::fault::{Fault, Problem, malformed, unsupported};
 use crate::json::brief;
@@ -15,7 +16,7 @@ const ENTRY: &[u8] = b"PK\x01\x02";
 const LOCAL: &[u8] = b"PK\x03\x04";
 /// A directory of a million members with long names.
 const LARGEST_DIRECTORY: u64 = 256 << 20;
-/// Text of graphs shrinks to a tenth or a fortieth; what shrinks further is made to.
+/// Text of graphs shrinks to a tenth or a fortieth; text that shrinks further is made for an attack.
 const RATIO: u64 = 200;
 /// Below this, a ratio means nothing.
 const SMALL: u64 = 1 << 20;
@@ -55,7 +56,7 @@ impl<R: Read + Seek> Zip<R> {
     pub fn open(file: R) -> Result<Zip<R>, Fault> {
         let mut source = Source::new(file)?;
         let size = source.size();
-        // The end record is 22 bytes and a comment of at most 65535; before it, 20 bytes where sizes are 64-bit.
+        // The end record is 22 bytes and a comment of at most 65535; before it, 20 bytes if sizes are 64-bit.
         let tail_at = size.saturating_sub(22 + 65535 + 20);
         source.seek(tail_at, "the end of the archive")?;
         let tail = source.bytes(size - tail_at, 70_000, "the end of the archive")?;
@@ -85,7 +86,7 @@ impl<R: Read + Seek> Zip<R> {
         Ok(Zip { source, members })
     }
 
-    /// Where a member's content stands in the file, if it is stored as it is.
+    /// The place of a member's content in the file, if it is stored as it is.
     pub fn place(&mut self, member: &Member) -> Result<Option<std::ops::Range<u64>>, Fault> {
         let start = self.content(member)?;
         if member.method != 0 || member.encrypted {
@@ -119,7 +120,7 @@ impl<R: Read + Seek> Zip<R> {
         } else if let Err(error) =
             DeflateDecoder::new(&packed[..]).take(length as u64).read_to_end(&mut content)
         {
-            // The end of what was read is not the end of the member.
+            // The end of the bytes that were read is not the end of the member.
             if content.is_empty() {
                 let what = format!("the member \"{}\" is damaged: {error}", brief(&member.name));
                 return malformed(member.header, what);

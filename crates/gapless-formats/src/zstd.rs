@@ -63,7 +63,7 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// The end of a frame: its checksum, where it has one.
+    /// The end of a frame: its checksum, if it has one.
     fn close(&mut self) -> io::Result<()> {
         self.is_open = false;
         let (stored, found) = (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
@@ -124,7 +124,7 @@ mod tests {
         Frames::new(bytes).read_to_end(&mut out).map(|_| out)
     }
 
-    /// What zstd 1.5 wrote, by level, with checksums, in several frames and with frames that hold no data.
+    /// Files that zstd 1.5 wrote, by level, with checksums, in several frames and with frames that hold no data.
     fn written() -> Vec<(String, Vec<u8>)> {
         let files =
             std::fs::read_dir(folder()).expect("the folder").map(|entry| entry.expect("an entry").path());

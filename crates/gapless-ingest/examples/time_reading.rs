@@ -1,4 +1,4 @@
-//! How long a file takes to read, and what it costs: `cargo run --release --example time_reading -- FILE [TIMES]`.
+//! Measures the time and the memory of reading a file: `cargo run --release --example time_reading -- FILE [TIMES]`.
 
 use gapless_ingest::{ReadOptions, open};
 use std::path::Path;

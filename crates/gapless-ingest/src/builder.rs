@@ -1,8 +1,8 @@
 //! Lists, dicts and the memo while a file is read, and how they collapse into rows.
 //!
-//! A dict is whole when it becomes part of something else. Then its keys say what it is, it becomes a row, and its
-//! object goes: an event of a million leaves nothing but its row. An object that something else still names keeps its
-//! slot, which then says what became of it; changing such an object afterwards is refused, no pickler does it.
+//! A dict is whole when it becomes part of another value. Then its keys tell its kind, it becomes a row, and its object
+//! goes: an event of a million leaves nothing but its row. If another value still names the object, it keeps its slot,
+//! which then has its row or its reading; changing such an object afterwards is refused, because no pickler does it.
 //!
 //! Invariant: a slot that is not `SHARED` is named by at most one value and one memo entry (`memo`), so it can be
 //! reused once both are replaced.
@@ -24,13 +24,13 @@ enum Object {
     List(Vec<Value>),
     /// Keys and values in turn, as they came; of equal keys the last counts.
     Dict(Vec<Value>),
-    /// What it became.
+    /// The value that it became.
     Settled(Value),
 }
 
 /// More than one value or memo entry names the object.
 const SHARED: u8 = 1;
-/// Looked at once, and nothing that we know.
+/// Examined once, and of no known kind.
 const PLAIN: u8 = 2;
 
 #[derive(Debug)]
@@ -71,8 +71,8 @@ impl Builder {
         }
     }
 
-    /// Makes room for what a file of about `bytes` bytes holds: an event takes 72 bytes and two memo entries in a
-    /// dump without stacks. Returns for how many events that is.
+    /// Makes room for the events of a file of about `bytes` bytes: an event takes 72 bytes and two memo entries in a
+    /// dump without stacks. Returns the number of events.
     pub(crate) fn expect(&mut self, bytes: u64) -> usize {
         const MOST: u64 = 4 << 20;
         let events = (bytes / 70).min(MOST) as usize;
@@ -102,7 +102,8 @@ impl Builder {
     }
 
     fn let_go(&mut self, values: usize) {
-        // An object that is taken apart while it is filled (it names itself) is counted off before it was counted.
+        // An object that is taken apart while it is filled, because it names itself, is counted off before it was
+        // counted.
         self.held = self.held.saturating_sub(values);
     }
 
@@ -153,7 +154,7 @@ impl Builder {
         }
     }
 
-    /// Whether this is a dict with the keys of an event.
+    /// True if this is a dict with the keys of an event.
     pub(crate) fn is_event(&self, value: Value) -> bool {
         // Picklers set a thousand keys at a time: a dict with that many may get more.
         self.dict(value).is_some_and(|entries| entries.len() < 2000 && kind_of(entries) == Some(Kind::Event))
@@ -280,7 +281,7 @@ impl Builder {
 
     // ---- collapsing ----
 
-    /// What `value` is, now that it is whole and becomes part of something else.
+    /// The settled form of `value`, which is whole now and becomes part of another value.
     pub(crate) fn settle(&mut self, value: Value) -> Result<Value, Wrong> {
         let Value::Object(id) = value else { return Ok(value) };
         let slot = &mut self.slots[id as usize];
@@ -318,7 +319,7 @@ impl Builder {
     fn close(&mut self, id: u32, settled: Value) -> Value {
         let slot = &mut self.slots[id as usize];
         if slot.flags & SHARED != 0 {
-            // What it held is counted off by the caller, and goes.
+            // The caller counts off its values, and they go.
             slot.object = Object::Settled(settled);
             return settled;
         }
@@ -335,7 +336,7 @@ impl Builder {
         settled
     }
 
-    /// Lets go of a value that nothing has a use for, with what only it holds.
+    /// Drops a value that no other needs, with the values that only it holds.
     fn discard(&mut self, value: Value) {
         let mut left = vec![value];
         while let Some(value) = left.pop() {
@@ -392,7 +393,7 @@ impl Builder {
         Ok(stack)
     }
 
-    /// The row of a dict with these keys and values; `None` where it is nothing that we know.
+    /// The row of a dict with these keys and values; `None` if it is of no known kind.
     fn collapse(&mut self, entries: &[Value]) -> Result<Option<Value>, Wrong> {
         let Some(kind) = kind_of(entries) else { return Ok(None) };
         let pairs = entries.chunks_exact(2).map(|pair| (key(pair[0]), pair[1]));
@@ -504,7 +505,7 @@ pub(crate) fn key(value: Value) -> Name {
     if let Value::Str(id) = value { Name::of(id) } else { Name::Other }
 }
 
-/// What a dict is, by the key that only such dicts have.
+/// The kind of a dict, by the key that only such dicts have.
 fn kind_of(entries: &[Value]) -> Option<Kind> {
     entries
         .chunks_exact(2)

@@ -1,4 +1,4 @@
-//! What a stream of bytes is, by its first bytes.
+//! The format of a stream of bytes, by its first bytes.
 
 use crate::error::{Fault, Problem};
 use crate::strangers;
@@ -16,7 +16,7 @@ pub enum Format {
     MiniMallocCsv,
 }
 
-/// How many first bytes decide.
+/// Number of first bytes that decide.
 pub(crate) const HEAD: usize = 4096;
 
 /// The format of uncompressed bytes of the file `name`.

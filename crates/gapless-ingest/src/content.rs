@@ -1,4 +1,4 @@
-//! What a file holds: opened, decompressed, its first bytes known, the rest still to be read.
+//! The content of a file: opened, decompressed, its first bytes known, the rest still to be read.
 
 use crate::container::{self, Format};
 use crate::error::{Fault, Problem, ReadError};
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Opens the file at `path` ("-" is the standard input), takes off compression and calls `then` with what is inside.
+/// Opens the file at `path` ("-" is the standard input), takes off compression and calls `then` with the content.
 ///
 /// # Errors
 /// When there is no such file, or it cannot be read or decompressed.
@@ -39,7 +39,7 @@ pub fn open_with<T>(
     read_with(&mut file, &name, total, options, then)
 }
 
-/// The same for a stream of `total` bytes, where that is known.
+/// The same for a stream of `total` bytes, if that is known.
 pub(crate) fn read_with<T>(
     input: &mut (dyn Read + Send),
     name: &str,
@@ -55,8 +55,8 @@ pub(crate) fn read_with<T>(
 /// Compressions around one another: two at most.
 const LAYERS: usize = 2;
 
-/// Takes off the next layer of compression, or calls `then` where there is none. `size` is about how many bytes there
-/// are, 0 where nobody knows.
+/// Takes off the next layer of compression, or calls `then` if there is none. `size` is the approximate number of
+/// bytes, 0 if the source does not tell.
 fn unpack<T>(
     input: &mut (dyn Read + Send),
     name: &str,
@@ -99,7 +99,7 @@ fn damaged(problem: Problem, around: &[Packing]) -> Fault {
     }
 }
 
-/// The bytes of a file after decompression, as a stream whose first bytes can be looked at.
+/// The bytes of a file after decompression, as a stream whose first bytes can be peeked at.
 pub struct Content<'a> {
     name: &'a str,
     /// Bytes read ahead; those before `at` were handed out.
@@ -151,7 +151,7 @@ impl Content<'_> {
         Ok(&self.head[..count.min(self.head.len())])
     }
 
-    /// The error of this file for what a reader of its bytes found.
+    /// The error of this file for a problem that a reader of its bytes found.
     pub fn error(&self, problem: impl Into<Problem>) -> ReadError {
         ReadError { name: self.name.to_owned(), problem: *damaged(problem.into(), &self.around) }
     }
@@ -165,14 +165,14 @@ impl Content<'_> {
         self.parse(format, false).map(|(trace, _)| trace).map_err(|fault| self.error(*fault))
     }
 
-    /// The same for who wants the history of the trace as well: a second thread follows the events of a snapshot while
-    /// they are read, as far as it can.
+    /// The same for callers that need the history of the trace as well: a second thread follows the events of a
+    /// snapshot while they are read, as far as it can.
     ///
     /// # Errors
     /// When the bytes are not a trace, or damaged.
     pub fn trace_ahead(mut self) -> Result<(Trace, Option<Ahead>), ReadError> {
         let format = self.format()?;
-        // In a small file there is nothing to be gained.
+        // With a small file a second thread gains nothing.
         let follow = self.size == 0 || self.size >= 1 << 20;
         self.parse(format, follow).map_err(|fault| self.error(*fault))
     }
@@ -234,7 +234,7 @@ fn followed(
 ) -> Result<(pickle::Pickle, Events, Option<Ahead>), Fault> {
     let (rows, batches) = event_rows::EventRows::handed_on();
     builder.rows.events = rows;
-    // Where reading fails, the way to the other thread goes with the rows, and it ends.
+    // If reading fails, the channel to the other thread goes with the rows, and that thread ends.
     let read = || {
         pickle::read(window, builder).map(|mut read| {
             read.builder.rows.events.close();

@@ -1,9 +1,9 @@
-//! Why a file could not be read: what is wrong, where, and what to do.
+//! The reason why a file could not be read: the fault, its place, and the next step.
 
 use gapless_trace::gtrace::GtraceError;
 use std::io;
 
-/// Why `name` could not be read.
+/// The reason why `name` could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {}", with_name(.problem, .name))]
 pub struct ReadError {
@@ -12,7 +12,7 @@ pub struct ReadError {
     pub problem: Problem,
 }
 
-/// The words of a problem, with the file's name in the commands that it names.
+/// The words of a problem, with the file's name in the commands that it suggests.
 fn with_name(problem: &Problem, name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./+=:,@".contains(c);
     let words = problem.to_string();
@@ -24,7 +24,7 @@ fn with_name(problem: &Problem, name: &str) -> String {
     }
 }
 
-/// What is wrong with a file. Offsets count bytes after decompression.
+/// A problem of a file. Offsets count bytes after decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {

@@ -1,7 +1,7 @@
 //! The events of a file while it is read: a table, or batches that go to a thread that keeps the table.
 //!
-//! Readers only append and count, so that the events themselves may be elsewhere: with another thread, which follows
-//! what they mean (`gapless_trace::Follower`) while the file is read on. Batches are few and come back to be filled
+//! Readers only append and count, so that the events themselves may be elsewhere: with another thread, which rebuilds
+//! their history (`gapless_trace::Follower`) while the file is read on. Batches are few and come back to be filled
 //! again. The channel holds a few of them at most, so a slow follower makes the reader wait.
 
 use gapless_trace::{Ahead, Event, Events, Follower};
@@ -15,14 +15,14 @@ const WAITING: usize = 3;
 #[derive(Debug)]
 pub(crate) struct EventRows {
     events: Events,
-    /// How many were handed on.
+    /// Events that were handed on.
     before: usize,
-    /// How many make a batch.
+    /// Events that make a batch.
     full: usize,
     to: Option<Road>,
 }
 
-/// The way to the other thread, and of empty batches back.
+/// The channel to the other thread, and the one on which empty batches come back.
 #[derive(Debug)]
 struct Road {
     full: SyncSender<Events>,
@@ -80,7 +80,7 @@ impl EventRows {
         let next = road.empty.try_recv().unwrap_or_else(|_| Events::with_capacity(BATCH));
         let batch = std::mem::replace(&mut self.events, next);
         self.before += batch.len();
-        // The other thread ends only after this one, or by a panic, which is told where it is joined.
+        // The other thread ends only after this one, or by a panic, which the join reports.
         let _ = road.full.send(batch);
     }
 
@@ -90,19 +90,19 @@ impl EventRows {
         self.to = None;
     }
 
-    /// The events, where they are here.
+    /// The events, if they were not handed on.
     pub(crate) fn into_events(self) -> Events {
         self.events
     }
 }
 
 impl Batches {
-    /// Follows all batches to the last, with room for about this many events: the table, and what is known of it.
+    /// Follows all batches to the last, with room for about this many events: the table, and its history so far.
     pub(crate) fn follow(self, events: usize) -> (Events, Ahead) {
         let mut follower = Follower::with_room_for(events);
         for mut batch in self.full {
             follower.follow(&mut batch);
-            // A reader that has ended needs no more.
+            // The send fails once the reader has ended, which then needs no more batches.
             let _ = self.empty.send(batch);
         }
         follower.finish()

@@ -1,4 +1,4 @@
-//! Which version of torch wrote a snapshot, as far as its fields show.
+//! The version of torch that wrote a snapshot, as far as its fields show.
 //!
 //! Every version only added fields. A field that is there gives a lower bound; one that would have to be there and is
 //! not gives an upper bound.
@@ -52,7 +52,7 @@ impl Features {
         self.events = true;
     }
 
-    /// "torch 2.10 or 2.11"; `segments` says whether there are any, so that their fields would be there.
+    /// "torch 2.10 or 2.11"; `segments` is true if there are any, so that their fields would be there.
     pub(crate) fn producer(&self, segments: bool) -> String {
         let (mut from, mut to) = (-1, i32::MAX);
         let mut tell = |applies: bool, there: bool, since: i32| {
@@ -68,7 +68,7 @@ impl Features {
         tell(segments, self.has(Feature::BlockAddress), 1);
         tell(segments, self.has(Feature::SegmentPool), 1);
         tell(segments, self.has(Feature::IsExpandable), 1);
-        // A bare list of segments is what memory_snapshot() returns to this day.
+        // memory_snapshot() still returns a bare list of segments.
         tell(false, traces, 0);
         tell(self.events, has(field::TIME), 2);
         tell(traces, self.has(Feature::Settings), 3);
@@ -90,7 +90,7 @@ impl Features {
         }
         let name = |v: i32| if v < 0 { "1.13".to_owned() } else { format!("2.{v}") };
         match (from, to) {
-            // Fields that never met in one version: someone edited the file, or wrote it with another program.
+            // Fields of versions that exclude each other: the file was edited, or another program wrote it.
             _ if from > to => "torch, of no single version".into(),
             (-1, i32::MAX) => "torch".into(),
             (-1, -1) => "torch 1.13 or earlier".into(),

@@ -1,7 +1,7 @@
-//! From rows to a trace: what the top of a snapshot says about which rows belong to which device.
+//! From rows to a trace: the top of a snapshot tells which rows belong to which device.
 //!
-//! Lists may share rows and each other; here they are written out, which is the one place where a small file could
-//! become large: what is written out is limited by what was read.
+//! Lists may share rows and each other. Here they are written out, which is the one place where a small file could
+//! become large: the rows written out are limited by the bytes read.
 
 use crate::builder::{Builder, key};
 use crate::error::{Fault, Problem};
@@ -22,7 +22,7 @@ use std::hash::Hash;
 /// A trace made from rows.
 pub(crate) struct Made {
     pub(crate) trace: Trace,
-    /// Whether its only device has the events that were read, all of them and in their order.
+    /// True if its only device has the events that were read, all of them and in their order.
     pub(crate) in_order: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn trace(
         return Err(Box::new(Problem::EmptyTrace));
     }
     let mut devices = Devices::default();
-    // Where one device has everything, its tables are the tables that were read, and no event is copied.
+    // If one device has everything, its tables are the tables that were read, and no event is copied.
     let mut numbers = traces.iter().map(|t| t.device).chain(segments.iter().map(|s| s.device));
     let first = numbers.next().unwrap_or(0);
     // The host's streams and pools are in the tables too.
@@ -223,8 +223,7 @@ fn not_a_snapshot(builder: &Builder, top: Value) -> Fault {
     Box::new(Problem::NotATrace { looks_like, help })
 }
 
-/// How many rows were written out of lists, and how many may be: each costs at least a byte of the file unless lists
-/// share.
+/// Rows written out of lists, and their limit: each costs at least a byte of the file unless lists share.
 struct Spent {
     rows: u64,
     limit: u64,
@@ -265,7 +264,7 @@ fn runs(builder: &Builder, list: Value, table: Table, spent: &mut Spent) -> Resu
     Ok(runs)
 }
 
-/// What was recorded of one device: runs of event rows, and the notes between the events.
+/// The recording of one device: runs of event rows, and the notes between the events.
 struct Recorded {
     device: u32,
     runs: Runs,
@@ -335,7 +334,7 @@ fn host_memory(
     ))
 }
 
-/// Members about the host that are no lists: what they hold is left out, and said.
+/// Members about the host that are no lists: their content is left out, with a note.
 fn unreadable_host(builder: &Builder, parts: &Parts, notes: &mut Vec<Note>) {
     for (name, value) in [(Name::HostSegments, parts.host_segments), (Name::HostTraces, parts.host_traces)] {
         if value != Value::None && !matches!(value, Value::Rows(..)) && builder.list(value).is_none() {
@@ -351,7 +350,7 @@ fn unreadable_host(builder: &Builder, parts: &Parts, notes: &mut Vec<Note>) {
     }
 }
 
-/// What was recorded of each device that has any events.
+/// The recordings of devices that have any events.
 fn device_runs(builder: &Builder, list: Value, spent: &mut Spent) -> Result<Vec<Recorded>, Wrong> {
     let lists = builder.list(list).unwrap_or_default();
     spent.add(lists.len() as u64)?;
@@ -419,8 +418,8 @@ impl Devices {
     }
 }
 
-/// The number in the device of what has the number `shared` in the file. A table that was moved into the device as it
-/// was keeps its numbers.
+/// The number in the device of a value that has the number `shared` in the file. A table that was moved into the device
+/// as it was keeps its numbers.
 fn renumber<T: Copy + Eq + Hash>(
     own: &mut Numbered<T>,
     all: &Numbered<T>,
@@ -433,7 +432,7 @@ fn renumber<T: Copy + Eq + Hash>(
     }
 }
 
-/// Which events of a device are allocations at chosen addresses.
+/// The events of a device that are allocations at chosen addresses.
 fn exact_events(rows: &Rows, runs: &Runs) -> Vec<EventIndex> {
     let mut exact = Vec::new();
     let mut before = 0;
@@ -549,7 +548,7 @@ fn notes_about(rows: &Rows, notes: &mut Vec<Note>) {
     }
 }
 
-/// Recordings since torch 2.11 can leave out kinds of events (`skip_actions`): say so where it is certain.
+/// Recordings since torch 2.11 can leave out kinds of events (`skip_actions`): a note if it is certain.
 fn skipped_actions(device: &DeviceTrace, notes: &mut Vec<Note>) {
     let count = |action| device.events.count(action);
     let (allocs, asked, done) =

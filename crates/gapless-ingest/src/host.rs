@@ -8,8 +8,7 @@ use gapless_trace::{Action, BlockState, Bytes, Event, HostMemory, Note};
 /// The figures of the segments at the end and the events before; `None` if nothing was recorded.
 ///
 /// Peaks count from the state before the first event, which follows from the end and the events. Memory that the
-/// program itself registered is in the events only: then that state would be less than nothing, and is taken as
-/// nothing.
+/// program itself registered is in the events only: that state would then be below 0, and is taken as 0.
 pub(crate) fn memory<'a>(
     segments: impl Iterator<Item = (&'a SegmentRow, &'a [BlockRow])>,
     events: impl Iterator<Item = Event>,

@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use std::fmt;
 use std::io::{self, BufReader, Read};
 
-/// What a JSON file held.
+/// The content of a JSON file.
 pub(crate) struct Json {
     pub(crate) builder: Builder,
     pub(crate) top: Value,
@@ -123,8 +123,8 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
-/// Passes bytes on and watches two things that the parser does not: how many there are, and how long one string or
-/// number gets, which the parser would hold in memory.
+/// Passes bytes on and limits two things that the parser does not: the number of bytes, and the length of one string or
+/// number, which the parser would hold in memory.
 struct Guard<R> {
     input: R,
     read: u64,

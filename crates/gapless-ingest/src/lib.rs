@@ -3,9 +3,9 @@
 //! The format is found from the content, never from the name: PyTorch memory snapshots as pickle or JSON, `.gtrace`,
 //! RMM's CSV log, MiniMalloc CSV, recordings of host memory, each plain or compressed with gzip or zstd.
 //!
-//! Every file is taken as hostile. Nothing in it is executed, memory stays proportional to the bytes read, and whatever
-//! is wrong ends in a [`ReadError`] that says what, where, and what to do. Relies on `gapless-trace` for the columns;
-//! what the events mean, and whether they contradict each other, is for `History::rebuild`.
+//! Every file is taken as hostile. Nothing in it is executed, memory stays proportional to the bytes read, and every
+//! fault ends in a [`ReadError`] with its cause, its place and the next step. Relies on `gapless-trace` for the
+//! columns; `History::rebuild` gives the events their meaning, and finds contradictions.
 
 mod builder;
 mod container;
@@ -45,7 +45,7 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Trace, ReadError> {
     open_with(path, options, trace)?
 }
 
-/// Reads a trace from a stream; `name` is what errors call it.
+/// Reads a trace from a stream; errors call it `name`.
 ///
 /// # Errors
 /// When the bytes are not a trace, or damaged.

@@ -1,7 +1,7 @@
 //! A trace of MiniMalloc's buffers; `gapless-formats` reads their rows.
 //!
 //! Lifetimes become events in order of time, frees before allocations at the same time: `[lower, upper)` is half-open.
-//! Where no offset is given the buffers get addresses of their own, side by side.
+//! Buffers without an offset get addresses of their own, side by side.
 
 use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
@@ -33,7 +33,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
         let Some(name) = trace.strings.try_intern(row.id.as_deref().unwrap_or_default()) else {
             return wrong(row.line, "more than 4 GiB of distinct names");
         };
-        // The name of a buffer is what people look for, so it stands where a stack would.
+        // People look for a buffer by its name, so the name stands in the place of a stack.
         let frame = trace.frames.intern(Frame { name, ..Frame::default() });
         let id = if name.0 == 0 { Default::default() } else { trace.stacks.intern(&[frame]) };
         let offset = row.offset.or(row.hint);
@@ -79,7 +79,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     Ok(trace)
 }
 
-/// Gives the buffers without an offset addresses past all others; how many those are.
+/// Gives the buffers without an offset addresses past all others; returns their number.
 fn place(buffers: &mut [Buffer]) -> Result<usize, String> {
     let past = |at: u64, size: u64| at.checked_add(size).ok_or("the buffers reach past the last address");
     let mut at: u64 = 0;

@@ -1,5 +1,5 @@
-//! The words that a snapshot is made of. They are interned first, in this order, so that a word's number is its
-//! string's id and comparing a key is comparing an integer.
+//! The words of a snapshot. They are interned first, in this order, so that a word's number is its string's id and
+//! comparing a key is comparing an integer.
 
 use gapless_trace::{Action, StringId, Strings};
 

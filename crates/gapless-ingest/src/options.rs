@@ -1,8 +1,8 @@
-//! How a file is read: limits for hostile ones, and who wants to know how far reading has come.
+//! Settings of a reader: limits for hostile files, and a call for its progress.
 
 use std::fmt;
 
-/// Told the bytes read from the file so far, and how many there are where that is known.
+/// Called with the bytes read from the file so far, and their total if that is known.
 pub type Progress = Box<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
 /// Options of [`crate::read`].
@@ -22,8 +22,8 @@ impl fmt::Debug for ReadOptions {
     }
 }
 
-/// What a file may ask for before it is refused. Memory also stays proportional to the bytes read: a reference or an
-/// opcode costs at least a byte of the file, so no small file becomes large by sharing.
+/// The most that a file may ask for before it is refused. Memory also stays proportional to the bytes read: a reference
+/// or an opcode costs at least a byte of the file, so no small file becomes large by sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes after decompression.

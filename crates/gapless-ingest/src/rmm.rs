@@ -1,7 +1,7 @@
 //! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, as its logging resource adaptor writes it.
 //!
 //! The log has one line for each call; a deallocation is whole at once, so it becomes one `free_completed`. There are
-//! no segments: what the upstream resource holds is not in the log.
+//! no segments, because the log has none of the upstream resource's memory.
 
 use crate::error::{Fault, Problem, wrong};
 use crate::options::Limits;
@@ -58,7 +58,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
         };
         device.events.push(Event {
             action,
-            // A failed request has no place, and RMM does not say how much was free.
+            // A failed request has no place, and RMM does not log the free bytes.
             addr: DeviceAddr(if action == Action::Oom { 0 } else { pointer }),
             size: Bytes(size),
             stream,

@@ -1,4 +1,4 @@
-//! The tables into which a snapshot's dicts collapse, whatever the file format: drafts in, rows out.
+//! The tables into which a snapshot's dicts collapse, for every file format: drafts in, rows out.
 //!
 //! A draft collects the fields of one dict in any order; its `finish` checks them and appends a row. Rows of all
 //! devices share one table; `finish.rs` hands them out to the devices at the end. Errors are texts without a position:
@@ -16,7 +16,7 @@ use gapless_trace::{
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
-/// What is wrong with a value.
+/// An error in a value.
 pub(crate) type Wrong = String;
 
 /// A value's number by first sight, at most 2^16 - 1 of them; the last one asked for is found without hashing.
@@ -99,12 +99,12 @@ pub(crate) struct NoteRow {
     pub(crate) text: StringId,
 }
 
-/// What an event's dict became.
+/// The row of an event's dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventRow {
     Event(u32),
     Note(u32),
-    /// A kind of event that we do not know.
+    /// A kind of event that this reader does not know.
     Unknown,
 }
 
@@ -126,13 +126,13 @@ pub(crate) struct Rows {
     pub(crate) pairs: Vec<(i64, i64)>,
     pair_numbers: FxHashMap<(i64, i64), u32>,
     pub(crate) features: Features,
-    /// Events of kinds that we do not know: how many, and the first such kind.
+    /// Events of unknown kinds: their number, and the first such kind.
     pub(crate) unknown_actions: (u64, StringId),
     /// Events that are allocations at or around an address that the program chose, in order.
     pub(crate) exact_addresses: Vec<u32>,
     /// Names that were not UTF-8.
     pub(crate) repaired_names: u64,
-    /// Bytes of distinct text so far, and how many there may be.
+    /// Bytes of distinct text so far, and their limit.
     text: usize,
     text_limit: usize,
     /// Cache of the interner: the last string for a hash of its length and ends.
@@ -171,8 +171,8 @@ impl Rows {
         }
     }
 
-    /// Makes room for about this many events. What is not used costs address space only; growing step by
-    /// step would leave holes of half the size behind.
+    /// Makes room for about this many events. Unused room costs address space only; growing step by step would leave
+    /// holes of half the size behind.
     pub(crate) fn expect_events(&mut self, events: usize) {
         self.events = EventRows::of(Events::with_capacity(events));
     }
@@ -249,8 +249,8 @@ impl Rows {
         stack
     }
 
-    /// Appends an event whose fields are those of one before it, a plain one: `None`, and nothing has changed, where
-    /// [`EventDraft::finish`] must look at it.
+    /// Appends an event whose fields are those of one before it, a plain one. `None`, and nothing has changed, if
+    /// [`EventDraft::finish`] must check it.
     #[inline(always)]
     pub(crate) fn append_alike(&mut self, draft: &EventDraft, limit: u64) -> Option<u32> {
         let action = Name::action(draft.action)?;
@@ -295,7 +295,7 @@ pub(crate) mod field {
     pub(crate) const FORWARD: u16 = 256;
     pub(crate) const CPP: u16 = 512;
     pub(crate) const INTERNAL: u16 = 1024;
-    /// The mark of an exact address at the end of the user's metadata, where 2.13 and 2.14 put it.
+    /// The mark of an exact address at the end of the user's metadata, as 2.13 and 2.14 write it.
     pub(crate) const MARK: u16 = 2048;
 }
 
@@ -313,12 +313,12 @@ pub(crate) struct EventDraft {
     pub(crate) forward_stack: StackId,
     pub(crate) compile_context: StringId,
     pub(crate) user_metadata: StringId,
-    /// Whether the allocator says that the program chose the address.
+    /// True if the allocator says that the program chose the address.
     pub(crate) exact: bool,
 }
 
 impl EventDraft {
-    /// Sets the field `key`; a key that we do not know is left out. Lists of frames come as stacks.
+    /// Sets the field `key`; an unknown key is left out. Lists of frames come as stacks.
     pub(crate) fn set(&mut self, rows: &mut Rows, key: Name, value: Value) -> Result<(), Wrong> {
         match key {
             Name::Action => {
@@ -350,7 +350,7 @@ impl EventDraft {
                 self.fields |= field::USER_METADATA;
             }
             Name::InternalMetadata => {
-                // An empty one is never written; anything else than text says nothing.
+                // An empty one is never written; a value that is no text means nothing.
                 if let Value::Str(mark) = value
                     && mark != StringId(0)
                 {
@@ -378,7 +378,7 @@ impl EventDraft {
         Ok(())
     }
 
-    /// Whether the dict is something else than an event of the heap.
+    /// True if the dict is not an event of the heap.
     pub(crate) fn is_note_or_unknown(&self) -> bool {
         Name::action(self.action).is_none()
     }
@@ -431,7 +431,7 @@ impl EventDraft {
         }
     }
 
-    /// Whether another event with these fields, of which only numbers and references differ, can be appended by
+    /// True if another event with these fields, of which only numbers and references differ, can be appended by
     /// [`Rows::append_alike`].
     pub(crate) fn is_plain(&self) -> bool {
         const NEEDED: u16 = field::ACTION | field::ADDR | field::SIZE | field::STREAM;
@@ -516,7 +516,7 @@ impl FrameDraft {
         match (key, value) {
             (Name::Name, Value::Str(id)) => self.frame.name = id,
             (Name::Filename, Value::Str(id)) => self.frame.file = id,
-            // A line of -1 or beyond 32 bits says nothing.
+            // A line of -1 or beyond 32 bits means that there is none.
             (Name::Line, Value::Int(line)) => self.frame.line = u32::try_from(line).unwrap_or(0),
             _ => {}
         }
@@ -690,7 +690,7 @@ impl AnnotationDraft {
         Ok(())
     }
 
-    /// The row; `None` for a stage that we do not know, and for a note on a block, which is kept apart.
+    /// The row; `None` for an unknown stage, and for a note on a block, which is kept apart.
     pub(crate) fn finish(self, rows: &mut Rows, limit: u64) -> Result<Option<u32>, Wrong> {
         let stage = match Name::of(self.stage) {
             Name::Start => Stage::Start,

@@ -8,7 +8,7 @@ use gapless_trace::{AllocatorSettings, Bytes};
 /// Settings kept as text at most: real snapshots have a dozen.
 const MOST: usize = 256;
 
-/// The settings in `value`; `None` where it is no dict.
+/// The settings in `value`; `None` if it is no dict.
 pub(crate) fn read(builder: &Builder, value: Value) -> Option<AllocatorSettings> {
     let entries = builder.dict(value)?;
     let mut settings = AllocatorSettings::default();
@@ -68,7 +68,7 @@ fn divisions(builder: &Builder, value: Value, slots: &mut [u32; 16]) {
     }
 }
 
-/// A value as people would write it; what is deep or long is cut.
+/// A value as people would write it; deep or long ones are cut.
 fn text(builder: &Builder, value: Value, depth: u32) -> String {
     let inner = |values: &[Value]| -> Vec<String> {
         values.iter().take(32).map(|v| text(builder, *v, depth + 1)).collect()

@@ -1,6 +1,6 @@
-//! Files that people have beside a trace, told by their first bytes: what each is, and which command reads it.
+//! Files that people have beside a trace, recognised by their first bytes, and the command that reads each.
 
-/// What a file is, and what to do with it. `name` helps only where the bytes have no mark of their own.
+/// The kind of a file, and the next step. `name` helps only if the bytes have no mark of their own.
 pub(crate) fn known(head: &[u8], name: &str) -> Option<(&'static str, &'static str)> {
     binary(head).or_else(|| json(head)).or_else(|| named(head, name))
 }

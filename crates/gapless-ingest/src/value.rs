@@ -1,4 +1,4 @@
-//! What a value of an untrusted file is while it is read: one small word.
+//! A value of an untrusted file while it is read: one small word.
 //!
 //! Rows (events, blocks, segments, ...) are already in the assembler's columns when a `Value` names them. Neighbouring
 //! rows join into one value: a list of a million events that were read one after the other is one `Rows`.
@@ -44,7 +44,7 @@ pub(crate) enum Value {
     Stack(StackId),
     /// Two integers, interned.
     Pair(u32),
-    /// Something that a trace has no use for.
+    /// A value that a trace does not need.
     Ignored,
 }
 
@@ -53,7 +53,7 @@ impl Value {
         Value::Rows(table, row, 1)
     }
 
-    /// What people call a value of this kind.
+    /// The usual name of a value of this kind.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Value::None => "None",
@@ -93,8 +93,8 @@ pub(crate) fn push_joined(values: &mut Vec<Value>, fence: usize, value: Value) {
     values.push(value);
 }
 
-/// A value in four bytes, for the memo, which has two entries an event: four bits of tag, 28 of payload. What does not
-/// fit goes into a side table: numbers (no pickler memoises them), and ids from 2^28 on.
+/// A value in four bytes, for the memo, which has two entries an event: four bits of tag, 28 of payload. Values that do
+/// not fit go into a side table: numbers (no pickler memoises them), and ids from 2^28 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packed(u32);
 
@@ -146,7 +146,7 @@ impl Packed {
         Packed::new(PAIR, index)
     }
 
-    /// Packs `value`; of several rows the last, which is what the memo means by the top of the stack.
+    /// Packs `value`; of several rows the last, which the memo takes as the top of the stack.
     #[inline]
     pub(crate) fn pack(value: Value, wide: &mut Vec<Value>) -> Packed {
         let packed = match value {
@@ -196,13 +196,13 @@ impl Packed {
         })
     }
 
-    /// The string, where it is one.
+    /// The string, if it is one.
     #[inline]
     pub(crate) fn as_string(self) -> Option<StringId> {
         (self.0 & 15 == STR).then_some(StringId(self.0 >> 4))
     }
 
-    /// The stack, where it is one.
+    /// The stack, if it is one.
     #[inline]
     pub(crate) fn as_stack(self) -> Option<StackId> {
         (self.0 & 15 == STACK).then_some(StackId(self.0 >> 4))

@@ -23,7 +23,7 @@ impl<'a> Window<'a> {
         Window { input, bytes: vec![0; PIECE * 2], start: 0, end: 0, base: 0, at_end: false, limit }
     }
 
-    /// Where in the stream the next unread byte is.
+    /// Offset of the next unread byte in the stream.
     #[inline]
     pub(crate) fn offset(&self) -> u64 {
         self.base + self.start as u64
@@ -41,8 +41,8 @@ impl<'a> Window<'a> {
         self.start += bytes;
     }
 
-    /// Tries to have `wanted` bytes at hand; fewer only where the stream ends. Memory grows with what is
-    /// there, not with what is asked for.
+    /// Tries to have `wanted` bytes at hand; fewer only if the stream ends. Memory grows with the bytes that are there,
+    /// not with `wanted`.
     #[inline]
     pub(crate) fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
         if self.end - self.start >= wanted || self.at_end { Ok(()) } else { self.fill_slowly(wanted) }
@@ -79,7 +79,7 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Whether the stream has another byte.
+    /// True if the stream has another byte.
     pub(crate) fn has_more(&mut self) -> Result<bool, Fault> {
         self.fill(1)?;
         Ok(self.end > self.start)

@@ -84,7 +84,7 @@ fn snapshot(devices: Vec<Vec<Py>>) -> Py {
     ])
 }
 
-/// Whether the events were followed.
+/// True if the events were followed.
 #[track_caller]
 fn assert_same(path: &Path) -> bool {
     let trace = open(path).expect("a trace");

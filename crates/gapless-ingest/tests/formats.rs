@@ -1,4 +1,4 @@
-//! Each format by a small example: what CPython writes, old versions of torch, compression, CSV, and what errors say.
+//! Each format by a small example: dumps by CPython, old versions of torch, compression, CSV, and the texts of errors.
 
 use gapless_ingest::{Problem, ReadOptions, open, read};
 use gapless_trace::{Action, BlockState, Bytes, History, SizeClass, Trace, gtrace};

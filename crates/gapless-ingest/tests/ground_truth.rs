@@ -1,4 +1,4 @@
-//! The recorded runs: what is rebuilt from a trace equals what the run itself reported, to the byte.
+//! The recorded runs: figures rebuilt from a trace equal those that the run itself reported, to the byte.
 
 use gapless_ingest::{ReadOptions, open};
 use gapless_trace::{History, Trace};

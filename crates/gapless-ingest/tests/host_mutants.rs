@@ -1,5 +1,5 @@
-//! Recordings of host memory that anybody may have written: thousands of mutants of a good one end in an error or in a
-//! trace that can be looked at, and none makes the reader panic.
+//! Recordings of host memory from untrusted sources: thousands of mutants of a good one end in an error or in a trace
+//! that can be analysed, and none makes the reader panic.
 
 use gapless_ingest::ReadOptions;
 use gapless_trace::{History, leaks};

@@ -1,5 +1,5 @@
-//! Every file in `testdata/hostile` ends in an error, or is accepted with a note where its name says so; none makes the
-//! reader panic or hold more than 64 MiB. The memory of the whole process is looked at, so this test has a file of its
+//! Every file in `testdata/hostile` ends in an error, or is accepted with a note if its name says so; none makes the
+//! reader panic or hold more than 64 MiB. The memory of the whole process is measured, so this test has a file of its
 //! own.
 
 use gapless_ingest::{Problem, ReadOptions, open};
@@ -17,7 +17,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// The most memory that the process held, in bytes; `None` where the system does not say.
+/// The most memory that the process held, in bytes; `None` if the system does not say.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"))?;

@@ -1,4 +1,4 @@
-//! PyTorch keeps the newest events in a ring. Whatever was dropped at the front, what is left leads to the same end,
+//! PyTorch keeps the newest events in a ring. However many were dropped at the front, the rest leads to the same end,
 //! and the rebuilt history says that it began late.
 
 use gapless_ingest::{ReadOptions, open};

@@ -1,5 +1,5 @@
-//! Steps and kinds of the recorded runs, against what is known of them: the number of steps from the scripts that ran,
-//! and the bytes of weights, gradients and optimizer state from the number of parameters.
+//! Steps and kinds of the recorded runs, against known figures: the number of steps from the scripts that ran, and the
+//! bytes of weights, gradients and optimizer state from the number of parameters.
 
 use gapless_ingest::{ReadOptions, open};
 use gapless_trace::kinds::{self, Kind, Kinds};
@@ -100,7 +100,7 @@ fn recorded_runs_have_their_steps_and_kinds_with_and_without_annotations() {
             assert_eq!(at_peak.iter().map(|b| b.0).sum::<u64>(), history.usage.active.peak.0, "{}", run.name);
             seen.push(steps);
         }
-        // Without annotations, boundaries lie within a hundredth of a step of where the optimizer ended it.
+        // Without annotations, boundaries lie within a hundredth of a step of the end by the optimizer.
         for (a, b) in seen[0].spans.iter().zip(&seen[1].spans) {
             let slack = (a.end.0 - a.start.0) / 100;
             assert!(a.start.0.abs_diff(b.start.0) <= slack, "{}: {a:?} and {b:?}", run.name);

@@ -1,5 +1,5 @@
 //! Snapshots of torch 2.13 to 2.15, recorded by stock torch over torch-bench's stand-in (testdata/newer): figures equal
-//! what torch reported, notes reach their blocks, pinned host memory stays apart, and the version is recognised.
+//! those that torch reported, notes reach their blocks, pinned host memory stays apart, and the version is recognised.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn figures_equal_what_torch_reported() {
             [figure("allocated_bytes.all.current"), figure("reserved_bytes.all.current")],
             "{name}"
         );
-        // What happened before the recording is known to torch alone.
+        // Only torch knows the events before the recording.
         let late = ["late", "ring", "host"].iter().any(|case| name.starts_with(case));
         let ours =
             [usage.allocated.peak.0, usage.active.peak.0, usage.requested.peak.0, usage.reserved.peak.0];

@@ -1,5 +1,5 @@
 //! Random snapshots, written in every protocol, with and without sharing, keys in any order, and as JSON: all are read
-//! back as what they were.
+//! back unchanged.
 
 mod support;
 
@@ -7,7 +7,7 @@ use gapless_ingest::{ReadOptions, read};
 use gapless_trace::{Action, Trace};
 use support::{Dice, Py, Style, json, pickle};
 
-/// What a snapshot says, apart from how it is stored.
+/// The content of a snapshot, apart from the way in which it is stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Plain {
     /// Device, then its events: action, address, size, stream, time, pool, compile context, metadata, frames, forward

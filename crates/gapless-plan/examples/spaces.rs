@@ -42,7 +42,7 @@ fn question(dice: &mut Dice, kind: u64) -> Value {
         let start = dice.below(horizon - length + 1);
         buffers.push(Buffer::new(start as i64, (start + length) as i64, 1 + dice.below(20)));
         let usage = if timed {
-            // Some at the beginning, some at the end: a rest between them is what makes a move worth its while.
+            // Some at the beginning, some at the end: only a pause between them makes a move worth its cost.
             let mut times: Vec<i64> = (0..2 + dice.below(5))
                 .map(|at| {
                     let near = dice.below(3.min(length));

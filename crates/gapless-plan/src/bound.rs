@@ -5,8 +5,7 @@ use gapless_trace::Bytes;
 use crate::compact::Compact;
 use crate::problem::Problem;
 
-/// The most bytes alive at one time, and the end of any fixed buffer: what every plan needs, to be reached or proven
-/// out of reach.
+/// The most bytes alive at one time, and the end of any fixed buffer: no plan has a lower peak.
 #[must_use]
 pub fn lower_bound(problem: &Problem) -> Bytes {
     let mut moments: Vec<(i64, bool, u64)> = Vec::with_capacity(problem.len() * 2);
@@ -31,8 +30,8 @@ pub fn live_peak(compact: &Compact) -> i64 {
     compact.live().into_iter().max().unwrap_or(0)
 }
 
-/// Where the live bytes alone exceed the capacity: the fewest buffers alive at the fullest time that do so together,
-/// largest first. Empty where the reason lies deeper.
+/// If the live bytes alone exceed the capacity: the fewest buffers alive at the fullest time that do so together,
+/// largest first. Empty if they do not.
 pub(crate) fn conflict(problem: &Problem, capacity: Bytes) -> Vec<usize> {
     let Some(time) = fullest_time(problem) else { return Vec::new() };
     let mut alive: Vec<(u64, usize)> = problem

@@ -6,8 +6,8 @@
 
 use crate::problem::{Lifetime, Problem};
 
-/// Invariants: `first[b] < last[b] <= sections`; `size[b] > 0`; `align` is empty (all 1) or one for each;
-/// `original[b]` is the position in the problem. Buffers of size 0 are left out: any place will do.
+/// Invariants: `first[b] < last[b] <= sections`; `size[b] > 0`; `align` is empty (all 1) or one for each; `original[b]`
+/// is the position in the problem. Buffers of size 0 are left out, because they fit anywhere.
 #[derive(Clone, Debug, Default)]
 pub struct Compact {
     pub first: Vec<u32>,
@@ -20,8 +20,8 @@ pub struct Compact {
 }
 
 impl Compact {
-    /// Gaps are filled and fixed offsets forgotten: a solver that works on this form alone gives plans that are valid
-    /// with gaps, and must not be asked where offsets are fixed.
+    /// Gaps are filled and fixed offsets forgotten. So plans of this form are valid for a problem with gaps, but not
+    /// for one with fixed offsets: a solver that works on this form alone must not be asked for those.
     pub fn of_problem(problem: &Problem) -> Compact {
         let items = problem.buffers().iter().enumerate().filter(|(_, buffer)| buffer.size.0 > 0);
         let mut compact = Compact::default();
@@ -30,8 +30,8 @@ impl Compact {
         for (index, buffer) in items {
             let slot = compact.original.len() as u32;
             compact.original.push(index as u32);
-            // When the offset is a multiple of the alignment, so may be what is put on top: rounding the size up
-            // would be wrong only for the topmost byte, and is not done.
+            // Sizes are not rounded up to the alignment, which would raise the top of the highest buffer: solvers align
+            // each offset themselves.
             compact.size.push(buffer.size.0 as i64);
             compact.align.push(buffer.alignment.0 as i64);
             unit = gcd(
@@ -74,7 +74,8 @@ impl Compact {
         compact
     }
 
-    /// Cuts time anew: after joins, sections in which no lifetime ends before the next begins are the same to all.
+    /// Cuts time anew: after joins, neighbouring sections may have no end of a lifetime before the next beginning, and
+    /// become one.
     pub fn close_up(&mut self) {
         let mut moments: Vec<(i64, bool, u32)> = Vec::with_capacity(self.len() * 2);
         for slot in 0..self.len() {

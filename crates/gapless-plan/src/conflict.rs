@@ -1,15 +1,15 @@
-//! Why it does not fit: a small set of buffers that cannot fit together.
+//! The reason why a problem does not fit: a small set of buffers that cannot fit together.
 //!
-//! Where the live bytes alone say no, the set is read off the fullest time. Otherwise buffers are left out, many at
-//! first, then fewer, as long as exact search still refutes the rest. What remains is a conflict by itself; it is the
-//! smallest that was found, and need not be the smallest there is.
+//! If the live bytes alone exceed the capacity, the set is read off the fullest time. Otherwise buffers are left out,
+//! many at first, then fewer, as long as exact search still refutes the rest. The remaining set is a conflict by
+//! itself; it is the smallest that was found, and need not be the smallest there is.
 
 use gapless_trace::Bytes;
 
 use crate::bound;
 use crate::problem::Problem;
 
-/// `refutes` says whether these buffers, in a problem of their own, provably do not fit.
+/// `refutes` is true if these buffers, in a problem of their own, provably do not fit.
 pub(crate) fn shrink(
     problem: &Problem,
     capacity: Bytes,

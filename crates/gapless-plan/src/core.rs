@@ -1,9 +1,9 @@
-//! The core first: what is alive when nearly the most bytes are, with everything else cut away, is planned with all
-//! means; the rest goes where it fits around it.
+//! Plans the core first: the buffers alive when nearly the most bytes are, with everything else cut away, are planned
+//! by all methods; the rest is placed around them.
 //!
-//! Most of a large problem has room to spare; only around its peaks every byte counts. There the buffers that live on
-//! and on lie at the bottom, and few are left to be searched. What is alive throughout a peak may lie in any order as
-//! far as the core is concerned, so the longest goes lowest: that is how stacks grow.
+//! Most of a large problem has room to spare; only around its peaks every byte counts. There the long-lived buffers lie
+//! at the bottom, and few are left to be searched. Buffers alive throughout a peak may lie in any order as far as the
+//! core is concerned, so the longest goes lowest, as in a stack.
 
 use crate::compact::Compact;
 use crate::join::join;
@@ -14,15 +14,15 @@ use crate::split::Split;
 /// Nodes and steps for one part of the core.
 const CORE_EFFORT: u64 = 20_000;
 
-/// Parts of fewer buffers have no core of their own: they are searched as a whole. No part of a core may have as many,
-/// or a core could be its own core.
+/// Parts of fewer buffers have no core of their own: they are searched as a whole. A part of a core may not have as
+/// many, or a core could be its own core.
 pub(crate) const CORE_LEAST: usize = 2000;
 
-/// Offsets for all buffers, where those alive in sections with more than this share of the bound's bytes come first.
-/// Alignments must be 1. None where the core is too large, or does not fit under the bound.
+/// Offsets for all buffers, those first that are alive in sections with more than this share of the bound's bytes.
+/// Alignments must be 1. `None` if the core is too large, or does not fit under the bound.
 pub(crate) fn core_first(c: &Compact, bound: i64, share: f64, turn: &mut Turn<'_>) -> Option<Vec<i64>> {
     let line = (bound as f64 * share) as i64;
-    // For each section, how many before it are in the core.
+    // For each section, the number of sections before it that are in the core.
     let mut before = vec![0u32];
     for live in c.live() {
         before.push(before[before.len() - 1] + u32::from(live >= line));
@@ -44,7 +44,7 @@ pub(crate) fn core_first(c: &Compact, bound: i64, share: f64, turn: &mut Turn<'_
         place_of[*slot as usize] = Some(place);
     }
     let mut frame = Frame::new(c, bound);
-    // Two of the core may meet outside of it: then the second is placed with the rest.
+    // Two buffers of the core may overlap outside of it: then the second is placed with the rest.
     let mut rest = ordered(c, Order::TwoEnded);
     rest.retain(|slot| !place_of[*slot as usize].is_some_and(|place| frame.put_if_free(*slot, place)));
     turn.effort += c.len() as u64 / 16;
@@ -59,7 +59,7 @@ fn plan(c: &Compact, core: &Compact, bound: i64, turn: &mut Turn<'_>) -> Option<
         return None;
     }
     let mut places = vec![0; core.len()];
-    // Those of one lifetime in the core lie next to each other: the longest lowest.
+    // Buffers with the same lifetime in the core lie next to each other: the longest lowest.
     let mut under = split.under.clone();
     under.sort_by_key(|(slot, place)| (core.first[*slot as usize], core.last[*slot as usize], *place));
     for group in under.chunk_by(|a, b| {

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a problem or a plan, each with what to do about it.
+//! Errors of problems and plans, each with the next step.
 
 use thiserror::Error;
 

@@ -1,7 +1,7 @@
-//! Problems with gaps in lifetimes or fixed offsets: first-fit passes in which what stuck out comes earlier next time.
+//! Problems with gaps in lifetimes or fixed offsets: first-fit passes that place buffers earlier if they stuck out.
 //!
 //! A buffer with gaps is several pieces at one offset. Fixed buffers are put down first and stay. Passes are valid by
-//! construction; there is no exact search here, so only reaching the bound proves anything.
+//! construction; there is no exact search here, so a plan is only proven optimal if it reaches the bound.
 
 use gapless_trace::Bytes;
 
@@ -89,7 +89,7 @@ pub(crate) fn plan(
     let mut rng = Rng::new(options.seed);
     let mut best: Option<Plan> = None;
     let mut effort = 0;
-    // Powers of the length in the weight of a buffer: each start is followed by rounds of its own.
+    // Powers of the length in the weight of a buffer: each is the start of its own rounds.
     for power in [0.25, 0.0, 0.5, 1.0] {
         let mut weight: Vec<f64> = problem.buffers().iter().map(|buffer| weight(buffer, power)).collect();
         let mut since = 0;
@@ -179,7 +179,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Every piece moves the place up until none does.
+    /// The lowest place: every piece moves it up until none has to.
     fn lowest(&mut self, index: usize) -> i64 {
         let buffer = &self.problem.buffers()[index];
         let (size, align) = (buffer.size.0 as i64, buffer.alignment.0 as i64);

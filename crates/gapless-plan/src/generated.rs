@@ -1,5 +1,5 @@
-//! Instances of `gapless-problems` for the tests inside this crate. Generators use the build of this crate that ships,
-//! whose types are not those of the build under test, so buffers are made anew.
+//! Instances of `gapless-problems` for the tests inside this crate. Generators use the build of this crate that ships.
+//! Its types are not those of the build under test, so buffers are made anew.
 
 use crate::problem::{Buffer, Problem};
 use gapless_problems::generate;

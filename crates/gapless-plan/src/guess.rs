@@ -1,5 +1,5 @@
-//! Guesses at how a part may be joined: by chance, or with care and second thoughts. What a guess leaves is small, so
-//! it is searched at once; what it reaches is a plan of the part.
+//! Guesses at how a part may be joined: by chance, or with care and second thoughts. A guess leaves a small problem,
+//! which is searched at once; its plans are plans of the part.
 
 use crate::exact::{Answer, Restarts};
 use crate::improve::Improver;
@@ -9,21 +9,21 @@ use crate::passes::{Pass, orders};
 use crate::rng::Rng;
 
 /// Runs without success after which a guess is given up: one in each order of buffers. On J of the challenging set 4
-/// came to 1.001 of the bound in 10 s, where 8 came to 1.008 and 1 to 1.027.
+/// came to 1.001 of the bound in 10 s, 8 came to 1.008 and 1 to 1.027.
 const GUESS_RUNS: u32 = 4;
 
-/// Second thoughts in one turn: nodes touched for each buffer, and at least.
+/// Second thoughts in one turn: nodes touched for each buffer, and the least.
 const THOUGHTS: u64 = 10;
 const LEAST_THOUGHTS: u64 = 200_000;
 
 /// Nodes touched that count as one of effort.
 const THOUGHTS_PER_EFFORT: u64 = 16;
 
-/// Attempts of ejection on what was joined with care.
+/// Attempts of ejection on a careful join.
 const EJECTIONS: usize = 12;
 
 impl Part<'_> {
-    /// Joins by chance and searches what comes out, a few times, further down after each success.
+    /// Joins by chance and searches the result, a few times, further down after each success.
     pub(crate) fn guess_turn(&mut self, turn: &mut Turn<'_>) {
         let seed = turn.options.seed ^ 0x5eed_0000 ^ self.guesses;
         self.guesses += 1;
@@ -51,7 +51,7 @@ impl Part<'_> {
         }
     }
 
-    /// Thinks the careful joins over once more and packs what they leave.
+    /// Has second thoughts about the careful joins and packs the result.
     pub(crate) fn careful_turn(&mut self, turn: &mut Turn<'_>) {
         let seed = turn.options.seed ^ 0xca4e_0000 ^ self.guesses;
         self.guesses += 1;

@@ -1,9 +1,9 @@
 //! Ejection: makes a plan fit under a target by pushing buffers out and finding them new places.
 //!
 //! Buffers that stick out above the target are taken off and queued. The hardest of the queue goes to the lowest free
-//! place under the target or, where there is none, to the place where what it pushes out costs least; that joins the
-//! queue. Each time a buffer is forced in, pushing it out again becomes dearer, so the same exchange does not repeat
-//! for ever. Steps are counted, not timed.
+//! place under the target or, if there is none, to the place where the buffers that it pushes out cost least; those
+//! join the queue. Each time a buffer is forced in, pushing it out again becomes dearer, so the same exchange does not
+//! repeat for ever. Steps are counted, not timed.
 
 use crate::compact::Compact;
 use crate::options::Tricks;
@@ -70,8 +70,8 @@ impl<'a> Ejection<'a> {
         }
     }
 
-    /// Empties the queue under the target. False where the budget of steps ran out first, or a buffer is larger than
-    /// the target; the offsets then are no plan.
+    /// Empties the queue under the target. False if the budget of steps ran out first, or a buffer is larger than the
+    /// target; the offsets then are no plan.
     fn run(&mut self, target: i64, budget: u64, stop: &dyn Fn() -> bool) -> bool {
         let c = self.compact;
         let limit = self.steps.saturating_add(budget);
@@ -94,8 +94,8 @@ impl<'a> Ejection<'a> {
         true
     }
 
-    /// Places these on top of what is there, each as low as it goes; those that end above the target are queued
-    /// instead of placed. False when stopped.
+    /// Places these on top of the others, each as low as it goes; those that end above the target are queued instead of
+    /// placed. False when stopped.
     fn fill(&mut self, items: &[u32], target: i64, stop: &dyn Fn() -> bool) -> bool {
         let c = self.compact;
         for (count, item) in items.iter().enumerate() {
@@ -116,7 +116,7 @@ impl<'a> Ejection<'a> {
         true
     }
 
-    /// Lets everything down: the same order from bottom to top, each as low as it goes. Never raises the peak.
+    /// Lets all buffers down: the same order from bottom to top, each as low as it goes. Never raises the peak.
     fn let_down(&mut self) {
         let mut order: Vec<u32> = (0..self.compact.len() as u32).collect();
         order.sort_unstable_by_key(|item| (self.offsets[*item as usize], *item));
@@ -125,7 +125,7 @@ impl<'a> Ejection<'a> {
         self.fill(&order, i64::MAX, &|| false);
     }
 
-    /// Gives up on the target: whatever is queued goes to its lowest free place, so that the offsets are a plan.
+    /// Gives up on the target: each queued buffer goes to its lowest free place, so that the offsets are a plan.
     fn complete(&mut self) {
         let c = self.compact;
         while let Some((_, item)) = self.queue.pop() {
@@ -150,7 +150,7 @@ impl<'a> Ejection<'a> {
         ends.clear();
         ends.extend(around.iter().map(|(_, end, item)| (*end, *item)));
         ends.sort_unstable();
-        // Places worth a look touch what is below them or above them; both lists are sorted, so they are merged.
+        // A place worth trying touches a buffer below it or above it; both lists are sorted, so they are merged.
         let mut places = std::mem::take(&mut self.places);
         places.clear();
         places.push(0);
@@ -221,7 +221,7 @@ pub(crate) struct Improver<'a> {
     compact: &'a Compact,
     ejection: Ejection<'a>,
     tricks: Tricks,
-    /// How far from the best plan to the goal the next target lies: 1 is the goal itself.
+    /// Place of the next target on the way from the best plan to the goal: 1 is the goal itself.
     share: f64,
     budget: u64,
 }
@@ -229,7 +229,7 @@ pub(crate) struct Improver<'a> {
 /// Plans of more buffers than this are not let down after each success: a pass costs as much as the attempt.
 const LET_DOWN_LIMIT: usize = 20_000;
 
-/// What is smaller than the target by this factor is sand, where there are enough buffers for it to matter.
+/// Buffers smaller than the target by this factor are sand, if there are enough buffers for it to matter.
 const ROCK_SHARE: i64 = 1000;
 
 impl<'a> Improver<'a> {

@@ -2,11 +2,11 @@
 //! share a byte, and the peak is as low as it can be.
 //!
 //! [`Problem`] in, [`solve`] with [`Options`], [`Solution`] out; [`validate`] judges any plan and shares no code with
-//! the solvers. [`solve_spaces`] says what lies in which of several memories, [`solve_sharing`] lets buffers take each
-//! other's places, [`replan`] follows small changes of a problem.
+//! the solvers. [`solve_spaces`] chooses the memory of each buffer among several, [`solve_sharing`] lets buffers take
+//! each other's places, [`replan`] follows small changes of a problem.
 //!
 //! This crate packs and nothing else. `gapless-problems` reads problems from files and makes random ones. The planners
-//! that others ship, to be measured against, are in `examples/plan_bench/baseline.rs`: they work over [`compact`] and
+//! of other projects, for comparison, are in `examples/plan_bench/baseline.rs`: they work over [`compact`] and
 //! [`shelves`], as the passes here do.
 
 pub mod bound;

@@ -1,5 +1,5 @@
-//! The live bytes over the sections of time: add over an interval, largest over an interval, both in
-//! O(log n). A tree of intervals in which each node holds what was added to all of it and the largest below it.
+//! The live bytes over the sections of time: add over an interval, largest over an interval, both in O(log n). A tree
+//! of intervals in which each node holds the sum added to all of it and the largest below it.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Load {

@@ -1,4 +1,4 @@
-//! What a caller can choose: the question, the limits, and each trick by name.
+//! Choices of a caller: the question, the limits, and each trick by name.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Options {
     pub chunk: Option<Bytes>,
     /// The random seed: the same seed and effort give the same plan.
     pub seed: u64,
-    /// Cuts the work off; plans that were found before stay. The work itself is counted in steps, not in time.
+    /// Ends the work with the best plan so far. The work itself is counted in steps, not in time.
     pub time_limit: Option<Duration>,
     /// The most search nodes (and their like in other methods) to spend; `None`: until solved or cut off.
     pub effort: Option<u64>,
@@ -38,7 +38,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the thread of this number works with: the first has the seed itself.
+    /// The options of the thread of this number: the first has the seed itself.
     pub(crate) fn of_thread(&self, thread: usize) -> Options {
         let seed = self.seed.wrapping_add((thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Options { seed, threads: 1, ..self.clone() }
@@ -47,10 +47,10 @@ impl Options {
 
 /// Every trick, to be turned off for ablation. All are on by default.
 ///
-/// What each buys, in seconds of CPU for all of the challenging set at capacity 1,048,576: 0.06 with all of them. Joins
-/// alone make up for most others there, so these were turned off together with `join` (0.57): `section_bound` 4.4,
-/// `valley_fill` 0.62, `remember_failures` 0.65, `weigh_failures` one of eleven unsolved after 30 s, `fewest_answers`
-/// three unsolved. Heavy-tailed instance of 100,000 buffers after 10 s: 1.005 with all, 1.046 without `ejection`.
+/// Seconds of CPU for all of the challenging set at capacity 1,048,576: 0.06 with all tricks. Joins alone make up for
+/// most others there, so these were turned off together with `join` (0.57): `section_bound` 4.4, `valley_fill` 0.62,
+/// `remember_failures` 0.65, `weigh_failures` one of eleven unsolved after 30 s, `fewest_answers` three unsolved.
+/// Heavy-tailed instance of 100,000 buffers after 10 s: 1.005 with all, 1.046 without `ejection`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tricks {
     /// Exact: each section is a machine with release dates; without it, only the sum of sizes above the floor counts.
@@ -61,11 +61,11 @@ pub struct Tricks {
     pub remember_failures: bool,
     /// Exact: sections that fail often are asked about first.
     pub weigh_failures: bool,
-    /// Exact: ask where the fewest buffers can lie; without it, in the lowest valley.
+    /// Exact: ask about the place for the fewest buffers; without it, about the lowest valley.
     pub fewest_answers: bool,
-    /// Ask for the lower bound first, even where the capacity is larger.
+    /// Ask for the lower bound first, even if the capacity is larger.
     pub bound_first: bool,
-    /// Plan apart what no lifetime connects, once what is alive throughout lies at the bottom.
+    /// Plan apart times that no lifetime connects, once the buffers alive throughout lie at the bottom.
     pub split: bool,
     /// Join buffers that can only be neighbours, or that look so: equal lifetimes, or equal sizes end to end.
     pub join: bool,
@@ -73,7 +73,7 @@ pub struct Tricks {
     pub ejection: bool,
     /// Ejection: large buffers first, among themselves; small ones fill the holes.
     pub rocks_first: bool,
-    /// Plan what is alive around the peaks first, with everything else cut away.
+    /// Plan the buffers alive around the peaks first, with everything else cut away.
     pub core: bool,
     /// Exact search at all.
     pub exact: bool,
@@ -114,7 +114,7 @@ impl Tricks {
         "exact",
     ];
 
-    /// Turns the trick of this name off; false where there is none.
+    /// Turns the trick of this name off; false if there is none.
     pub fn turn_off(&mut self, name: &str) -> bool {
         let trick = match name {
             "section_bound" => &mut self.section_bound,

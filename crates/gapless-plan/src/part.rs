@@ -1,4 +1,4 @@
-//! One part of a problem: buffers connected in time, above whatever lies under all of them, with the state of its
+//! One part of a problem: buffers connected in time, above those that lie under all of them, with the state of its
 //! search.
 //!
 //! A part is worked on in turns. Each turn of each form of it (joined, and as it is) is a run of exact search at the
@@ -16,14 +16,14 @@ use crate::sweep::{crowd, sweep};
 /// The most buffers (after joining) on which exact search is tried: its nodes cost O(n).
 pub(crate) const EXACT_LIMIT: usize = 4000;
 
-/// A joined form that is hardly smaller costs twice the work for nothing, where work is dear.
+/// Above [`EXACT_LIMIT`], a joined form must be smaller by this factor: else the search of both costs twice the work.
 const WORTH_JOINING: f64 = 0.9;
 
 /// Above this many pairs of buffers alive together the first plan is a sweep: a pass might read a few nanoseconds for
 /// each, and the first plan is not to take more than a few seconds.
 const CROWDED: u64 = 3_000_000_000;
 
-/// Guesses in one turn, once the first turns did not do.
+/// Guesses in one turn, once the first turns did not solve the part.
 const MOST_GUESSES: u64 = 16;
 
 /// Cores that are planned first, by the share of the bound that is alive in them; after so many passes.
@@ -48,19 +48,19 @@ pub(crate) struct Part<'v> {
     pub(crate) offsets: Vec<i64>,
     /// The largest capacity that was proven too small.
     pub(crate) refuted: Option<i64>,
-    /// How often it had a turn of search, and how often it was joined by chance.
+    /// Its turns of search so far, and the times it was joined by chance.
     turns: u64,
     pub(crate) guesses: u64,
     pub(crate) careful: Option<Careful>,
-    /// How many of the cores have been tried.
+    /// Cores that have been tried.
     cores: usize,
 }
 
-/// What a turn may spend, and for what.
+/// Limits of a turn, and its goal.
 pub(crate) struct Turn<'t> {
     /// A peak that is low enough.
     pub(crate) goal: i64,
-    /// Whether the goal is a capacity, so that nothing between it and the best plan is of interest.
+    /// True if the goal is a capacity: then no target between it and the best plan is tried.
     pub(crate) within: bool,
     pub(crate) options: &'t Options,
     pub(crate) stop: &'t (dyn Fn() -> bool + Sync),
@@ -83,7 +83,7 @@ impl<'v> Part<'v> {
         }
     }
 
-    /// Adds the joined form where it is worth its while. It goes first: where it is much smaller it is soon solved.
+    /// Adds the joined form if it is worth it. It goes first: if it is much smaller, it is soon solved.
     pub(crate) fn add_joined(&mut self, joined: &'v Joined) {
         let (all, left) = (self.compact.len(), joined.compact.len());
         if left < all && (all <= EXACT_LIMIT || (left as f64) < WORTH_JOINING * all as f64) {
@@ -91,7 +91,7 @@ impl<'v> Part<'v> {
         }
     }
 
-    /// The next constructive pass; false where all are done.
+    /// The next constructive pass; false if all are done.
     pub(crate) fn pass(&mut self, turn: &mut Turn<'_>) -> bool {
         let open = |at: &usize| self.views[*at].passes < BEHIND_PASSES || !self.is_behind(*at);
         let next = (0..self.views.len()).filter(open).min_by_key(|at| self.views[*at].passes);
@@ -125,7 +125,7 @@ impl<'v> Part<'v> {
         true
     }
 
-    /// One turn of search; false where nothing was left to do.
+    /// One turn of search; false if nothing was left to do.
     pub(crate) fn search(&mut self, turn: &mut Turn<'_>) -> bool {
         let tricks = turn.options.tricks;
         let before = turn.effort;
@@ -150,7 +150,7 @@ impl<'v> Part<'v> {
                 return true;
             }
             if tricks.ejection {
-                // Exact search has the larger part where it can work at all.
+                // If exact search can work at all, it has the larger part.
                 let budget = if exact { (turn.effort - begin) / 4 } else { u64::MAX };
                 self.ejection_turn(at, turn, budget);
             }
@@ -169,13 +169,13 @@ impl<'v> Part<'v> {
         turn.effort > before
     }
 
-    /// Whether most of the buffers can be joined, so that joining deserves second thoughts.
+    /// True if most of the buffers can be joined, so that joining deserves second thoughts.
     fn joins_well(&self) -> bool {
         let least = self.views.iter().map(|view| view.compact.len()).min().unwrap_or(0);
         least > 1 && least * 2 < self.compact.len() && self.compact.len() >= JOINS_WELL
     }
 
-    /// Whether another form has come so much lower that work on this one is hardly of use.
+    /// True if another form has come so much lower that work on this one is hardly of use.
     fn is_behind(&self, at: usize) -> bool {
         self.views[at].best.saturating_sub(self.bound) / 2 > self.best - self.bound
     }
@@ -227,7 +227,7 @@ impl<'v> Part<'v> {
     fn exact_run(&mut self, at: usize, slot: Slot, target: i64, turn: &mut Turn<'_>) {
         let view = &mut self.views[at];
         let restarts = &mut view.restarts[slot as usize];
-        // A target that moved by little keeps its search and what it refuted.
+        // A target that moved by little keeps its search and the states that it refuted.
         let near = if turn.within { 0 } else { (self.best - self.bound) / 64 };
         let stale = |old: &Restarts<'_>| (old.capacity - target).abs() > near || old.capacity >= self.best;
         if restarts.as_ref().is_none_or(stale) {
@@ -273,7 +273,7 @@ impl<'v> Part<'v> {
         self.offer(self.views.len() - 1, offsets);
     }
 
-    /// Takes the plan of a form in, there and for the part.
+    /// Takes in the plan of a form, for the form and for the part.
     fn offer(&mut self, at: usize, offsets: Vec<i64>) {
         let view = &mut self.views[at];
         let peak = offsets.iter().zip(&view.compact.size).map(|(offset, size)| offset + size).max();
@@ -306,12 +306,12 @@ struct View<'v> {
     best: i64,
     offsets: Vec<i64>,
     pass: Option<Pass<'v>>,
-    /// How many of the orders have had their pass.
+    /// Orders that have had their pass.
     passes: usize,
     improver: Option<Improver<'v>>,
     restarts: [Option<Restarts<'v>>; 2],
     refuted: Option<i64>,
-    /// Where the target of exact search lies between the bound and the best plan, and how often it was missed there.
+    /// Place of exact search's target between the bound and the best plan, and its misses there.
     share: f64,
     patience: u32,
 }

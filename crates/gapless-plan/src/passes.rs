@@ -1,10 +1,10 @@
 //! Constructive passes: every buffer in some order, each as low as it goes. O(n log n) for the order; a placement reads
-//! what is alive nearby (see [`shelves`](crate::shelves)).
+//! the buffers alive nearby (see [`shelves`](crate::shelves)).
 
 use crate::compact::Compact;
 use crate::shelves::Shelves;
 
-/// In which order a pass takes the buffers.
+/// The order in which a pass takes the buffers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
     /// By size times the length of the lifetime to this power, largest first.
@@ -41,12 +41,12 @@ const ORDERS: [Order; 12] = [
 /// Rounds of a pass from both ends.
 const TWO_ENDED_ROUNDS: u32 = 4;
 
-/// Above this many buffers the first pass takes them as they begin: it is the fastest, and a plan is wanted soon.
+/// Above this many buffers the first pass takes them as they begin: it is the fastest, and gives a plan soon.
 const HURRY: usize = 200_000;
 
 pub(crate) fn orders(count: usize) -> impl Iterator<Item = Order> {
     let hurried = (count > HURRY).then_some(Order::Start);
-    // Two ends take two structures: with so many buffers that is time and memory better spent.
+    // Two ends take two structures: with so many buffers, time and memory are better spent on other orders.
     let skipped = move |order: &Order| hurried.is_some() && [Order::Start, Order::TwoEnded].contains(order);
     hurried.into_iter().chain(ORDERS.into_iter().filter(move |order| !skipped(order)))
 }
@@ -63,7 +63,7 @@ impl<'a> Pass<'a> {
         Pass { compact, shelves: Shelves::new(compact.sections), offsets: vec![0; compact.len()] }
     }
 
-    /// The offsets, or none where the peak would reach `below` or the pass was stopped.
+    /// The offsets, or none if the peak would reach `below` or the pass was stopped.
     pub(crate) fn run(&mut self, order: Order, below: i64, stop: &dyn Fn() -> bool) -> Option<&[i64]> {
         if order == Order::TwoEnded && self.compact.align.is_empty() {
             self.offsets = two_ended(self.compact, crate::bound::live_peak(self.compact), stop)?;
@@ -90,12 +90,12 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Passes between the floor and a ceiling: what is alive when most is, goes to the lowest place; the rest hangs from
+/// Passes between the floor and a ceiling: buffers alive at the local peak go to the lowest place; the rest hangs from
 /// the ceiling.
 ///
-/// Stacks are the case in point: what was saved on the way to a peak is released in reverse, and what is made on the
-/// way down stays for long. From one side they would leave holes in each other; from two sides the free place is always
-/// one. What does not fit under the ceiling is put on top of all and comes first in the next round, from the ceiling,
+/// Stacks are the reason: tensors saved on the way to a peak are released in reverse, and those made on the way down
+/// stay for long. From one side they would leave holes in each other; from two sides the free place is always one. A
+/// buffer that does not fit under the ceiling is put on top of all and comes first in the next round, from the ceiling,
 /// and from the other side if that did not help.
 fn two_ended(c: &Compact, ceiling: i64, stop: &dyn Fn() -> bool) -> Option<Vec<i64>> {
     let mut order = ordered(c, Order::TwoEnded);
@@ -110,7 +110,7 @@ fn two_ended(c: &Compact, ceiling: i64, stop: &dyn Fn() -> bool) -> Option<Vec<i
         if best.as_ref().is_none_or(|(least, _)| peak < *least) {
             best = Some((peak, frame.offsets.clone()));
         }
-        // Where much fails, the order is not to blame.
+        // If many fail, another order would not help.
         if failed.is_empty() || failed.len() > c.len() / 100 {
             break;
         }
@@ -129,7 +129,7 @@ pub(crate) struct Frame<'a> {
     compact: &'a Compact,
     ceiling: i64,
     pub(crate) offsets: Vec<i64>,
-    /// Which buffers go to the lowest place; the others hang.
+    /// True for buffers that go to the lowest place; the others hang.
     low: Vec<bool>,
     up: Shelves,
     /// The same plan upside down: the lowest place there is the highest here.
@@ -172,7 +172,7 @@ impl<'a> Frame<'a> {
         self.offsets[item as usize] = place;
     }
 
-    /// Puts these where they belong, in this order. Returns those that stick out of the ceiling; none when stopped.
+    /// Puts these on their side, in this order. Returns those that stick out of the ceiling; none when stopped.
     pub(crate) fn fill(&mut self, items: &[u32], stop: &dyn Fn() -> bool) -> Option<Vec<u32>> {
         let (c, ceiling) = (self.compact, self.ceiling);
         let mut failed = Vec::new();
@@ -197,7 +197,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// For each buffer, whether the most bytes around its lifetime (as long again on both sides) are alive within it.
+/// For each buffer, true if the most bytes around its lifetime (as long again on both sides) are alive within it.
 fn stands(c: &Compact) -> Vec<bool> {
     let fullest = Fullest::new(c);
     let sections = c.sections as u32;

@@ -33,12 +33,12 @@ impl Lifetime {
     }
 }
 
-/// What needs a place in memory.
+/// A request for a place in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     pub lifetime: Lifetime,
     pub size: Bytes,
-    /// The offset is a multiple of this; 1 where any offset will do.
+    /// The offset is a multiple of this; 1 if any offset will do.
     pub alignment: Bytes,
     /// Times within the lifetime at which the place may be used by others; sorted and disjoint.
     pub gaps: Box<[Lifetime]>,
@@ -87,7 +87,7 @@ impl Buffer {
     }
 }
 
-/// Buffers to be placed. See the module's head for what holds once it is made.
+/// Buffers to be placed. The module's head has its invariants.
 #[derive(Clone, Debug, Default)]
 pub struct Problem {
     buffers: Vec<Buffer>,
@@ -151,13 +151,13 @@ impl Problem {
         !self.names.is_empty()
     }
 
-    /// The name given, or the position where none was.
+    /// The given name, or else the position.
     #[must_use]
     pub fn name(&self, index: usize) -> String {
         self.names.get(index).map_or_else(|| index.to_string(), ToString::to_string)
     }
 
-    /// The largest buffer: no capacity below it can do.
+    /// The largest buffer: every capacity must be at least as large.
     #[must_use]
     pub fn largest(&self) -> Bytes {
         self.buffers.iter().map(|buffer| buffer.size).max().unwrap_or(Bytes::ZERO)

@@ -1,10 +1,10 @@
 //! A step that repeats: requests that come once in every period, whose memory may be held across its end into the next.
 //!
 //! Memory is an arena, to be kept small, and holes of given sizes, which cost nothing. Time is a circle; it is cut
-//! where the period begins, and what lives across the cut has its place in both parts. Holes are filled first and the
-//! rest is packed by the whole planner, with what crosses the cut taken for alive throughout. Where much crosses it,
-//! everything is also packed around walls between the holes, with gaps in lifetimes; that takes longer: of 974 requests
-//! of a training step the first way is 0.03 % from the second, in 2 ms instead of 23.
+//! where the period begins, and a request that lives across the cut has its place in both parts. Holes are filled first
+//! and the rest is packed by the whole planner, which takes requests across the cut for alive throughout. If they are
+//! many bytes, everything is also packed around walls between the holes, with gaps in lifetimes; that takes longer: of
+//! 974 requests of a training step the first way is 0.03 % from the second, in 2 ms instead of 23.
 
 use crate::error::Result;
 use crate::options::Options;
@@ -12,8 +12,7 @@ use crate::problem::{Buffer, Lifetime, Problem};
 use crate::solve::solve;
 use crate::watch::Watch;
 
-/// What crosses the cut is much when it is more than this part of the arena; and few requests are packed both ways in
-/// any case.
+/// Requests across the cut are many bytes above this part of the arena; few requests are packed both ways in any case.
 const CROSSING_PART: u64 = 200;
 const FEW: usize = 200;
 
@@ -25,14 +24,14 @@ pub struct Request {
     pub end: u32,
 }
 
-/// Where a request lies: in a hole, or in the arena, whose number is that of the holes.
+/// The place of a request: in a hole, or in the arena, whose number follows the holes'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
     pub region: u32,
     pub offset: u64,
 }
 
-/// All requests placed, and how large the arena is for it.
+/// All requests placed, and the size of the arena for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
     pub spots: Vec<Spot>,
@@ -40,7 +39,7 @@ pub struct Packed {
 }
 
 impl Request {
-    /// When it is alive within one period.
+    /// The times within one period in which it is alive.
     fn pieces(&self, length: u32) -> [(u32, u32); 2] {
         if self.end - self.start >= length {
             [(0, length), (0, 0)]
@@ -51,7 +50,7 @@ impl Request {
         }
     }
 
-    /// Whether two are alive at the same time.
+    /// True if both are alive at the same time.
     #[must_use]
     pub fn meets(&self, other: &Request, length: u32) -> bool {
         let overlap = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
@@ -60,10 +59,10 @@ impl Request {
     }
 }
 
-/// Places the requests of a period of `length`. Offsets are as fine as sizes are.
+/// Places the requests of a period of `length`. Offsets are multiples of the sizes' common divisor.
 ///
 /// # Errors
-/// As [`solve`]: sizes that add up to more than can be.
+/// As [`solve`]: sizes that add up to more than [`crate::problem::SIZE_SUM_LIMIT`].
 pub fn pack(requests: &[Request], length: u32, holes: &[u64], options: &Options) -> Result<Packed> {
     let mut best = filled_then_solved(requests, length, holes, options)?;
     if !holes.is_empty() {
@@ -83,7 +82,7 @@ pub fn pack(requests: &[Request], length: u32, holes: &[u64], options: &Options)
     Ok(best)
 }
 
-/// Holes take what fits them best, of what is alive when most is; the rest is solved as a problem of its own.
+/// Holes take the best-fitting requests of those alive at the busiest time; the rest is solved as a problem of its own.
 fn filled_then_solved(requests: &[Request], length: u32, holes: &[u64], options: &Options) -> Result<Packed> {
     let arena = holes.len() as u32;
     let mut spots: Vec<Option<Spot>> = vec![None; requests.len()];
@@ -159,7 +158,7 @@ fn around_walls(requests: &[Request], length: u32, holes: &[u64], options: &Opti
     Ok(Packed { spots, arena: solution.plan.peak.0.saturating_sub(at) })
 }
 
-/// The lowest offset in a hole at which a request meets nothing. `inside` is sorted.
+/// The lowest offset in a hole at which a request overlaps no other. `inside` is sorted.
 fn lowest(
     request: &Request,
     requests: &[Request],

@@ -1,8 +1,8 @@
 //! Incremental planning: an old plan and a changed list of buffers in, a plan that moves as little as possible out.
 //!
-//! What did not change keeps its offset: the old plan was valid, so these are valid together. Each changed or new
-//! buffer goes to the lowest place that is free throughout its lifetime. Where that would raise the peak, room is made
-//! by moving the fewest bytes, if that helps. One changed buffer costs one pass over the list: O(n + k log k) for k
+//! Unchanged buffers keep their offsets: the old plan was valid, so these are valid together. Each changed or new
+//! buffer goes to the lowest place that is free throughout its lifetime. If that would raise the peak, room is made by
+//! moving the fewest bytes, if that helps. One changed buffer costs one pass over the list: O(n + k log k) for k
 //! buffers alive with it.
 
 use gapless_trace::Bytes;
@@ -21,7 +21,7 @@ pub struct Replan {
     pub placed: Vec<usize>,
 }
 
-/// For each new buffer the offset it had, matched by name, where its place is as good as before: nothing but its hint
+/// For each new buffer its old offset, matched by name, if the place is as good as before: nothing but its hint
 /// changed, or it only shrank in size or lifetime.
 #[must_use]
 pub fn carry_over(old: &Problem, plan: &Plan, new: &Problem) -> Vec<Option<Bytes>> {
@@ -46,7 +46,7 @@ pub fn carry_over(old: &Problem, plan: &Plan, new: &Problem) -> Vec<Option<Bytes
 }
 
 /// Plans anew. `kept` holds the offsets that may stay, as [`carry_over`] gives them; they must be valid together.
-/// A fixed buffer goes to its place and pushes out what is there.
+/// A fixed buffer goes to its place and pushes out others there.
 #[must_use]
 pub fn replan(problem: &Problem, kept: &[Option<Bytes>]) -> Replan {
     let mut work = Work {
@@ -109,7 +109,7 @@ impl Work<'_> {
         around
     }
 
-    /// Places the buffer, below the limit where a few others can make room for it. Returns the buffers moved for it.
+    /// Places the buffer, below the limit if a few others can make room for it. Returns the buffers moved for it.
     fn settle(&mut self, index: usize, limit: Bytes) -> Vec<usize> {
         let buffer = &self.problem.buffers()[index];
         let (size, align) = (buffer.size.0, buffer.alignment.0);
@@ -123,7 +123,7 @@ impl Work<'_> {
             self.offsets[index] = Some(Bytes(free));
             return Vec::new();
         };
-        // Try it: everything pushed out must find a place lower than the peak would be without.
+        // Try it: each buffer that was pushed out must find a place below the peak that the plan would have without.
         let before: Vec<(usize, Option<Bytes>)> = victims.iter().map(|at| (*at, self.offsets[*at])).collect();
         for at in &victims {
             self.offsets[*at] = None;
@@ -144,8 +144,8 @@ impl Work<'_> {
         victims
     }
 
-    /// The place under the limit where the fewest bytes lie in the way, and the buffers that do, largest first. None
-    /// where something fixed or too many are in the way everywhere.
+    /// The place under the limit in which the fewest bytes lie in the way, and their buffers, largest first. `None` if
+    /// something fixed or too many are in the way everywhere.
     fn cheapest_room(
         &self,
         index: usize,
@@ -186,7 +186,7 @@ impl Work<'_> {
         Some((start, victims))
     }
 
-    /// Takes off what lies where the buffer must go.
+    /// Takes off the buffers in the way.
     fn push_out(&mut self, index: usize, offset: Bytes) -> Vec<usize> {
         let end = offset.0 + self.problem.buffers()[index].size.0;
         let around = self.around(index).into_iter();

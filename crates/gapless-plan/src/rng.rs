@@ -1,4 +1,4 @@
-//! The one source of chance: SplitMix64, seeded, the same on every machine.
+//! The one source of random numbers: SplitMix64, seeded, the same on every machine.
 
 #[derive(Clone, Debug)]
 pub struct Rng(u64);

@@ -1,9 +1,9 @@
 //! In-place reuse: a buffer that may take the place of one that an operation reads while it writes the other.
 //!
-//! [`Shares`] says for each buffer whose place it may take; then both may lie at the same offset although both are
-//! alive while that operation runs. [`solve_sharing`] chains buffers where that lowers the live bytes, plans each chain
-//! as one buffer of its largest size, and compares with the plan without sharing and with other chains. The judge is
-//! [`validate_sharing`](crate::validate_sharing). A link is only ever permission: no plan must use it.
+//! [`Shares`] has for each buffer the one whose place it may take; then both may lie at the same offset although both
+//! are alive while that operation runs. [`solve_sharing`] chains buffers if that lowers the live bytes, plans each
+//! chain as one buffer of its largest size, and compares with the plan without sharing and with other chains. The judge
+//! is [`validate_sharing`](crate::validate_sharing). A link is only ever permission: no plan must use it.
 
 use gapless_trace::Bytes;
 
@@ -52,7 +52,7 @@ impl Shares {
         Ok(Shares(shares))
     }
 
-    /// Whose place a buffer may take.
+    /// The buffer whose place this one may take.
     #[must_use]
     pub fn of(&self, buffer: usize) -> Option<usize> {
         self.0.get(buffer).copied().flatten()
@@ -91,8 +91,8 @@ pub fn sharing_lower_bound(problem: &Problem, shares: &Shares) -> Bytes {
     Bytes(most as u64).max(tops.max().unwrap_or_default())
 }
 
-/// Finds a plan in which buffers may take each other's places. With a capacity, `fits` is `None` where the live bytes
-/// do not rule a plan out and none was found: the search over what to chain is not exact.
+/// Finds a plan in which buffers may take each other's places. With a capacity, `fits` is `None` if the live bytes do
+/// not rule a plan out and none was found: the search over chains is not exact.
 pub fn solve_sharing(
     problem: &Problem,
     shares: &Shares,
@@ -110,7 +110,7 @@ pub fn solve_sharing(
     let goal = options.capacity.map_or(bound, |capacity| capacity.max(bound));
     let mut best = solve_chained(problem, &Chains::choose(problem, shares, None), bound, options, watch)?;
     let clock = Clock::new(options.time_limit, watch.cancel);
-    // Without sharing the offsets are freer; only where that can win is it tried. Then other chains by chance.
+    // Without sharing the offsets are freer, which is tried only if it can win. Then other chains by chance.
     let small = options.effort.unwrap_or(u64::MAX).min(best.effort.max(GUESS_EFFORT));
     let small = Options { effort: Some(small), ..options.clone() };
     let mut rng = Rng::new(options.seed);
@@ -141,7 +141,7 @@ pub fn solve_sharing(
             best.effort = effort;
         }
     }
-    // What was proven about chains is not proven about this problem: its own bound counts.
+    // A proof about chains is no proof about this problem: its own bound counts.
     best.lower_bound = bound.min(best.plan.peak);
     best.conflict = Vec::new();
     best.fits = options.capacity.and_then(|capacity| match best.plan.peak <= capacity {
@@ -183,8 +183,8 @@ fn solve_chained(
     Ok(solution)
 }
 
-/// Which links are used. Invariants: every buffer gives and takes at most once, so that links form chains; when one
-/// takes, who gave its place to the giver is over.
+/// The links that are used. Invariants: every buffer gives and takes at most once, so that links form chains; when one
+/// takes, the buffer that gave its place to the giver is over.
 struct Chains {
     /// The first of the chain that each buffer is in.
     head: Vec<usize>,
@@ -206,9 +206,9 @@ impl Chains {
         buffer
     }
 
-    /// Takes links in the order of the bytes x time that they save, each where the peak of the live bytes does not rise
-    /// and either falls or, on the whole, bytes x time do. With a guess: in the order of chance, each as long as the
-    /// peak of the live bytes stays below the one given, and some left out.
+    /// Takes links in the order of the bytes x time that they save, each if the peak of the live bytes does not rise
+    /// and either falls or, on the whole, bytes x time do. With a guess: in a random order, each as long as the peak of
+    /// the live bytes stays below the one given, and some left out.
     fn choose(problem: &Problem, shares: &Shares, mut guess: Option<(&mut Rng, Bytes)>) -> Chains {
         let buffers = problem.buffers();
         let mut times: Vec<i64> =
@@ -236,7 +236,7 @@ impl Chains {
             }
         }
         let mut chains = Chains::none(problem);
-        // What a chain is as one buffer, at its head; its members follow.
+        // Each chain as one buffer, at its head; its members follow.
         let mut chain: Vec<(Lifetime, u64)> =
             buffers.iter().map(|buffer| (buffer.lifetime, buffer.size.0)).collect();
         let mut taken_by: Vec<Option<usize>> = vec![None; buffers.len()];
@@ -244,7 +244,7 @@ impl Chains {
         let end = |buffer: usize| buffers[buffer].lifetime.end;
         let start = |buffer: usize| buffers[buffer].lifetime.start;
         for (saved, taker, giver) in links {
-            // One operation at a time: who gave before must be over when the next takes.
+            // One operation at a time: the previous giver must be over when the next takes.
             let early = takes[giver].is_some_and(|before| end(before) > start(taker));
             let late = taken_by[taker].is_some_and(|after| end(giver) > start(after));
             if taken_by[giver].is_some() || early || late {
@@ -305,14 +305,14 @@ impl Chains {
     }
 }
 
-/// Nothing fixed, and one alignment serves both.
+/// True if neither is fixed and one alignment serves both.
 fn may_chain(taker: &Buffer, giver: &Buffer) -> bool {
     let (a, b) = (taker.alignment.0, giver.alignment.0);
     let both = a.is_power_of_two() && b.is_power_of_two() || a == b;
     both && taker.fixed.is_none() && giver.fixed.is_none()
 }
 
-/// Bytes x time saved by lying in one place, less what the smaller wastes in the place of the larger.
+/// Bytes x time saved by lying in one place, less those that the smaller wastes in the place of the larger.
 fn saved(taker: &Buffer, giver: &Buffer) -> i128 {
     let length = |start: i64, end: i64| i128::from(end) - i128::from(start);
     let both = length(taker.lifetime.start, giver.lifetime.end);

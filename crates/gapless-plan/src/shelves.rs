@@ -1,10 +1,10 @@
-//! Where is the lowest free place for this buffer? The structure behind every first-fit pass.
+//! Finds the lowest free place for a buffer: the structure behind every first-fit pass.
 //!
 //! Placed buffers are kept by length: level j holds those that cover at most 4^j sections, in blocks of 4^j sections,
 //! so a buffer stands in at most two blocks of its level. A block is sorted by offset. A query walks the blocks that
-//! its lifetime touches on all levels at once: the place it has in mind only ever moves up, past the end of whatever is
-//! in its way, so each block is read once from the bottom and no merging is needed. For b buffers alive nearby a query
-//! reads O(b) entries in sequence; there are no lists of overlapping pairs, and memory is O(n).
+//! its lifetime touches on all levels at once: its candidate only ever moves up, past the end of each buffer in its
+//! way, so each block is read once from the bottom and no merging is needed. For b buffers alive nearby a query reads
+//! O(b) entries in sequence; there are no lists of overlapping pairs, and memory is O(n).
 
 use crate::compact::Compact;
 
@@ -21,7 +21,7 @@ struct Entry {
 pub struct Shelves {
     /// Blocks of all levels, one level after the other.
     blocks: Vec<Vec<Entry>>,
-    /// Where each level begins in `blocks`.
+    /// First block of each level in `blocks`.
     base: Vec<usize>,
     /// Read positions of a query, kept to save allocations.
     heads: Vec<(u32, u32)>,
@@ -90,7 +90,7 @@ impl Shelves {
             let base = self.base[level];
             for at in (first >> shift) as usize..=((last - 1) >> shift) as usize {
                 for entry in &self.blocks[base + at] {
-                    // What stands in two blocks is taken from the first one that the query touches.
+                    // An entry that stands in two blocks is taken from the first one that the query touches.
                     let seen = ((entry.first.max(first)) >> shift) as usize != at;
                     if entry.first < last && first < entry.last && !seen {
                         into.push((entry.offset, entry.end, entry.item));
@@ -101,8 +101,8 @@ impl Shelves {
         into.sort_unstable();
     }
 
-    /// The lowest offset at or above `from`, a multiple of `align`, at which `size` bytes are free throughout
-    /// `[first, last)`; `None` where it would end above `limit`.
+    /// The lowest offset at or above `from`, a multiple of `align`, at which `size` bytes are free throughout `[first,
+    /// last)`; `None` if it would end above `limit`.
     pub fn lowest(
         &mut self,
         first: u32,

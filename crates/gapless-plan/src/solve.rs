@@ -28,9 +28,9 @@ pub struct Solution {
     pub plan: Plan,
     /// No plan has a lower peak than this.
     pub lower_bound: Bytes,
-    /// Whether the plan keeps within the capacity; `None` where no capacity was given or the search was cut off.
+    /// True if the plan keeps within the capacity; `None` if no capacity was given or the search was cut off.
     pub fits: Option<bool>,
-    /// Where it does not fit: buffers, by position, that cannot fit together, where such a set was found.
+    /// If it does not fit: buffers, by position, that cannot fit together, if such a set was found.
     pub conflict: Vec<usize>,
     /// Search nodes and steps.
     pub effort: u64,
@@ -71,7 +71,7 @@ pub fn solve(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Res
     Ok(solution)
 }
 
-/// The same for callers who do not ask why it does not fit.
+/// The same for callers that do not need the conflict.
 pub(crate) fn solve_without_conflict(
     problem: &Problem,
     options: &Options,
@@ -89,8 +89,8 @@ pub(crate) fn solve_without_conflict(
 }
 
 /// One seed a thread. The one that reaches the goal with the least effort wins (the first among equals): others stop
-/// once they have spent more, and none that could win does, so chance in timing decides nothing. Where none reaches it,
-/// all spend all of their effort, and the lowest peak wins.
+/// once they have spent more, and none that could win does, so timing does not decide. If none reaches it, all spend
+/// all of their effort, and the lowest peak wins.
 fn side_by_side(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Result<Solution> {
     let clock = Clock::new(options.time_limit, watch.cancel);
     let race = AtomicU64::new(u64::MAX);
@@ -145,7 +145,7 @@ fn side_by_side(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> 
     }
     let lower_bound = solutions.iter().map(|solution| solution.lower_bound).max();
     let lowest = (0..solutions.len()).min_by_key(|at| (solutions[*at].plan.peak, *at));
-    // Without a single thread to be had, the work is done here.
+    // If not a single thread could be started, the work is done here.
     let Some(lowest) = lowest else { return solve_without_conflict(problem, &options.of_thread(0), watch) };
     let mut solution = solutions.swap_remove(lowest);
     solution.lower_bound = lower_bound.map_or(solution.lower_bound, |bound| bound.min(solution.plan.peak));
@@ -167,10 +167,10 @@ fn is_general(problem: &Problem, options: &Options) -> bool {
     general::is_general(problem) || options.chunk.is_some()
 }
 
-/// Nodes for the question whether a part of a conflict is a conflict too.
+/// Nodes to decide if a part of a conflict is a conflict too.
 const CONFLICT_EFFORT: u64 = 20_000;
 
-/// Gaps and fixed offsets. Where nothing is fixed, filling the gaps leaves a plain problem whose plans are valid too.
+/// Gaps and fixed offsets. If nothing is fixed, filling the gaps leaves a plain problem whose plans are valid too.
 fn solve_general(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Result<Solution> {
     let clock = Clock::new(options.time_limit, watch.cancel);
     let (mut plan, mut effort) = general::plan(problem, options, &clock, watch);
@@ -258,7 +258,7 @@ struct Run<'a, 'w, 'f, 'c> {
     parts: Vec<Part<'a>>,
     /// For each part the height at which its highest copy begins.
     base: Vec<i64>,
-    /// The top of what lies under all parts.
+    /// The top of the buffers under all parts.
     under: i64,
     options: &'a Options,
     watch: &'w mut Watch<'f>,
@@ -311,7 +311,7 @@ impl<'a, 'w, 'f, 'c> Run<'a, 'w, 'f, 'c> {
         self.capacity.map_or(0, |capacity| capacity).max(self.bound())
     }
 
-    /// The part that reaches highest, and how high.
+    /// The part that reaches highest, and its top.
     fn highest(&self) -> Option<(usize, i64)> {
         let tops = self.parts.iter().zip(&self.base).map(|(part, base)| part.best.saturating_add(*base));
         tops.enumerate().max_by_key(|(at, top)| (*top, std::cmp::Reverse(*at)))
@@ -323,7 +323,7 @@ impl<'a, 'w, 'f, 'c> Run<'a, 'w, 'f, 'c> {
             || self.options.effort.is_some_and(|effort| self.effort >= effort)
     }
 
-    /// Whether another thread was there with less effort.
+    /// True if another thread reached its goal with less effort.
     fn is_behind(&self) -> bool {
         self.race.is_some_and(|least| self.effort > least.load(Ordering::Relaxed))
     }

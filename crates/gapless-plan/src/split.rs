@@ -1,5 +1,5 @@
-//! Splitting: what is alive throughout goes to the bottom, and where nothing else connects two times, they are planned
-//! apart. Both are without loss, and both are repeated within the parts. Parts that are alike are planned once.
+//! Splitting: buffers alive throughout go to the bottom, and times that no other buffer connects are planned apart.
+//! Both are without loss, and both are repeated within the parts. Parts that are alike are planned once.
 //!
 //! A training run is the case in point: weights live throughout, and each step is a part of its own, much like the
 //! next.
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::compact::Compact;
 
-/// Parts and what lies under them. Every slot of the whole is in `under` or in exactly one part.
+/// Parts and the buffers under them. Every slot of the whole is in `under` or in exactly one part.
 #[derive(Debug, Default)]
 pub(crate) struct Split {
     /// Distinct parts, and the height at which each begins (the highest of its copies).
@@ -26,7 +26,7 @@ pub(crate) struct Copy {
     pub(crate) slots: Vec<u32>,
 }
 
-/// How often each buffer is looked at, on average.
+/// The most looks at a buffer, on average.
 const MOST_PEELS: usize = 64;
 
 impl Split {
@@ -38,7 +38,7 @@ impl Split {
         split
     }
 
-    /// Alignments must be 1: what lies under a part would have to keep it aligned.
+    /// Alignments must be 1: the buffers under a part would have to keep it aligned.
     pub(crate) fn of(compact: &Compact) -> Split {
         let mut split = Split::default();
         let mut known: FxHashMap<Vec<(u32, u32, i64)>, usize> = FxHashMap::default();
@@ -116,7 +116,7 @@ impl Split {
     }
 }
 
-/// Slots sorted by their first section, cut where no lifetime reaches across.
+/// Slots sorted by their first section, cut at times that no lifetime reaches across.
 fn runs(compact: &Compact, slots: &[u32]) -> Vec<Vec<u32>> {
     let mut runs: Vec<Vec<u32>> = Vec::new();
     let mut end = 0;

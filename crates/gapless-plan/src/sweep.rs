@@ -1,7 +1,7 @@
-//! The plan of last resort: a sweep over time with a best-fit free list, O(n log n) whatever is alive together.
+//! The plan of last resort: a sweep over time with a best-fit free list, O(n log n) however many are alive together.
 //!
-//! First-fit over shelves reads everything that is alive with a buffer; where a hundred thousand buffers are, a first
-//! plan of a million would take minutes. This one takes a second or two and is seldom good; it only has to be there.
+//! First-fit over shelves reads all buffers that are alive with one; if those are a hundred thousand, a first plan of a
+//! million would take minutes. This one takes a second or two and is seldom good, but there is a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,7 @@ impl Free {
     }
 }
 
-/// How many (buffer, buffer alive when it begins) pairs there are: what a first-fit pass may have to read.
+/// The number of (buffer, buffer alive when it begins) pairs, which a first-fit pass may have to read.
 pub(crate) fn crowd(c: &Compact) -> u64 {
     let mut change = vec![0i64; c.sections + 1];
     let mut starts = vec![0u64; c.sections + 1];

@@ -12,7 +12,7 @@ use crate::problem::{Lifetime, Plan, Problem};
 use crate::sharing::Shares;
 use crate::spaces::{Accesses, Residence, SpacePlan, Spaces, Usage};
 
-/// Why a plan is not valid, with the buffers by position.
+/// The reason why a plan is not valid, with the buffers by position.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Invalid {
     #[error("{offsets} offsets for {buffers} buffers")]
@@ -39,13 +39,13 @@ pub enum Invalid {
     Peak { said: u64, found: u64 },
 }
 
-/// Checks that the plan is a valid answer to the problem and, where a capacity is given, that it fits.
+/// Checks that the plan is a valid answer to the problem and, if a capacity is given, that it fits.
 pub fn validate(problem: &Problem, plan: &Plan, capacity: Option<Bytes>) -> Result<(), Invalid> {
     judge(problem, plan, capacity, &|_| None)
 }
 
-/// The same where buffers may take each other's places: a buffer may begin on bytes of the one whose place it may take,
-/// at the very same offset, while nobody else has taken them.
+/// The same if buffers may take each other's places: a buffer may begin on bytes of the one whose place it may take, at
+/// the very same offset, while no other buffer has taken them.
 pub fn validate_sharing(
     problem: &Problem,
     shares: &Shares,
@@ -118,7 +118,7 @@ struct Place {
     size: u64,
 }
 
-/// `shares` says whose place a buffer may take.
+/// `shares` gives the buffer whose place one may take.
 fn sweep(mut places: Vec<Place>, shares: &dyn Fn(usize) -> Option<usize>) -> Result<(), Invalid> {
     places.retain(|place| place.size > 0);
     let mut moments: Vec<(i64, What, usize)> = Vec::with_capacity(places.len() * 2);
@@ -127,16 +127,16 @@ fn sweep(mut places: Vec<Place>, shares: &dyn Fn(usize) -> Option<usize>) -> Res
         moments.push((place.time.end, What::End, at));
     }
     moments.sort_unstable();
-    // Whose place each has taken.
+    // The place that each has taken.
     let mut took: Vec<Option<usize>> = vec![None; places.len()];
-    // Occupied bytes, disjoint: from their start to their end, and whose they are (by place).
+    // Occupied bytes, disjoint: from their start to their end, and their owner (by place).
     let mut occupied: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     for (time, what, at) in moments {
         let Place { buffer, start, size, .. } = places[at];
         let end = start + size;
         match what {
             What::End => {
-                // All of it, or the rest that nobody took.
+                // All of its bytes, or the rest that no other buffer took.
                 let own = occupied.range(start..end).filter(|(_, (_, whose))| *whose == at);
                 if let Some(from) = own.map(|(from, _)| *from).next() {
                     occupied.remove(&from);
@@ -154,7 +154,7 @@ fn sweep(mut places: Vec<Place>, shares: &dyn Fn(usize) -> Option<usize>) -> Res
                         let (first, second) = (buffer.min(other), buffer.max(other));
                         return Err(Invalid::Overlap { first, second, time });
                     }
-                    // Who gave its place to the giver must be done with it.
+                    // The buffer that gave its place to the giver must be done with it.
                     if let Some(giver) = took[whose].filter(|giver| places[*giver].time.end > time) {
                         let first = places[giver].buffer;
                         return Err(Invalid::Overlap {
@@ -176,8 +176,8 @@ fn sweep(mut places: Vec<Place>, shares: &dyn Fn(usize) -> Option<usize>) -> Res
     Ok(())
 }
 
-/// Checks a plan over several spaces: every buffer lies somewhere allowed for all of its lifetime, moves where nothing
-/// accesses it, every space is a valid plan within its capacity, and the traffic is what the plan says.
+/// Checks a plan over several spaces: every buffer lies somewhere allowed for all of its lifetime, moves only while
+/// nothing accesses it, every space is a valid plan within its capacity, and the traffic is the plan's figure.
 pub fn validate_spaces(
     problem: &Problem,
     usages: &[Usage],
@@ -245,7 +245,7 @@ pub fn validate_spaces(
     Ok(())
 }
 
-/// How often a buffer is accessed in which space, moves included, or what is wrong with where it lies when.
+/// Accesses of a buffer by space, moves included, or the fault in its residences.
 fn accesses(life: Lifetime, usage: &Usage, all: &[Residence]) -> Result<Vec<(usize, u64)>, &'static str> {
     let (Some(first), Some(last)) = (all.first(), all.last()) else { return Err("it lies nowhere") };
     if first.lifetime.start != life.start || last.lifetime.end != life.end {

@@ -1,4 +1,4 @@
-//! Looking in from outside: a flag that stops the work, a clock that cuts it off, and a call for each better plan.
+//! Hooks of a caller: a flag that stops the work, a clock that cuts it off, and a call for each better plan.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub struct Progress<'a> {
     pub effort: u64,
 }
 
-/// What the caller hangs on a solve; empty by default.
+/// Hooks of the caller in a solve; empty by default.
 #[derive(Default)]
 pub struct Watch<'a> {
     /// Set it to stop: the best plan so far is returned.
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Watch<'_> {
     }
 }
 
-/// When to stop.
+/// The limits on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock<'a> {
     start: Instant,

@@ -21,7 +21,7 @@ fn file(name: &str) -> Problem {
     csv::read_text(&text, OffsetColumn::Fixed).unwrap()
 }
 
-/// Solves with a fixed effort and checks what must hold of any answer.
+/// Solves with a fixed effort and checks the invariants of any answer.
 fn planned(problem: &Problem, options: &Options) -> Solution {
     let solution = solve(problem, options, &mut Watch::default()).unwrap();
     validate(problem, &solution.plan, None).unwrap();
@@ -131,7 +131,7 @@ fn the_answer_no_is_given_exactly_below_the_optimum() {
 
 #[test]
 fn a_capacity_that_the_live_bytes_allow_is_refuted_by_search() {
-    // The last has nothing to do with it.
+    // The last buffer is alive at another time than all others.
     let shape =
         [(3, 5, 1), (2, 5, 2), (4, 6, 1), (0, 2, 4), (3, 6, 2), (1, 4, 2), (7, 9, 3), (5, 8, 4), (20, 30, 5)];
     for scale in [1, 7, 1000] {
@@ -146,7 +146,7 @@ fn a_capacity_that_the_live_bytes_allow_is_refuted_by_search() {
             assert!(optimum > live.0);
             let solution = planned(&problem, &Options { capacity: Some(live), ..effort(100_000) });
             assert_eq!(solution.fits, Some(false));
-            // The set it names is a conflict by itself, and the buffer that has nothing to do with it is left out.
+            // The set is a conflict by itself, and leaves out the buffer that is alive at another time.
             let conflict = solution.conflict.iter().map(|at| problem.buffers()[*at].clone()).collect();
             assert!(
                 !solution.conflict.is_empty() && !solution.conflict.contains(&8),
@@ -214,7 +214,7 @@ fn guillotine_dissections_with_times_that_many_share_do_too() {
         let solution = planned(&problem, &effort(400_000));
         assert!(solution.proven_optimal(), "seed {seed}: {}", solution.ratio());
     }
-    // Sizes that many share, too: nothing is sure any more, but every plan is valid and the same again.
+    // With sizes that many share, joins are guesses: still every plan is valid and the same again.
     let problem = generate::guillotine(1000, 200, 1 << 13, 4);
     let (once, again) = (planned(&problem, &effort(20_000)), planned(&problem, &effort(20_000)));
     assert_eq!(once.plan, again.plan);

@@ -27,7 +27,7 @@ fn effort(effort: u64) -> Options {
     Options { effort: Some(effort), ..Options::default() }
 }
 
-/// Whether some order of letting these down keeps within the capacity; every plan can be let down.
+/// True if some order of letting these down keeps within the capacity; every plan can be let down.
 fn packs(buffers: &[Buffer], chosen: &[usize], capacity: u64) -> bool {
     fn place(
         buffers: &[Buffer],
@@ -65,7 +65,7 @@ fn packs(buffers: &[Buffer], chosen: &[usize], capacity: u64) -> bool {
         && place(buffers, &mut chosen.to_vec(), &mut Vec::new(), capacity)
 }
 
-/// The least traffic over all assignments, for counted accesses; `None` where nothing fits.
+/// The least traffic over all assignments, for counted accesses; `None` if nothing fits.
 fn naive_optimum(problem: &Problem, usages: &[Usage], spaces: &Spaces) -> Option<u128> {
     struct Search<'a> {
         buffers: &'a [Buffer],
@@ -97,7 +97,7 @@ fn naive_optimum(problem: &Problem, usages: &[Usage], spaces: &Spaces) -> Option
                     continue;
                 }
                 self.space_of.push(space);
-                // What does not pack now does not with more in it.
+                // Buffers that do not pack now do not with more of them.
                 let chosen: Vec<usize> = (0..=next).filter(|at| self.space_of[*at] == space).collect();
                 let room = self.spaces[space].capacity;
                 if room.is_none_or(|room| packs(self.buffers, &chosen, room.0)) {

@@ -1,6 +1,6 @@
-//! Prints what the Gapless allocator holds of each run in ordinary use, and the smallest limit from which on the run
-//! finishes, both as multiples of peak live bytes. With `why` it also prints where the free memory was at the request
-//! that failed under a smaller limit.
+//! Prints the bytes that the Gapless allocator holds of each run in ordinary use, and the smallest limit from which on
+//! the run finishes, both as multiples of peak live bytes. With `why` it also prints the places of the free memory at
+//! the request that failed under a smaller limit.
 //!
 //! `cargo run -p gapless-replay --example caps -- [why] [emptied=N] [SHAKES] [NAME or FILE]...` A number asks for as
 //! many more runs, each with another block in front that is never freed: a run's figures depend on chance, their mean
@@ -55,7 +55,7 @@ fn emptied(script: &Script, every: usize) -> Script {
     Script { ops, ticks, ..script.clone() }
 }
 
-/// A run under a limit, and whether it finished.
+/// A run under a limit, and true if it finished.
 fn run(script: &Script, limit: Option<u64>, says_why: bool) -> (Gapless, bool) {
     let options = Options { limit, ..Options::default() };
     let mut gapless = Gapless::planned(1 << 40, options, &script.lanes);
@@ -69,8 +69,8 @@ fn run(script: &Script, limit: Option<u64>, says_why: bool) -> (Gapless, bool) {
     (gapless, failure.is_none())
 }
 
-/// Of a run: live MiB, what it holds in ordinary use and under the smallest limit, as multiples of the live bytes, and
-/// the driver's time in ms for both.
+/// Of a run: live MiB, the bytes that it holds in ordinary use and under the smallest limit, as multiples of the live
+/// bytes, and the driver's time in ms for both.
 fn figures(script: &Script, says_why: bool) -> [f64; 5] {
     let live = live_peak(script);
     let (free, _) = run(script, None, says_why);

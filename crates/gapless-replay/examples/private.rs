@@ -1,6 +1,6 @@
-//! Prints what private pools hold of what is live in them at most: of graphs captured in one pool, of trees of graphs
-//! whose pool is put back to earlier states, and of recorded training steps captured whole; without windows and with
-//! them, and the driver's time for each.
+//! Prints the most that private pools hold over the most that is live in them: of graphs captured in one pool, of trees
+//! of graphs whose pool is put back to earlier states, and of recorded training steps captured whole; without windows
+//! and with them, and the driver's time for each.
 //!
 //! `cargo run --release -p gapless-replay --example private`
 
@@ -19,7 +19,7 @@ const GRAPHS: PoolKey = PoolKey(1, 0);
 const TRACES: [&str; 5] =
     ["gpt2_train", "llama1b_varlen_ckpt", "llama_offload", "resnet_varbatch", "mixtral_moe"];
 
-/// A pool that requests of graphs go to, and what is live in it.
+/// A pool that requests of graphs go to, and its live blocks.
 struct Graphs {
     pool: Pool<SimDevice>,
     sizes: FxHashMap<u64, u64>,
@@ -122,7 +122,7 @@ fn infer(on: &mut Graphs, model: Model, rows: u64, context: u64) -> u64 {
     scaled
 }
 
-/// A forward pass over `rows` tokens that keeps what its backward pass needs: last the loss's input.
+/// A forward pass over `rows` tokens that keeps the tensors for its backward pass: last the loss's input.
 fn forward(on: &mut Graphs, model: Model, rows: u64) -> Vec<u64> {
     let row = |width: u64| rows * width * 2;
     let mut kept = vec![on.take(row(model.width))];

@@ -1,5 +1,5 @@
-//! Prints what the replay promises, measured: exactness, predictions against runs that were really made, smallest
-//! cards, speed.
+//! Measures the promises of the replay and prints the figures: exactness, predictions against runs that were really
+//! made, smallest cards, speed.
 //!
 //! `cargo run --release -p gapless-replay --example bench -- [exact|what-if|cards|speed|sweep|FILE]...` Without
 //! arguments, everything on the recorded traces. A file is replayed with its own settings and compared with itself.

@@ -1,4 +1,4 @@
-//! Advice: which of hundreds of settings help this run, each with the result of its own replay.
+//! Advice: the settings, of hundreds, that help this run, each with the result of its own replay.
 //!
 //! It suggests nothing that is already set, nothing that saves less than 1 %, and nothing that saves only for a certain
 //! order of addresses from the driver: it replays a suggestion with addresses handed out upward and downward, and
@@ -23,16 +23,16 @@ pub struct Advice {
     pub verdict: Verdict,
     /// The simplest first.
     pub suggestions: Vec<Suggestion>,
-    /// How many settings were replayed.
+    /// Number of settings that were replayed.
     pub tried: usize,
     /// The most block bytes that were active at once: no allocator needs less.
     pub floor: Bytes,
 }
 
-/// One way to run, and what it takes.
+/// One way to run, and its memory.
 #[derive(Clone, Debug)]
 pub struct Tried {
-    /// The settings as one writes them; empty: the defaults.
+    /// The settings as PyTorch reads them; empty: the defaults.
     pub conf: String,
     pub stats: Stats,
     pub survives: bool,
@@ -44,21 +44,21 @@ pub struct Tried {
 #[derive(Clone, Debug)]
 pub struct Suggestion {
     pub tried: Tried,
-    /// How many settings differ from the run's.
+    /// Number of settings that differ from the run's.
     pub changes: u32,
-    /// Peak reserved bytes less than the run's, in the worse of two placements; 0 where it is about surviving.
+    /// Peak reserved bytes less than the run's, in the worse of two placements; 0 if the run did not survive.
     pub saving: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Some settings hold less memory, or survive where the run would not.
+    /// Some settings hold less memory, or survive a card on which the run would not.
     Helps,
-    /// The run gets along, and nothing holds noticeably less.
+    /// The run survives, and no setting holds noticeably less.
     Fine,
     /// The live bytes themselves exceed the card, by this much.
     TooLarge { excess: Bytes },
-    /// The live bytes would fit, and no setting packs them so.
+    /// The live bytes would fit, but no setting packs them so tightly.
     NoSetting,
 }
 
@@ -75,7 +75,7 @@ pub fn environment_line(conf: &str, producer: &str) -> String {
     format!("export {}={conf}", settings_variable(producer))
 }
 
-/// What to set for the run behind `script`, on a card of `capacity` bytes where one is given.
+/// Settings for the run behind `script`, on a card of `capacity` bytes if one is given.
 #[must_use]
 pub fn advise(
     script: &Script,
@@ -101,7 +101,7 @@ pub fn advise(
     } else if baseline.survives {
         Verdict::Fine
     } else {
-        // Under a card that is too small the replays end early: what they saw at once is not all there is.
+        // On a card that is too small the replays end early, so their peaks are not the run's.
         let live = live_peak(script);
         if live > card { Verdict::TooLarge { excess: live - card } } else { Verdict::NoSetting }
     };
@@ -133,7 +133,7 @@ pub fn live_peak(script: &Script) -> Bytes {
     Bytes(peak)
 }
 
-/// The settings that are replayed: those that a run of this length leaves time for; the run's own always come first.
+/// The settings that are replayed: as many as the length of the run allows; the run's own always come first.
 #[must_use]
 pub fn candidates(script: &Script, recorded: &TorchSettings, version: TorchVersion) -> Vec<Candidate> {
     let mut candidates = sweep::candidates(recorded, version);
@@ -214,7 +214,7 @@ impl Asker<'_> {
         let mut chosen: Vec<(&Trial, u64)> = Vec::new();
         if let Some(&simplest) = by_simplicity.iter().find(|t| alive(t)) {
             chosen.push((simplest, 0));
-            // Another one where it spares much of the time in the driver: giving memory back stops the device.
+            // Another one if it spares much of the time in the driver: giving memory back stops the device.
             let calm = by_simplicity.iter().filter(|t| t.stats.driver_ns * 2 < simplest.stats.driver_ns);
             let calmest = calm.min_by_key(|t| (t.candidate.changes, t.stats.driver_ns));
             if let Some(&calmest) = calmest.filter(|t| alive(t)) {

@@ -1,7 +1,7 @@
-//! What every allocator model is: a deterministic machine that serves a script's requests from a device.
+//! The trait of every allocator model: a deterministic machine that serves a script's requests from a device.
 //!
 //! Promises each model keeps, and `tests/conformance.rs` checks: live blocks never overlap and are aligned; reserved
-//! bytes never exceed the card; the statistics equal what the blocks and segments add up to; the same input gives the
+//! bytes never exceed the card; the statistics equal the sums of the blocks and segments; the same input gives the
 //! same output; a request that fails leaves the allocator in a state from which the next one can be served.
 
 pub use gapless_pool::Gauge;
@@ -10,7 +10,7 @@ use gapless_trace::{Bytes, DeviceAddr, PoolId, StreamId};
 /// Names one allocation of a script: dense, from 0, in order of birth.
 pub type Slot = u32;
 
-/// Where requests come from: a stream, and the pool that the program routed them to.
+/// Source of a request: a stream, and the pool that the program routed it to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lane {
     pub stream: StreamId,
@@ -43,7 +43,7 @@ pub trait Allocator {
     /// The program asked to give cached memory back to the device: all of it, or that of one pool.
     fn empty_cache(&mut self, _pool: Option<PoolId>) {}
 
-    /// The program dropped `pool`: what is cached in it may be given back from now on.
+    /// The program dropped `pool`: its cached memory may be given back from now on.
     fn release_pool(&mut self, _pool: PoolId) {}
 
     fn stats(&self) -> &Stats;
@@ -52,14 +52,14 @@ pub trait Allocator {
     fn inventory(&self) -> Inventory;
 }
 
-/// What an allocator counts, with the meaning that PyTorch's statistics of the same names have.
+/// Counts of an allocator, with the meaning of PyTorch's statistics of the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Blocks in callers' hands.
     pub allocations: Gauge,
     /// Their sizes.
     pub allocated: Gauge,
-    /// What was asked for, until the block can be used again.
+    /// Bytes requested, until the block can be used again.
     pub requested: Gauge,
     /// Blocks that cannot be used again yet: in callers' hands, or pending.
     pub active_blocks: Gauge,
@@ -85,14 +85,14 @@ pub struct Stats {
     pub driver_ns: u64,
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Oom {
-    /// What the caller asked for.
+    /// Bytes that the caller asked for.
     pub requested: Bytes,
-    /// What the allocator asked the device for.
+    /// Bytes that the allocator asked the device for.
     pub asked: Bytes,
-    /// What the card, or the cap, still had.
+    /// Bytes that the card, or the cap, still had.
     pub free: Bytes,
 }
 

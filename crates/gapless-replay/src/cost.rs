@@ -1,5 +1,5 @@
-//! What device calls cost, so that runs can be compared by more than bytes: measured on one NVIDIA H200 (driver 580,
-//! CUDA 13.0), in nanoseconds. An estimate for other cards, and said to be one wherever it is shown.
+//! Estimated costs of device calls, so that runs can be compared by more than bytes: measured on one NVIDIA H200
+//! (driver 580, CUDA 13.0), in nanoseconds. For other cards they are estimates, and every text that shows them says so.
 
 const MIB: u64 = 1 << 20;
 

@@ -3,7 +3,7 @@
 use crate::script::Script;
 use gapless_trace::{Bytes, Tick};
 
-/// The most that was in use within a stretch of ticks.
+/// The most bytes in use within a stretch of ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CurvePoint {
     /// First tick of the stretch; it ends where the next point begins.

@@ -1,9 +1,9 @@
-//! The device under a model: memory and addresses, nothing else. A model asks; the device has a capacity and says
-//! where.
+//! The device under a model: memory and addresses, nothing else. A model asks; the device has a capacity and chooses
+//! the address.
 //!
 //! [`SimDevice`] places by one rule: the lowest gap that is large enough, aligned to 2 MiB. The real driver's addresses
-//! follow no documented rule; they matter only where PyTorch up to 2.11 breaks ties between equally large free blocks
-//! by address, and [`Placement::Highest`] shows how much that is worth.
+//! follow no documented rule. They matter only because PyTorch up to 2.11 breaks ties between equally large free blocks
+//! by address, and [`Placement::Highest`] shows by how much.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub const GRANULE: u64 = 2 << 20;
 
 /// Memory and addresses.
 pub trait Device {
-    /// Takes a segment of `size` bytes; `None` where there is no memory for it.
+    /// Takes a segment of `size` bytes; `None` if there is no memory for it.
     fn malloc(&mut self, size: u64) -> Option<u64>;
 
     /// Gives a segment back.
@@ -23,7 +23,7 @@ pub trait Device {
 
     fn unreserve(&mut self, addr: u64, size: u64);
 
-    /// Puts `size` bytes of memory behind reserved addresses; `false` where there is none.
+    /// Puts `size` bytes of memory behind reserved addresses; `false` if there is none.
     fn map(&mut self, addr: u64, size: u64) -> bool;
 
     fn unmap(&mut self, addr: u64, size: u64);
@@ -31,22 +31,22 @@ pub trait Device {
     /// The size of the card.
     fn total(&self) -> u64;
 
-    /// What the card still has.
+    /// Bytes that the card still has.
     fn available(&self) -> u64;
 
-    /// Whether the caller is about to see memory given back that its own rules cannot explain: recordings know
-    /// (see `recorded.rs`), simulated devices do not.
+    /// True if the caller is about to see memory given back that its own rules cannot explain: recordings know (see
+    /// `recorded.rs`), simulated devices do not.
     fn expects_free(&self) -> Option<bool> {
         None
     }
 }
 
-/// Where a new range goes.
+/// The place of a new range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     #[default]
     Lowest,
-    /// Downward from the top: the other extreme, to see whether an answer hangs on addresses.
+    /// Downward from the top: the other extreme, to see if an answer depends on addresses.
     Highest,
 }
 
@@ -106,7 +106,7 @@ impl Region {
     }
 }
 
-/// A card that exists only here.
+/// A simulated card.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     total: u64,

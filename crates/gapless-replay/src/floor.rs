@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Blocks are aligned as PyTorch's are.
 const ALIGN: u64 = 512;
-/// The plan depends on the effort alone; the time limit is for runs where even that would take too long.
+/// The plan depends on the effort alone; the time limit is for runs with which even that would take too long.
 const EFFORT: u64 = 30_000_000;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
@@ -65,7 +65,7 @@ pub(crate) fn outcome(script: &Script, question: &Question) -> Outcome {
     let tick = |op: u32| script.ticks.get(op as usize).copied().unwrap_or_default();
     let top = |i: usize| offsets[i] + Bytes(lived[i].size);
     let too_high = |i: usize| question.capacity.is_some_and(|capacity| top(i) > capacity);
-    // On a card that is too small the run ends where a block would lie above it, as every other allocator's does.
+    // On a card that is too small the run ends at the first block above it, as with every other allocator.
     let end = changes.iter().position(|&(_, begins, i)| begins && too_high(i));
     let served = &changes[..end.unwrap_or(changes.len())];
     let held = match end {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub struct Gapless {
     pool: Pool<SimDevice>,
     lanes: Vec<Lane>,
-    /// Address of each slot; 0 where nothing is.
+    /// Address of each slot; 0 for none.
     slots: Vec<u64>,
     /// Slots that were given back and are not free yet.
     pending: Vec<Slot>,
@@ -49,7 +49,7 @@ impl Gapless {
     fn count(&mut self) {
         let from = *self.pool.stats();
         if from.waits != self.stats.syncs {
-            // A wait for streams freed what was pending, or part of it: other allocations may have its addresses by
+            // A wait for streams freed pending slots, or part of them: other allocations may have their addresses by
             // now.
             let (pool, slots) = (&self.pool, &mut self.slots);
             self.pending.retain(|&slot| {
@@ -65,7 +65,7 @@ impl Gapless {
         to.allocations = from.allocations;
         to.allocated = from.allocated;
         to.requested = from.requested;
-        // What returns to the stream that lent it is free, as in the statistics of a live run.
+        // Memory that returned to the stream that lent it is free, as in the statistics of a live run.
         let shown = self.pool.stats_shown();
         to.active_blocks = shown.active_blocks;
         to.active = shown.active;
@@ -120,7 +120,7 @@ impl Allocator for Gapless {
     fn free(&mut self, slot: Slot) {
         let addr = self.slots.get_mut(slot as usize).map(std::mem::take).unwrap_or_default();
         let _ = self.pool.free(addr);
-        // A trace tells when memory was free: the simulated card's work is done at once.
+        // A trace has the time at which memory was free, so the simulated card's work is done at once.
         if self.pool.is_waiting_for_work() {
             self.pool.poll();
         }
@@ -128,7 +128,7 @@ impl Allocator for Gapless {
     }
 
     fn empty_cache(&mut self, pool: Option<PoolId>) {
-        // One pool's memory alone is not worth waiting for all streams.
+        // One pool's memory alone does not justify a wait for all streams.
         if pool.is_none() {
             self.pool.trim();
             self.count();

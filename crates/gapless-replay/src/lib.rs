@@ -1,4 +1,4 @@
-//! Exact models of allocators, replayed over the requests of a recorded run: which would have used less memory?
+//! Exact models of allocators, replayed over the requests of a recorded run, to find one that uses less memory.
 //!
 //! A [`script::Script`] has the program's requests from a trace. An [`allocator::Allocator`] is a deterministic machine
 //! that serves them from a [`device::Device`]: PyTorch's allocator with all its settings and releases ([`torch`]), and

@@ -1,4 +1,4 @@
-//! The allocators by name: what `--with` accepts, and how each is put to work on a script.
+//! The allocators by name: the values of `--with`, and how each replays a script.
 
 use crate::allocator::{Allocator, Inventory, Oom, Stats};
 use crate::device::{Placement, SimDevice};
@@ -31,11 +31,11 @@ pub enum Machine {
 pub struct TorchMachine {
     pub version: TorchVersion,
     pub settings: TorchSettings,
-    /// With the settings that the run had: then the recording itself can be repeated.
+    /// True for the settings that the run had: then the recording itself can be repeated.
     pub recorded: bool,
 }
 
-/// What a user asked for, before a trace fills in the rest.
+/// The allocator that a user asked for, before a trace fills in the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spec {
     Torch { version: Option<TorchVersion>, conf: Conf },
@@ -44,7 +44,7 @@ pub enum Spec {
     Plan,
 }
 
-/// Which settings.
+/// The source of the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conf {
     Recorded,
@@ -52,7 +52,7 @@ pub enum Conf {
     Text(String),
 }
 
-/// Why a text names no allocator.
+/// The reason why a text names no allocator.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
     #[error("unknown allocator {text:?}: use one of {}", names().join(", "))]
@@ -95,7 +95,8 @@ impl FromStr for Spec {
                     None => Conf::Recorded,
                     Some("default" | "") => Conf::Default,
                     Some(text) => {
-                        // Without a release the trace has the last word: here it is enough that one takes it.
+                        // Without a release the trace decides later: here it is enough that one release takes the
+                        // settings.
                         let settings = match version {
                             Some(version) => TorchSettings::parse(text, version)?,
                             None => TorchSettings::parse(text, TorchVersion::DEFAULT).or_else(|error| {
@@ -150,7 +151,7 @@ impl Spec {
     }
 }
 
-/// How far to go, and what to look at then.
+/// The extent of a replay, and whether to take the inventory at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Drive {
     /// The size of the card.
@@ -169,7 +170,7 @@ impl Drive {
     }
 }
 
-/// What came of it.
+/// The result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Driven {
     pub failure: Option<Failure>,
@@ -189,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// The settings as one writes them; empty where they are the defaults.
+    /// The settings as `--with` takes them; empty for the defaults.
     #[must_use]
     pub fn settings(&self) -> String {
         match self {
@@ -209,7 +210,7 @@ impl Machine {
             }
             Machine::Model { model, .. } => match model.build(device, &script.lanes) {
                 Ok(mut allocator) => finish(script, &mut *allocator, drive, watch),
-                // It takes memory before the first request, and there is not enough.
+                // It takes memory before the first request, and the card has not enough.
                 Err(_) => {
                     let oom = Oom { free: Bytes(drive.capacity), ..Oom::default() };
                     Driven { failure: Some(Failure { op: 0, tick: Tick(0), oom }), ..Driven::default() }
@@ -222,7 +223,7 @@ impl Machine {
         }
     }
 
-    /// Whether it takes a share of the card at once, so that what it holds says nothing without a card.
+    /// True if it takes a share of the card at once: the bytes that it holds then mean nothing without a card.
     #[must_use]
     pub fn takes_a_share(&self) -> bool {
         matches!(self, Machine::Model { model, .. } if model.takes_a_share())

@@ -9,40 +9,40 @@ use crate::run::{self, Exactness, Failure, Watch};
 use crate::script::Script;
 use gapless_trace::{Bytes, Tick};
 
-/// What is asked.
+/// The card of a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Question {
     /// The size of the card; `None`: unlimited.
     pub capacity: Option<Bytes>,
-    /// Whether to look for the smallest card.
+    /// True to look for the smallest card.
     pub min_capacity: bool,
 }
 
-/// What one allocator makes of one run.
+/// The result of one allocator for one run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Its name, without settings.
     pub allocator: String,
-    /// Its settings as one writes them.
+    /// Its settings as `--with` takes them.
     pub settings: String,
     pub stats: Stats,
-    /// When the peak of reserved bytes was reached, and what the heap held then.
+    /// When the peak of reserved bytes was reached, and the heap at that instant.
     pub peak_at: Tick,
     pub at_peak: Inventory,
-    /// Free bytes in segments that also hold active blocks, when most was allocated. Peak reserved is no instant to
-    /// ask at: where memory is never given back, the last page may be taken while almost all the rest is free.
+    /// Free bytes in segments that also hold active blocks, when most was allocated. The instant of peak reserved bytes
+    /// would not do: if memory is never given back, the last page may be taken while almost all the rest is free.
     pub stranded: Bytes,
     pub oom: Option<OomPoint>,
     /// Requests that failed in the recording and were served here.
     pub served: u32,
-    /// The smallest card on which the run survives, where asked for.
+    /// The smallest card on which the run survives, if asked for.
     pub min_capacity: Option<Bytes>,
     pub curve: Vec<CurvePoint>,
-    /// Against the recording, where this is the recorded allocator with the recorded settings.
+    /// Against the recording, if this is the recorded allocator with the recorded settings.
     pub exactness: Option<Exactness>,
 }
 
-/// Where a replay ran out of memory.
+/// The request at which a replay ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomPoint {
     pub failure: Failure,
@@ -60,10 +60,10 @@ impl Outcome {
     }
 }
 
-/// No card is larger: what "unlimited" means, while sums stay in range.
+/// No card is larger: stands for "unlimited", while sums stay in range.
 pub const ENDLESS: Bytes = Bytes(1 << 50);
 
-/// What `machine` makes of `script`.
+/// The result of `machine` for `script`.
 #[must_use]
 pub fn outcome(script: &Script, machine: &Machine, question: &Question) -> Outcome {
     let mut outcome = match machine {
@@ -91,13 +91,13 @@ fn replayed(script: &Script, machine: &Machine, question: &Question) -> Outcome 
             let stats = exactness.stats;
             return watcher.outcome(stats, heap, Some(exactness));
         }
-        // Something in the recording is not what the model does; say so, and answer by simulation.
+        // The recording differs from the model somewhere: report that, and answer by simulation.
         let mut outcome = simulated(script, machine, ENDLESS.0);
         outcome.exactness = Some(exactness);
         return outcome;
     }
     let capacity = question.capacity.unwrap_or_else(|| {
-        // What a share of the card is, only a card can say: the smallest that does.
+        // A share needs a card: the smallest on which the run survives.
         if machine.takes_a_share() { min_capacity(script, machine, Placement::Lowest) } else { ENDLESS }
     });
     simulated(script, machine, capacity.0)
@@ -121,7 +121,7 @@ fn simulated(script: &Script, machine: &Machine, capacity: u64) -> Outcome {
     Outcome { oom, ..watcher.outcome(stats, heap, None) }
 }
 
-/// Whether the run gets to its end on a card of `capacity` bytes.
+/// True if the run gets to its end on a card of `capacity` bytes.
 #[must_use]
 pub fn survives(script: &Script, machine: &Machine, capacity: Bytes, placement: Placement) -> bool {
     let drive = Drive { placement, ..Drive::on(capacity.0) };
@@ -129,7 +129,7 @@ pub fn survives(script: &Script, machine: &Machine, capacity: Bytes, placement: 
 }
 
 /// The smallest card on which the run survives, to 2 MiB: by bisection, each step a whole replay. A larger card is
-/// taken to be no worse; where that is not so by a few MiB, the answer is still a card on which it survives.
+/// taken to be no worse; if it is worse within a few MiB, the answer is still a card on which the run survives.
 #[must_use]
 pub fn min_capacity(script: &Script, machine: &Machine, placement: Placement) -> Bytes {
     const STEP: u64 = 2 << 20;
@@ -138,7 +138,7 @@ pub fn min_capacity(script: &Script, machine: &Machine, placement: Placement) ->
     // It never held more than its peak, so a card of that size refuses nothing.
     let mut high = free_run.reserved.peak.div_ceil(STEP);
     let mut low = free_run.active.peak / STEP;
-    // What was held need not be needed; less than what was active at once cannot do.
+    // The run may need less than it held, but not less than was active at once.
     if low > 0 && survives(script, machine, Bytes(low * STEP), placement) {
         high = low;
         low = 0;

@@ -7,7 +7,7 @@ use gapless_pool::{Period, Planner, Spot};
 /// Search nodes for each of the ways that are tried: a step of a thousand requests takes some milliseconds.
 const EFFORT: u64 = 2_000;
 
-/// Plans while the allocator waits.
+/// A planner that the allocator waits for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtOnce;
 

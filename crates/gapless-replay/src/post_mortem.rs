@@ -1,5 +1,5 @@
-//! Why a request failed: its size, the free memory in each pool and stream, the cause, and the settings that would have
-//! served it.
+//! The reason why a request failed: its size, the free memory in each pool and stream, the cause, and the settings that
+//! would have served it.
 
 use crate::script::Script;
 use crate::sweep::{self, Progress};
@@ -11,7 +11,7 @@ use gapless_trace::{Action, Bytes, DeviceTrace, EventIndex, History, Moment, Siz
 #[derive(Clone, Debug)]
 pub struct PostMortem {
     pub event: EventIndex,
-    /// The instant before the failure, after what the allocator gave back to serve it.
+    /// The instant before the failure, after the memory that the allocator gave back to serve it.
     pub tick: Tick,
     /// The rounded request, and the segment that it would have taken.
     pub asked: Bytes,
@@ -19,38 +19,37 @@ pub struct PostMortem {
     pub class: SizeClass,
     /// Index into the device's streams.
     pub stream: u16,
-    /// What the device still had.
+    /// Bytes that the device still had.
     pub device_free: Bytes,
     pub reserved: Bytes,
     pub active: Bytes,
     pub allocated: Bytes,
     pub limit: Limit,
     pub cause: Cause,
-    /// Free bytes that the allocator held, by pool, size class and stream; the request's own first, then by what is
-    /// free.
+    /// Free bytes that the allocator held, by pool, size class and stream; the request's own first, then by free bytes.
     pub cached: Vec<PoolLosses>,
     /// Requests that failed before this one.
     pub earlier: usize,
-    /// Whether the model, with the run's own settings under the same limit, fails at the same request.
+    /// True if the model, with the run's own settings under the same limit, fails at the same request.
     pub reproduced: bool,
     /// Settings that serve the request under the same limit, the fewest changes first.
     pub survivors: Vec<Survivor>,
     pub tried: usize,
 }
 
-/// What refused the memory.
+/// The limit that refused the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The card: this much was within reach of the process.
     Card { usable: Bytes },
     /// A cap of the process's own (`set_per_process_memory_fraction`), between these two.
     Cap { at_least: Bytes, below: Bytes },
-    /// What the asker said that it was.
+    /// The size that the caller gave.
     Given { usable: Bytes },
 }
 
 impl Limit {
-    /// What was surely within reach.
+    /// Bytes that were surely within reach.
     #[must_use]
     pub fn usable(self) -> Bytes {
         match self {
@@ -59,7 +58,7 @@ impl Limit {
         }
     }
 
-    /// What was surely out of reach.
+    /// Bytes that were surely out of reach.
     fn below(self) -> Bytes {
         match self {
             Limit::Card { usable } | Limit::Given { usable } => usable,
@@ -68,13 +67,13 @@ impl Limit {
     }
 }
 
-/// Why it could not be served.
+/// The reason why it could not be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// With every gap closed there would still be too little: by this much. The two differ where the cap is not known
-    /// exactly; where the first is 0, it may have been just enough.
+    /// With every gap closed there would still be too little: by this much. The two differ if the cap is not known
+    /// exactly; if the first is 0, there may have been just enough.
     TooLarge { at_least: Bytes, at_most: Bytes },
-    /// Enough was free, in pieces: in all, and the largest where the request could have gone.
+    /// Enough was free, in pieces: in all, and the largest piece that the request could have used.
     Fragmented { free: Bytes, largest: Bytes },
     /// A free block large enough was there, for another stream, pool or size class.
     Elsewhere { largest: Bytes },
@@ -92,8 +91,8 @@ pub struct Survivor {
 /// Survivors that are listed.
 const MOST: usize = 3;
 
-/// Examines the last request of the trace that failed; `None` where none did. `capacity` is what the process could
-/// have, where the asker knows.
+/// Examines the last request of the trace that failed; `None` if none did. `capacity` is the bytes that the process
+/// could have, if the caller knows them.
 #[must_use]
 #[allow(clippy::too_many_arguments)] // the trace in its four forms, and the question
 pub fn examine(
@@ -119,7 +118,7 @@ pub fn examine(
     let limit = if let Some(usable) = capacity {
         Limit::Given { usable }
     } else if device_free >= segment {
-        // The device had enough, so something else said no; every refusal of the run says how much was too much.
+        // The device had enough, so a cap refused; each refusal of the run gives a bound of it from above.
         let below = script.recorded.refused.iter().copied().min().unwrap_or(reserved + segment);
         let at_least = history.usage.reserved.peak.max(reserved);
         Limit::Cap { at_least, below: below.min(reserved + segment).max(at_least) }

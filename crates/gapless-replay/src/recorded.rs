@@ -21,7 +21,7 @@ pub struct RecordedDevice<'a> {
     spare: u64,
     /// Calls that only one of the two made.
     pub differences: u32,
-    /// Addresses of those that only the allocator made, as far as they name any; the first few.
+    /// Addresses of the first few calls that only the allocator made.
     pub(crate) extra: Vec<u64>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> RecordedDevice<'a> {
         }
     }
 
-    /// Says which op comes now, and whether it failed in the recording.
+    /// Begins op `op`; `fails` is true if it failed in the recording.
     #[inline]
     pub fn begin(&mut self, op: u32, fails: bool) {
         if self.at < self.end {
@@ -62,13 +62,13 @@ impl<'a> RecordedDevice<'a> {
         }
     }
 
-    /// Ends the present op: what the recording did and the allocator did not is a difference.
+    /// Ends the present op: a call that the recording has and the allocator did not make is a difference.
     pub fn close(&mut self) {
         self.differences += self.missing().count() as u32;
         self.at = self.end;
     }
 
-    /// Whether the recording did more in the present op than the allocator until now.
+    /// True if the recording did more in the present op than the allocator until now.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
         self.at < self.end && self.missing().next().is_some()

@@ -6,16 +6,16 @@ use crate::script::{DeviceCall, Op, Recorded, Script};
 use crate::torch::{Torch, TorchSettings, TorchVersion};
 use gapless_trace::{Bytes, DeviceAddr, Tick};
 
-/// Looks on while a script is replayed.
+/// An observer of a replay.
 pub trait Watch {
     /// After op `op`, which led to the instant `tick`.
     fn after(&mut self, _op: u32, _tick: Tick, _stats: &Stats) {}
 
-    /// A request that the recorded run could not serve was served here.
+    /// A request that failed in the recorded run was served here.
     fn served(&mut self, _op: u32, _tick: Tick) {}
 }
 
-/// Looks at nothing.
+/// An observer that ignores everything.
 impl Watch for () {}
 
 /// The request at which a replay ended.
@@ -47,7 +47,7 @@ pub fn replay_until<A: Allocator + ?Sized, W: Watch>(
     for (i, op) in script.ops.iter().enumerate().take(until as usize) {
         let i = i as u32;
         let oom = step(script, allocator, watch, i, *op);
-        // A refusal after which the program went on is the program's affair. One that ended it is the run's.
+        // If the program went on after a refusal, that does not end the replay; a refusal that ended the run does.
         if let Some(oom) = oom.filter(|_| !matches!(op, Op::Failed { .. }) || last == Some(i)) {
             return Some(Failure { op: i, tick: script.ticks[i as usize], oom });
         }
@@ -55,7 +55,7 @@ pub fn replay_until<A: Allocator + ?Sized, W: Watch>(
     None
 }
 
-/// Does one op; what refused it, if it was refused.
+/// Does one op; returns the refusal, if it was refused.
 #[inline]
 fn step<A: Allocator + ?Sized, W: Watch>(
     script: &Script,
@@ -95,9 +95,9 @@ fn step<A: Allocator + ?Sized, W: Watch>(
 pub struct Exactness {
     /// Requests that were placed.
     pub placed: u32,
-    /// Of these, how many landed elsewhere.
+    /// Those of them that landed elsewhere.
     pub misplaced: u32,
-    /// The first of them: instant, where it was, where it went.
+    /// The first of them: instant, recorded address, replayed address.
     pub first: Option<(Tick, DeviceAddr, DeviceAddr)>,
     /// Device calls that only one of the two made.
     pub call_differences: u32,
@@ -117,7 +117,7 @@ impl Exactness {
     }
 }
 
-/// Replays `script` with the settings it was recorded under, on the device that answers as the recorded one did.
+/// Replays `script` with the settings it was recorded under, on a device that answers as the recorded one did.
 pub fn verify<W: Watch>(
     script: &Script,
     settings: &TorchSettings,
@@ -160,7 +160,7 @@ pub(crate) struct Mismatch {
     /// The instant of the op before, and of this one.
     pub(crate) since: Tick,
     pub(crate) tick: Tick,
-    /// For a request, its slot and where the replay put it.
+    /// For a request, its slot and the address at which the replay put it.
     pub(crate) placed: Option<(Slot, DeviceAddr)>,
     /// The recorded device calls of the op.
     pub(crate) calls: Vec<DeviceCall>,
@@ -169,7 +169,7 @@ pub(crate) struct Mismatch {
     pub(crate) missing: Vec<u64>,
 }
 
-/// As [`verify`], up to the first difference; nothing where there is none.
+/// As [`verify`], up to the first difference; `None` without one.
 pub(crate) fn first_mismatch(
     script: &Script,
     settings: &TorchSettings,
@@ -205,7 +205,7 @@ pub(crate) fn first_mismatch(
     None
 }
 
-/// Serves the request of op `i` as the recorded allocator did: at the recorded address where the program chose it.
+/// Serves the request of op `i` as the recorded allocator did: at the recorded address if the program chose it.
 fn place(
     script: &Script,
     torch: &mut Torch<RecordedDevice<'_>>,
@@ -218,7 +218,7 @@ fn place(
     let chosen = |slot: Slot| exact.binary_search(&slot).is_ok();
     if !exact.is_empty() && chosen(slot) {
         let addr = addrs[slot as usize];
-        // What lies before a chosen address is an allocation of its own, right before.
+        // Bytes before a chosen address are an allocation of their own, right before.
         let is_front = |op: &Op| match *op {
             Op::Alloc { slot: next, .. } => {
                 chosen(next) && addrs[next as usize] == DeviceAddr(addr.0 + size.0)

@@ -1,4 +1,4 @@
-//! The requests of a trace, in order, without what the allocator did.
+//! The requests of a trace, in order, without the actions of the allocator.
 //!
 //! A recording mixes the actions of the program (requests, frees, calls to empty the cache) with those of the allocator
 //! (segments taken and returned, retries). A replay on another allocator must repeat the first and leave out the
@@ -11,7 +11,7 @@ mod ranges;
 use crate::allocator::{Lane, LaneIndex, Slot};
 use gapless_trace::{Bytes, DeviceAddr, PoolId, Tick};
 
-/// One thing the program did.
+/// One action of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Alloc {
@@ -46,7 +46,7 @@ pub enum Op {
     },
 }
 
-/// What the recorded allocator did with its device, and where it placed what.
+/// A call of the recorded allocator to its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceCall {
     pub kind: DeviceCallKind,
@@ -70,31 +70,31 @@ pub struct Script {
     pub ticks: Vec<Tick>,
     pub lanes: Vec<Lane>,
     pub pools: Vec<PoolId>,
-    /// How many slots the ops name.
+    /// Number of slots that the ops name.
     pub slots: u32,
-    /// The first ops stand for what was there before the recording; this many.
+    /// Number of first ops that stand for memory from before the recording.
     pub preexisting: u32,
     /// Events of the trace that the ops stand for.
     pub events: u32,
     pub recorded: Recorded,
 }
 
-/// What the recorded allocator did, op by op: for the replay that must equal it.
+/// The actions of the recorded allocator, op by op: for the replay that must equal them.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// Device calls in order.
     pub calls: Vec<DeviceCall>,
     /// For ops with device calls: the op, and one past its last call. The calls of an op follow those of the op before.
     pub by_op: Vec<(u32, u32)>,
-    /// Where each slot was placed.
+    /// The address of each slot.
     pub addrs: Vec<DeviceAddr>,
     /// Slots at or around addresses that the program chose, in order.
     pub exact: Vec<Slot>,
     /// Segments that were there before the first event.
     pub initial: Vec<InitialSegment>,
-    /// What the process would have held with each request that was refused at first.
+    /// Bytes that the process would have held with each request that was refused at first.
     pub refused: Vec<Bytes>,
-    /// Whether the trace has the device calls at all.
+    /// True if the trace has the device calls at all.
     pub has_segments: bool,
 }
 
@@ -131,8 +131,8 @@ impl Script {
         }
     }
 
-    /// The request that failed and ended the run: the program asked for nothing after it. A run survives only where
-    /// this request is served.
+    /// The request that failed and ended the run: the program asked for nothing after it. A run survives only if this
+    /// request is served.
     #[must_use]
     pub fn ended_by(&self) -> Option<u32> {
         let asks = |op: &Op| matches!(op, Op::Alloc { .. } | Op::Failed { .. });

@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     pub settings: TorchSettings,
-    /// How many settings differ from those of the run.
+    /// Number of settings that differ from those of the run.
     pub changes: u32,
 }
 
-/// What came of a candidate.
+/// The result of a candidate.
 #[derive(Clone, Debug)]
 pub struct Trial {
     pub candidate: Candidate,
     pub stats: Stats,
     pub failure: Option<Failure>,
-    /// Whether the last request that failed in the recording was served.
+    /// True if the last request that failed in the recording was served.
     pub served_last: bool,
 }
 
@@ -39,9 +39,9 @@ const MAX_SPLITS: [u64; 7] = [20, 32, 64, 128, 256, 512, 1024];
 const DIVISIONS: [u32; 4] = [2, 4, 8, 16];
 const LARGE_SEGMENTS: [u64; 4] = [20, 32, 64, 128];
 
-/// What there is to try besides `recorded`, which comes first: every combination of the settings that move blocks.
-/// Collection is left as it was: it works only under a cap, and only by giving back early what a retry would give back
-/// when needed.
+/// Settings to try besides `recorded`, which comes first: every combination of those that move blocks. Collection is
+/// left as it was: it works only under a cap, and only by giving memory back early that a retry would give back when
+/// needed.
 #[must_use]
 pub fn candidates(recorded: &TorchSettings, version: TorchVersion) -> Vec<Candidate> {
     let expandable = [recorded.base.expandable_segments, !recorded.base.expandable_segments];
@@ -83,7 +83,7 @@ pub fn candidates(recorded: &TorchSettings, version: TorchVersion) -> Vec<Candid
     all
 }
 
-/// A shorter range of addresses saves no memory, but a request may be too large for it: where the run sets one (2.15),
+/// A shorter range of addresses saves no memory, but a request may be too large for it: if the run sets one (2.15),
 /// the candidates come again without.
 fn without_reserve(candidates: &[Candidate]) -> Vec<Candidate> {
     let reserved = |c: &&Candidate| c.settings.base.expandable_segments && c.settings.reserves.all.is_some();
@@ -107,11 +107,11 @@ fn dedup<T: PartialEq + Copy>(values: &mut Vec<T>) {
     });
 }
 
-/// How a sweep is told to stop, and tells how far it is.
+/// The flag that stops a sweep, and the call for its progress.
 #[derive(Clone, Copy, Default)]
 pub struct Progress<'a> {
     pub cancel: Option<&'a AtomicBool>,
-    /// Called with how many are done, from any thread.
+    /// Called with the number of finished candidates, from any thread.
     pub done: Option<&'a (dyn Fn(usize) + Sync)>,
 }
 

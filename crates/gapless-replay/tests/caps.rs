@@ -1,4 +1,4 @@
-//! How little memory is enough for the Gapless allocator: recorded and made-up runs finish under a limit that is hardly
+//! The memory that is enough for the Gapless allocator: recorded and made-up runs finish under a limit that is hardly
 //! more than their live bytes, and hold little more in ordinary use. `cargo test -p gapless-replay --test caps --
 //! --nocapture` prints the figures.
 
@@ -29,7 +29,7 @@ fn recorded(name: &str) -> Script {
     scripts::recorded(&scripts::trace(name)).expect("a readable trace")
 }
 
-/// A run under a limit, or without one: the allocator after it, and where it failed.
+/// A run under a limit, or without one: the allocator after it, and the request that failed.
 fn run(script: &Script, limit: Option<u64>) -> (Gapless, Option<String>) {
     let options = Options { limit, ..Options::default() };
     let mut gapless = Gapless::planned(1 << 40, options, &script.lanes);
@@ -46,7 +46,7 @@ fn run(script: &Script, limit: Option<u64>) -> (Gapless, Option<String>) {
     (gapless, told)
 }
 
-/// What a run holds in ordinary use, and that it finishes under each limit from `from` on.
+/// Checks the bytes that a run holds in ordinary use, and that it finishes under each limit from `from` on.
 fn check(name: &str, script: &Script, ordinary: u64, from: u64) {
     let live = live_peak(script);
     let (free, _) = run(script, None);

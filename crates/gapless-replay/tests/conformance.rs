@@ -1,5 +1,5 @@
-//! What every allocator promises (`allocator.rs`), checked for each of them on random programs: after every step the
-//! allocator is held against a plain record of what it was asked for and what it answered.
+//! The promises of every allocator (`allocator.rs`), checked for each of them on random programs: after every step the
+//! allocator is held against a plain record of its requests and answers.
 //!
 //! Another allocator joins with a line in `ALLOCATORS`.
 
@@ -21,9 +21,9 @@ type Make = fn(&str, SimDevice, &[Lane]) -> Box<dyn Allocator>;
 struct Candidate {
     name: &'static str,
     make: Make,
-    /// Whether every stretch of reserved memory is a segment of its own call: not so where pages are mapped.
+    /// True if every stretch of reserved memory is a segment of its own call: mapped pages are not.
     counts_segments: bool,
-    /// Whether blocks may lie at second addresses of their pages: then segments say nothing about where.
+    /// True if blocks may lie at second addresses of their pages: then no segment need contain them.
     aliases: bool,
 }
 
@@ -88,7 +88,7 @@ fn every_allocator_is_tried_here_and_has_its_row_in_the_docs() {
     }
 }
 
-/// What a caller knows of a block.
+/// A caller's record of a block.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     addr: DeviceAddr,
@@ -100,7 +100,8 @@ struct Known {
 enum State {
     Live,
     Pending,
-    /// Was pending, and the allocator waited for all streams: it is free, though nobody has said so yet.
+    /// Was pending, and the allocator waited for all streams: it may be free, though the caller has not completed it
+    /// yet.
     Waited,
 }
 
@@ -175,7 +176,7 @@ impl Trial {
         self.forget(slot);
     }
 
-    /// After a wait for all streams an allocator may use pending blocks again; whether it does is its own rule.
+    /// After a wait for all streams an allocator may use pending blocks again; its own rule decides.
     fn after_wait(&mut self) {
         if self.allocator.stats().syncs == self.last.syncs {
             return;
@@ -228,7 +229,7 @@ impl Trial {
         self.reusable.push(slot);
     }
 
-    /// What the statistics must say without a look at the blocks.
+    /// Checks of the statistics that need no look at the blocks.
     fn check_stats(&mut self) {
         let (stats, name) = (*self.allocator.stats(), self.name);
         let live = self.active().filter(|known| known.state == State::Live).count() as u64;
@@ -253,7 +254,7 @@ impl Trial {
         self.last = stats;
     }
 
-    /// The blocks themselves: where they are, and that they add up to the statistics.
+    /// Checks the places of the blocks, and that they add up to the statistics.
     fn check_blocks(&self) {
         let (stats, inventory, name) = (self.allocator.stats(), self.allocator.inventory(), self.name);
         assert_eq!(inventory.blocks.len(), self.active().count(), "{name}");
@@ -287,7 +288,7 @@ impl Trial {
         }
     }
 
-    /// Frees everything, and asks for a little: what failed before must not have broken anything.
+    /// Frees everything, and asks for a little: earlier failures must not have broken anything.
     fn finish(&mut self) {
         while let Some(slot) = self.pick(0, false) {
             self.free_requested(slot);
@@ -395,7 +396,7 @@ fn absurd_sizes_are_refused() {
     }
 }
 
-/// The suite would notice: an allocator that hands out a pending block fails it.
+/// The suite works: an allocator that hands out a pending block fails it.
 #[test]
 #[should_panic(expected = "overlaps the block before it")]
 fn a_block_given_out_twice_is_noticed() {

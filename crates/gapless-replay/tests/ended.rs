@@ -1,5 +1,5 @@
-//! A request that ended the run counts: each allocator survives only where it serves it. One after which the program
-//! went on does not.
+//! A request that ended the run counts: an allocator survives only if it serves it. One after which the program went on
+//! does not count.
 
 use gapless_replay::allocator::{Lane, LaneIndex};
 use gapless_replay::outcome::survives;
@@ -31,7 +31,7 @@ fn a_run_survives_where_the_request_that_ended_it_is_served() {
     let lane = LaneIndex::default();
     let free = Op::Free { slot: 0 };
     let again = Op::Alloc { slot: 4, size: Bytes(MIB), lane };
-    // What the program did after the refusal, and whether that refusal was its end.
+    // The program's actions after the refusal, and true if that refusal was its end.
     let after: [(&[Op], bool); 6] = [
         (&[], true),
         (&[free], true),

@@ -16,7 +16,7 @@ fn open(path: &Path) -> Trace {
         .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What differs from the recording, in words; empty where nothing does.
+/// The differences from the recording, in words; empty if there are none.
 fn differences(trace: &Trace) -> Vec<String> {
     let mut all = Vec::new();
     for device in &trace.devices {
@@ -118,7 +118,7 @@ fn recordings_of_newer_releases_replay_as_what_they_are() {
         for case in cases {
             let name = format!("{case}_2_{minor}");
             let trace = open(&testdata(&format!("newer/{name}.pickle.gz")));
-            // 2.15 differs from 2.14 only where it was used.
+            // 2.15 differs from 2.14 only if its own features were used.
             let told = minor == 15 && !["address", "reserve"].contains(case);
             let expected = TorchVersion(2, if told { 14 } else { minor });
             let found = differences(&trace);

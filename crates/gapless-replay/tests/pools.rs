@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// A program at work, and what a recorder would have written.
+/// A program at work, and the recording that a recorder would have written.
 struct Recording {
     torch: Torch<SimDevice>,
     device: DeviceTrace,
@@ -224,8 +224,8 @@ fn pools_that_ended_are_found_again() {
         }
         assert!(plain < PROGRAMS / 4, "the programs are no test: {plain} need no search");
     }
-    // Nine in ten: what is left parts where memory is given back, and whether the search or the script is to blame is
-    // not known.
+    // Nine in ten: the others differ at calls that give memory back. It is not known if the search or the script causes
+    // it.
     println!("{} of {} are left:\n{}", failed.len(), 2 * PROGRAMS, failed.join("\n"));
     assert!(failed.len() as u64 <= 2 * PROGRAMS / 10, "{}", failed.join("\n"));
 }

@@ -1,5 +1,5 @@
-//! Where releases of PyTorch differ: each rule on both sides of the release that changed it. `cargo xtask test-torch`
-//! compares the same rules with the shipped libraries.
+//! Differences between releases of PyTorch: each rule on both sides of the release that changed it. `cargo xtask
+//! test-torch` compares the same rules with the shipped libraries.
 
 use gapless_replay::run::verify;
 use gapless_replay::torch::{NoteKind, Torch, TorchSettings, TorchVersion};
@@ -95,7 +95,7 @@ fn only_a_capture_keeps_the_cache_from_a_request_since_2_13() {
         assert!(request_in_a_pool(minor, Some(false), 1), "2.{minor}, outside of one");
         assert!(!request_in_a_pool(minor, None, 1), "2.{minor}: a graph's pool is used in captures");
     }
-    // A recording says nothing of captures: a user's pool held back until 2.12.
+    // A recording has no captures: a user's pool held back until 2.12.
     assert!(!request_in_a_pool(12, None, 2));
     assert!(request_in_a_pool(13, None, 2));
 }
@@ -153,7 +153,7 @@ fn a_request_for_an_address_takes_what_lies_before_it_and_gives_it_back() {
     assert_eq!((stats.allocated.current, stats.allocated.peak), (8 * MIB, 20 * MIB));
     let notes: Vec<_> = torch.take_notes().iter().map(|n| (n.kind, n.addr, n.size)).collect();
     assert_eq!(notes, [(NoteKind::FreeCompleted, base, 4 * MIB)]);
-    // Where something lives, at odd addresses and beyond the segment there is nothing to take; no memory is asked for.
+    // At a live block, at odd addresses and beyond the segment there is nothing to take; no memory is asked for.
     for addr in [wanted.0, wanted.0 + 512, base + 1, base + 40 * MIB] {
         assert_eq!(torch.alloc_at(2, Bytes(512 * 1024 * 3), 0, DeviceAddr(addr)), None, "{addr:#x}");
     }
@@ -163,8 +163,8 @@ fn a_request_for_an_address_takes_what_lies_before_it_and_gives_it_back() {
     assert_eq!(torch.segments()[0].blocks.len(), 1, "all one block again");
 }
 
-/// A bound of splitting does not hold for a request that names its address. What it cut stays where it is: only whole
-/// segments go back to the device.
+/// A bound of splitting does not hold for a request that names its address. The cut pieces stay: only whole segments go
+/// back to the device.
 #[test]
 fn a_piece_that_an_address_cut_off_is_not_given_back_as_a_segment() {
     let mut torch = torch_with(13, "max_split_size_mb:20", 100 * MIB);
@@ -223,12 +223,12 @@ fn a_recording_with_chosen_addresses_replays_to_the_byte() {
         (Action::FreeCompleted, first, 30),
         (Action::FreeRequested, second, 30),
         (Action::FreeCompleted, second, 30),
-        // What lies before the address, and what was asked for; the first goes back at once.
+        // The bytes before the address, and the request; the first goes back at once.
         (Action::Alloc, second, 8),
         (Action::Alloc, wanted, 22),
         (Action::FreeRequested, second, 8),
         (Action::FreeCompleted, second, 8),
-        // One without anything before it.
+        // A request without anything before its address.
         (Action::Alloc, second, 2),
     ] {
         let (addr, size) = (DeviceAddr(addr), Bytes(size * MIB));

@@ -22,7 +22,7 @@ use support::{Scenario, Step, lanes, scenario};
 /// An allocator without bookkeeping: blocks are named by their address.
 trait Twin {
     fn alloc(&mut self, size: u64, lane: u16) -> Option<u64>;
-    /// `size` is what was asked for.
+    /// `size` is the requested one.
     fn free(&mut self, addr: u64, size: u64, lane: u16);
     fn empty_cache(&mut self) {}
     fn reserved(&self) -> u64;

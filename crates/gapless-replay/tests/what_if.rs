@@ -1,4 +1,4 @@
-//! What the models predict of runs that were really made: the same workload with expandable segments, and under ever
+//! Predictions of the models for runs that were really made: the same workload with expandable segments, and under ever
 //! smaller caps.
 
 use gapless_replay::machine::TorchMachine;

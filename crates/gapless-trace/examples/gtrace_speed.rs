@@ -1,10 +1,10 @@
-//! How fast `.gtrace` is written and read, and how small it is.
+//! Measures how fast `.gtrace` is written and read, and how small it is.
 //!
 //! `cargo run --release -p gapless-trace --example gtrace_speed [EVENTS | FILE.gtrace]`
 //!
 //! Without a file it makes EVENTS events (10 million) that look like a training loop: steps of nested lifetimes
 //! with a clock and a few hundred stacks. With a file, its events are repeated until there are a million.
-//! What was written is read back and compared; a difference ends the program with an error.
+//! The file is read back and compared; a difference ends the program with an error.
 
 use gapless_trace::gtrace::{self, EventBatch, Options, Tables, Writer};
 use gapless_trace::stacks::{Frame, FrameId};

@@ -1,9 +1,9 @@
-//! What the program wrote about its blocks: metadata at the allocation, annotations after it.
+//! Notes of the program on its blocks: metadata at the allocation, annotations after it.
 //!
 //! A note belongs to the allocation that held the block's address at that instant. Notes are free text. Some are paths
 //! of modules (`model.layers.3.mlp`), and those can name a holder: [`module_of`] finds them, [`pattern`] joins the
 //! layers of a model under one name. `gapless.name_modules()` writes paths behind [`MODULE`], so that `lm_head` is one
-//! too. Where the recorder keeps no notes, its named ranges of time tell which module ran.
+//! too. If the recorder keeps no notes, its named ranges of time tell which module ran.
 
 use crate::events::Action;
 use crate::history::{AllocationId, Allocations};
@@ -134,7 +134,7 @@ impl BlockNotes {
     }
 }
 
-/// What stands before the path of a module in notes and ranges that `gapless.name_modules()` makes.
+/// Text before the path of a module in notes and ranges that `gapless.name_modules()` makes.
 pub const MODULE: &str = "module: ";
 
 /// Names under which a note that is a JSON object gives its module.
@@ -148,7 +148,7 @@ const LONGEST_PATH: usize = 200;
 pub fn module_of(note: &str) -> Option<&str> {
     let note = note.trim();
     if let Some(path) = note.strip_prefix(MODULE) {
-        // Whatever the program calls its modules.
+        // The program's own name of a module, in whatever form.
         return Some(path.trim()).filter(|path| !path.is_empty());
     }
     if !note.starts_with('{') {

@@ -1,8 +1,8 @@
-//! How busy the allocator was: allocations, calls to the device, flushes of the cache, requests that failed.
+//! Activity of the allocator: allocations, calls to the device, flushes of the cache, requests that failed.
 //!
 //! A retry is not recorded as such. It shows as memory given back to the device inside a request, right before memory
 //! is taken from the device (or the request fails): the cache was flushed to serve it. The user's own `empty_cache`,
-//! and that of a graph capture, looks alike but comes from another stack, or some time before, or where the device had
+//! and that of a graph capture, looks alike but comes from another stack, or some time before, or while the device had
 //! room: at another moment of the run more was held than this request would have needed without the flush.
 
 use crate::events::Action;
@@ -11,10 +11,10 @@ use crate::steps::Steps;
 use crate::trace::DeviceTrace;
 use crate::words::{Bytes, EventIndex, Micros, Tick};
 
-/// A flush and what follows it are one request when they are no further apart than this, where stacks cannot say.
+/// A flush and the call after it are one request if they are no further apart than this and stacks do not decide.
 const SAME_REQUEST: Micros = Micros(20_000);
 
-/// How busy the allocator was on one device.
+/// Activity of the allocator on one device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Churn {
     pub allocations: usize,
@@ -25,7 +25,7 @@ pub struct Churn {
     /// Allocations in a typical step: the median; `None` without steps.
     pub per_step: Option<usize>,
     pub device_calls: DeviceCalls,
-    /// After the second step: what a steady run should not need. `None` with fewer than three steps.
+    /// Calls after the second step, which a steady run should not need. `None` with fewer than three steps.
     pub steady_calls: Option<DeviceCalls>,
     /// Flushes of the cache to serve a request, in order.
     pub retries: Vec<Retry>,
@@ -39,7 +39,7 @@ pub struct DeviceCalls {
     pub given_back: usize,
     pub bytes_taken: Bytes,
     pub bytes_given_back: Bytes,
-    /// When the first and the last of them happened: the ticks after.
+    /// The ticks after the first and the last of them.
     pub first: Option<Tick>,
     pub last: Option<Tick>,
 }
@@ -49,10 +49,10 @@ pub struct DeviceCalls {
 pub struct Retry {
     /// After the flush.
     pub tick: Tick,
-    /// Given back to the device, in how many calls.
+    /// Bytes given back to the device, and the number of calls.
     pub flushed: Bytes,
     pub calls: usize,
-    /// What was then taken from the device, or failed to be.
+    /// Bytes that were then taken from the device, or refused.
     pub wanted: Bytes,
     pub served: bool,
 }
@@ -61,9 +61,9 @@ pub struct Retry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oom {
     pub tick: Tick,
-    /// What was asked for, rounded as the allocator rounds.
+    /// Bytes of the request, rounded as the allocator rounds.
     pub asked: Bytes,
-    /// What the device had free.
+    /// Bytes that the device had free.
     pub device_free: Bytes,
 }
 
@@ -86,7 +86,7 @@ impl DeviceCalls {
     }
 }
 
-/// Counts what the allocator did on `device`.
+/// Counts the actions of the allocator on `device`.
 #[must_use]
 pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn {
     let events = &device.events;
@@ -101,14 +101,14 @@ pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn 
     let mut steady = DeviceCalls::default();
     // A run of frees that may belong to a request: calls, bytes, and the last one's position.
     let mut flush: Option<(usize, Bytes, EventIndex)> = None;
-    // What is held, from what it was at the beginning, and the most; and what each retry would have come to without its
-    // flush.
+    // The held bytes, from those at the beginning, and the most; and the bytes that each retry would have come to
+    // without its flush.
     let (mut held, mut most) = (0_i64, 0_i64);
     let mut unflushed: Vec<i64> = Vec::new();
     let actions = events.actions();
     let mut next = 0;
     while let Some(skipped) = position_of_rare(&actions[next..]) {
-        // Waiting for other streams is part of a flush; whatever else the program does ends it.
+        // Waiting for other streams is part of a flush; any other action of the program ends it.
         let between = &actions[next..next + skipped];
         if flush.is_some() && between.iter().any(|&action| action != Action::FreeCompleted as u8) {
             flush = None;
@@ -161,18 +161,18 @@ pub fn measure(device: &DeviceTrace, history: &History, steps: &Steps) -> Churn 
     churn
 }
 
-/// Where the first action is that is no allocation and no free: of a hundred there is hardly one.
+/// Position of the first action that is no allocation and no free: hardly one in a hundred is.
 fn position_of_rare(actions: &[u8]) -> Option<usize> {
     const RARE: u8 = Action::SegmentAlloc as u8;
     const PIECE: usize = 64;
-    // A whole piece is looked at without a branch, many actions at a time.
+    // A whole piece is tested without a branch, many actions at a time.
     let common = |piece: &&[u8]| piece.iter().fold(0, |most, &action| most.max(action)) < RARE;
     let skipped = actions.chunks(PIECE).take_while(common).count() * PIECE;
     let rest = actions.get(skipped..)?;
     rest.iter().position(|&action| action >= RARE).map(|at| skipped + at)
 }
 
-/// Whether a flush and the call after it serve one request.
+/// True if a flush and the call after it serve one request.
 fn same_request(device: &DeviceTrace, flush: EventIndex, next: EventIndex) -> bool {
     let events = &device.events;
     let (a, b) = (events.stack(flush), events.stack(next));

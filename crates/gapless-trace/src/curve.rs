@@ -1,9 +1,9 @@
-//! How memory went over the run, in a bounded number of points: small enough to print, exact in its maxima.
+//! Memory over the run, in a bounded number of points: small enough to print, exact in its maxima.
 
 use crate::usage::Usage;
 use crate::words::{Bytes, Tick};
 
-/// The most that was in use within a stretch of ticks.
+/// The most bytes in use within a stretch of ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CurvePoint {
     /// First tick of the stretch; it ends where the next point begins.
@@ -19,7 +19,7 @@ pub struct CurvePoint {
 pub struct Curve {
     pub points: Vec<CurvePoint>,
     stride: u32,
-    /// Where the open point ends.
+    /// First tick behind the open point.
     next: u32,
 }
 
@@ -32,7 +32,7 @@ impl Curve {
         Curve { points: Vec::with_capacity(Curve::POINTS as usize), stride, next: 0 }
     }
 
-    /// A curve that takes in nothing, for who does not know yet how many ticks there are.
+    /// A curve that records nothing, for callers that do not know the number of ticks yet.
     pub(crate) fn without_points() -> Curve {
         Curve { points: Vec::new(), stride: 1, next: u32::MAX }
     }
@@ -62,7 +62,7 @@ impl Curve {
         point.reserved = point.reserved.max(usage.reserved.current);
     }
 
-    /// The same where nothing has grown since the tick before: only a new point must know.
+    /// The same if nothing has grown since the tick before: then only a new point needs the state.
     #[inline]
     pub(crate) fn record_no_growth(&mut self, now: Tick, usage: &Usage) {
         if now.0 >= self.next {

@@ -4,11 +4,11 @@ use crate::stacks::StackId;
 use crate::strings::StringId;
 use crate::words::{Bytes, DeviceAddr, EventIndex, Micros, Tick};
 
-/// What happened. The discriminants are written into `.gtrace` files: never renumber.
+/// The action of an event. The discriminants are written into `.gtrace` files: never renumber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Action {
-    /// A block was handed out. `size` is what the caller asked for.
+    /// A block was handed out. `size` is the requested one.
     Alloc = 0,
     /// The caller gave the block back; other streams may still use it.
     FreeRequested = 1,
@@ -77,14 +77,14 @@ pub struct Event {
     pub size: Bytes,
     /// Index into the device's `streams`.
     pub stream: u16,
-    /// Index into the device's `pools`; 0, the default pool, where the source does not say.
+    /// Index into the device's `pools`; 0, the default pool, if the source does not say.
     pub pool: u16,
-    /// 0 where the source has no clock.
+    /// 0 if the source has no clock.
     pub time: Micros,
     pub stack: StackId,
-    /// The region that torch.compile named; empty where there is none.
+    /// The region that torch.compile named; empty if there is none.
     pub compile_context: StringId,
-    /// What the user attached.
+    /// Metadata that the user attached.
     pub user_metadata: StringId,
     /// The forward stack behind a backward allocation.
     pub forward_stack: StackId,
@@ -149,7 +149,7 @@ impl<T: Copy + Default + PartialEq> Optional<T> {
         self.0.resize(at + count, T::default());
     }
 
-    /// Whether any event has a value here.
+    /// True if any event has a value here.
     #[must_use]
     pub fn is_used(&self) -> bool {
         !self.0.is_empty()
@@ -169,7 +169,7 @@ pub struct Events {
     compile_contexts: Optional<u32>,
     user_metadata: Optional<u32>,
     forward_stacks: Optional<u32>,
-    /// Whether any of the optional columns is in use.
+    /// True if any of the optional columns is in use.
     has_optional: bool,
     counts: [u32; Action::ALL.len()],
 }
@@ -277,7 +277,8 @@ impl Events {
         }
     }
 
-    /// The event at `index` as far as the heap's geometry needs it: optional columns are left at their defaults.
+    /// The event at `index` with the columns that the heap's geometry needs: the optional ones are left at their
+    /// defaults.
     #[inline]
     #[must_use]
     pub(crate) fn placement(&self, index: EventIndex) -> Event {
@@ -341,20 +342,20 @@ impl Events {
         self.pools.get(index.0 as usize)
     }
 
-    /// What the user attached to the event, where that was recorded.
+    /// Metadata that the user attached to the event, if it was recorded.
     #[inline]
     #[must_use]
     pub fn user_metadata(&self, index: EventIndex) -> StringId {
         StringId(self.user_metadata.get(index.0 as usize))
     }
 
-    /// Whether any event has something that the user attached.
+    /// True if the user attached metadata to any event.
     #[must_use]
     pub fn has_user_metadata(&self) -> bool {
         self.user_metadata.is_used()
     }
 
-    /// When tick `tick` was reached: the time of the event before it, of the first event for tick 0.
+    /// The time at which tick `tick` was reached: the time of the event before it, of the first event for tick 0.
     #[must_use]
     pub fn time_at(&self, tick: Tick) -> Micros {
         let last = self.times.len().saturating_sub(1);
@@ -362,19 +363,19 @@ impl Events {
         Micros(self.times.get(i).copied().unwrap_or(0))
     }
 
-    /// Whether the source had a clock.
+    /// True if the source had a clock.
     #[must_use]
     pub fn has_times(&self) -> bool {
         self.times.first().is_some_and(|&t| t != 0) || self.times.last().is_some_and(|&t| t != 0)
     }
 
-    /// Whether all events are of stream 0.
+    /// True if all events are of stream 0.
     #[must_use]
     pub(crate) fn has_one_stream(&self) -> bool {
         !self.streams.is_used()
     }
 
-    /// Whether pools were recorded event by event (torch 2.12 and later).
+    /// True if pools were recorded event by event (torch 2.12 and later).
     #[must_use]
     pub fn has_pools(&self) -> bool {
         self.pools.is_used()

@@ -1,4 +1,4 @@
-//! What grows from step to step, and which allocations do it.
+//! Growth from step to step, and the allocations that cause it.
 //!
 //! A leak is memory that each later step leaves behind. The first step does not count (optimizer state is created in
 //! it), and varying shapes are not a leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the
@@ -16,7 +16,7 @@ const MIN_STEPS: usize = 3;
 /// Pairs of steps grow with their square: of more steps than this, an even sample is compared.
 const MAX_COMPARED: usize = 256;
 
-/// How memory develops over the steps of one device.
+/// Memory over the steps of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
     /// Live bytes at the end of each step.
@@ -25,14 +25,14 @@ pub struct Growth {
     pub peaks: Vec<Bytes>,
     /// Bytes a step by which `at_end` grows (negative: shrinks), robustly, without the first steps.
     pub slope: f64,
-    /// What each later step leaves behind, the most bytes first.
+    /// Allocations that each later step leaves behind, the most bytes first.
     pub growers: Vec<Grower>,
 }
 
 /// Allocations of one origin that later steps leave behind for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grower {
-    /// Where they come from; [`StackId::NONE`] where no stack was recorded: then they share a size class.
+    /// Their origin; [`StackId::NONE`] if no stack was recorded: then they share a size class.
     pub stack: StackId,
     /// The smallest and the largest request among them.
     pub sizes: (Bytes, Bytes),
@@ -40,7 +40,7 @@ pub struct Grower {
     pub per_step: Bytes,
     /// Steps that leave some behind.
     pub steps: usize,
-    /// Steps that were looked at: the first and the last one are not.
+    /// Steps that were examined: all but the first and the last.
     pub of_steps: usize,
     pub count: usize,
     pub total: Bytes,
@@ -48,7 +48,7 @@ pub struct Grower {
 }
 
 impl Growth {
-    /// Whether this growth matters: at this rate a thousand steps add more than a fiftieth of the peak. A list of
+    /// True if this growth matters: at this rate a thousand steps add more than a fiftieth of the peak. A list of
     /// losses does not.
     #[must_use]
     pub fn is_notable(&self) -> bool {
@@ -56,14 +56,14 @@ impl Growth {
         self.slope > 0.0 && self.slope * 1000.0 > peak.0 as f64 / 50.0
     }
 
-    /// How many more steps fit into `free` bytes at this rate; `None` where nothing grows.
+    /// The number of further steps that fit into `free` bytes at this rate; `None` if nothing grows.
     #[must_use]
     pub fn steps_until(&self, free: Bytes) -> Option<u64> {
         (self.slope >= 1.0).then(|| (free.0 as f64 / self.slope) as u64)
     }
 }
 
-/// How memory grows over `steps`; `None` with fewer than three steps after the first.
+/// The growth of memory over `steps`; `None` with fewer than three steps after the first.
 #[must_use]
 pub fn measure(history: &History, steps: &Steps) -> Option<Growth> {
     let n = steps.spans.len();
@@ -124,7 +124,8 @@ struct Group {
     by_step: Vec<u64>,
 }
 
-/// Groups of allocations that most later steps leave behind. The last step is left out: what it holds may yet go.
+/// Groups of allocations that most later steps leave behind. The last step is left out, because its blocks may yet be
+/// freed.
 fn growers(history: &History, steps: &Steps) -> Vec<Grower> {
     let a = &history.allocations;
     let spans = &steps.spans[1..steps.spans.len() - 1];
@@ -137,7 +138,7 @@ fn growers(history: &History, steps: &Steps) -> Vec<Grower> {
             step += 1;
         }
         let Some(span) = spans.get(step) else { break };
-        // Alive beyond the last step: freed when all is torn down, or never.
+        // Alive beyond the last step: freed when the run is torn down, or never.
         if a.starts[i] <= span.start.0 || a.freed[i] <= over.end.0 {
             continue;
         }

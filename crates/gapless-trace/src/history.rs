@@ -1,13 +1,13 @@
-//! What the events mean: every allocation with its block and lifetime, every segment, and the peaks.
+//! The meaning of the events: every allocation with its block and lifetime, every segment, and the peaks.
 //!
-//! A trace says where a block was placed and what was asked for; it does not say how large the block was. That follows
-//! from the state of the heap: the free block at that address, cut or not by PyTorch's rules. [`History::rebuild`]
-//! therefore runs the events over a model of the heap's geometry (module `heap`), from the state at the beginning
-//! (module `initial` finds it where the recording began late), and compares the state at the end with the segments that
-//! the snapshot holds.
+//! A trace has the address of a block and the size of its request; it does not have the block's size. That follows from
+//! the state of the heap: the free block at that address, cut or not by PyTorch's rules. [`History::rebuild`] therefore
+//! runs the events over a model of the heap's geometry (module `heap`), from the state at the beginning (module
+//! `initial` finds it if the recording began late), and compares the state at the end with the segments in the
+//! snapshot.
 //!
 //! Promises: linear in the events; peaks equal the allocator's own statistics to the byte when the recording is
-//! complete; what had to be inferred is in `notes`; an impossible sequence is an error that names the event.
+//! complete; inferred facts are in `notes`; an impossible sequence is an error that names the event.
 
 use crate::block_notes::BlockNotes;
 use crate::curve::Curve;
@@ -18,7 +18,7 @@ use crate::trace::{DeviceTrace, Note, SizeClass, Trace};
 use crate::usage::Usage;
 use crate::words::{Bytes, DeviceAddr, EventIndex, Tick};
 
-/// Why a history cannot be rebuilt: the events contradict each other.
+/// The reason why a history cannot be rebuilt: the events contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     #[error(
@@ -52,15 +52,15 @@ pub struct AllocationId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub addr: DeviceAddr,
-    /// What the caller asked for.
+    /// Bytes that the caller asked for.
     pub requested: Bytes,
     /// The block that served it.
     pub block: Bytes,
-    /// First tick at which it is active; 0 where it was there before the recording.
+    /// First tick at which it is active; 0 if it was there before the recording.
     pub start: Tick,
-    /// First tick at which the caller had given it back; past the last tick where that never happened.
+    /// First tick at which the caller had given it back; past the last tick if that never happened.
     pub freed: Tick,
-    /// First tick at which its block could be used again; past the last tick where that never happened.
+    /// First tick at which its block could be used again; past the last tick if that never happened.
     pub end: Tick,
     /// Index into the device's streams.
     pub stream: u16,
@@ -106,7 +106,7 @@ pub struct SegmentSpan {
     pub addr: DeviceAddr,
     pub size: Bytes,
     pub start: Tick,
-    /// Past the last tick where it was never given back.
+    /// Past the last tick if it was never given back.
     pub end: Tick,
     pub stream: u16,
     pub pool: u16,
@@ -143,15 +143,15 @@ pub struct History {
     pub last_tick: Tick,
     /// Allocations that were there when the recording began.
     pub preexisting: u32,
-    /// Whether reserved bytes are known: the source has segments.
+    /// True if reserved bytes are known: the source has segments.
     pub has_segments: bool,
-    /// What the program wrote about its blocks.
+    /// Notes of the program on its blocks.
     pub block_notes: BlockNotes,
     pub notes: Vec<Note>,
 }
 
 impl History {
-    /// Rebuilds what happened on `device` of `trace`.
+    /// Rebuilds the history of `device` of `trace`.
     ///
     /// # Errors
     /// When the events contradict each other: overlapping blocks, a free of something never allocated.
@@ -159,7 +159,7 @@ impl History {
         History::rebuild_from(trace, device, None)
     }
 
-    /// The same where the events were followed while they were read.
+    /// The same if the events were followed while they were read.
     ///
     /// # Errors
     /// As for [`History::rebuild`].
@@ -186,13 +186,13 @@ impl History {
         Ok(history)
     }
 
-    /// The tick past the end: what was never freed ends here.
+    /// The tick past the end: allocations that were never freed end here.
     #[must_use]
     pub fn forever(&self) -> Tick {
         Tick(self.last_tick.0 + 1)
     }
 
-    /// How many calls took memory from the device, and how many gave it back.
+    /// The numbers of calls that took memory from the device, and that gave it back.
     #[must_use]
     pub fn device_calls(device: &DeviceTrace) -> (usize, usize) {
         let count = |action| device.events.count(action);
@@ -240,7 +240,7 @@ impl Allocations {
         (0..self.starts.len() as u32).map(AllocationId)
     }
 
-    /// The columns, for who reads one of them from end to end: a tenth of the time of [`Allocations::iter`].
+    /// The columns, for callers that read one of them from end to end: a tenth of the time of [`Allocations::iter`].
     #[must_use]
     pub fn columns(&self) -> Columns<'_> {
         Columns {
@@ -261,7 +261,7 @@ impl Allocations {
         self.ids().map(|id| self.get(id))
     }
 
-    /// How many were born before `tick`.
+    /// The number of allocations born before `tick`.
     #[must_use]
     pub fn born_before(&self, tick: Tick) -> usize {
         self.starts.partition_point(|&start| start < tick.0)

@@ -1,4 +1,4 @@
-//! Who holds memory at an instant. Without stacks, blocks of one size and kind are one holder.
+//! The holders of memory at an instant. Without stacks, blocks of one size and kind are one holder.
 //!
 //! If the program noted the modules of its blocks, a module splits a holder, and names it; layers of a model count as
 //! one module.
@@ -18,12 +18,12 @@ use rustc_hash::FxHashMap;
 
 pub use crate::naming::{StackLabel, line_text, naming_line, stack_label};
 
-/// How allocations become holders.
+/// The rule by which allocations become holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
     /// By stack; those without one by size and kind.
     Stack,
-    /// By size and kind, whatever the stack.
+    /// By size and kind, also if there are stacks.
     Size,
     /// By the line that names the stack: stacks that differ elsewhere are one holder.
     Line,
@@ -40,7 +40,7 @@ pub struct Holder {
     pub kinds: ByKind,
     /// The stack, or one of them; [`StackId::NONE`] for a group by size.
     pub stack: StackId,
-    /// For people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`; a module stands first.
+    /// Text for people: `model.py:123 forward`, or `1.50 GiB blocks x 3 (activations)`; a module stands first.
     pub label: String,
     /// The scopes that were open when all of its blocks were allocated, the outermost first.
     pub scope: Vec<StringId>,
@@ -48,7 +48,7 @@ pub struct Holder {
     pub module: String,
     /// Distinct notes of its blocks, at most [`MOST_NOTES`], as they came.
     pub notes: Vec<StringId>,
-    /// How many of its blocks have a note.
+    /// Number of its blocks that have a note.
     pub noted: usize,
     /// The largest allocation of the group, the earliest of equals.
     pub example: AllocationId,
@@ -69,7 +69,7 @@ pub const MOST_NOTES: usize = 8;
 /// Characters of a note that a label shows.
 const LONGEST_NOTE: usize = 60;
 
-/// The largest holders at an instant, and what the others hold.
+/// The largest holders at an instant, and the sum of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     pub tick: Tick,
@@ -169,7 +169,7 @@ pub fn at(
     }
 }
 
-/// Gives each holder its label, and holders of one label what tells them apart.
+/// Gives each holder its label, and adds a distinction to holders that share one.
 fn name(trace: &Trace, history: &History, holders: &mut [Holder]) {
     let names = Names::of(trace);
     let size = |holder: &Holder| history.allocations.get(holder.example).block;
@@ -190,7 +190,7 @@ fn name(trace: &Trace, history: &History, holders: &mut [Holder]) {
                 }
             }
         };
-        // One note on all of the blocks says what they are. Records for programs stay out of labels.
+        // One note on all of the blocks describes them. Records for programs stay out of labels.
         if let [note] = holder.notes[..]
             && holder.module.is_empty()
             && holder.noted == holder.count

@@ -1,8 +1,8 @@
 //! The heap before the first event, found by going backward from the heap at the end.
 //!
 //! PyTorch keeps the newest events in a ring, so a recording may begin in the middle of a run: with frees of blocks
-//! that it never saw allocated. The final segments say what is there at the end; undoing the events one by one gives
-//! what was there at the beginning.
+//! whose allocation it does not have. The final segments give the heap at the end; undoing the events one by one gives
+//! the heap at the beginning.
 
 use crate::events::Action;
 use crate::heap::RunInfo;
@@ -36,7 +36,7 @@ pub(crate) struct InitialBlock {
     pub(crate) stack: StackId,
     /// Already given back by its caller.
     pub(crate) pending: bool,
-    /// The event that freed it, where one did.
+    /// The event that freed it, if one did.
     pub(crate) freed_by: Option<EventIndex>,
 }
 

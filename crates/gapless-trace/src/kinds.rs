@@ -1,4 +1,4 @@
-//! What kind of bytes an allocation holds, inferred from when it lives over the steps, from sizes, and from stacks.
+//! The kind of bytes that an allocation holds, inferred from its lifetime over the steps, from sizes, and from stacks.
 //!
 //! | kind | recognised by |
 //! |---|---|
@@ -19,7 +19,7 @@ use crate::trace::{DeviceTrace, Trace};
 use crate::words::{Bytes, Tick};
 use rustc_hash::FxHashMap;
 
-/// What kind of bytes.
+/// The kind of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -61,7 +61,7 @@ pub type ByKind = [Bytes; Kind::ALL.len()];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kinds {
     pub by_allocation: Vec<Kind>,
-    /// What they are inferred from, in a sentence.
+    /// The evidence for them, in a sentence.
     pub evidence: String,
 }
 
@@ -117,7 +117,7 @@ fn infer_on(trace: &Trace, device: &DeviceTrace, history: &History, steps: &Step
     inference.finish()
 }
 
-/// What a stack says.
+/// The part of the program that a stack points to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Origin {
     #[default]
@@ -150,8 +150,8 @@ const BUILDING_NAMES: [&str; 9] = [
     "materialize",
 ];
 
-/// What each stack says, by id. The outermost of the three wins that names one: an optimizer called in a backward hook
-/// is still an optimizer, so that is looked for first.
+/// The origin of each stack, by id. The outermost of the three wins that names one: an optimizer called in a backward
+/// hook is still an optimizer, so that is looked for first.
 fn origins(trace: &Trace) -> Vec<Origin> {
     let of_frame: Vec<Origin> = trace
         .frames
@@ -191,9 +191,9 @@ struct Inference<'a> {
     /// Allocations of a typical step.
     length: u32,
     kinds: Vec<Option<Kind>>,
-    /// How many weights have this size.
+    /// The number of weights of each size.
     weight_sizes: FxHashMap<u64, u32>,
-    /// Per span, the position behind the last gradient's birth: what follows is the optimizer's.
+    /// Per span, the position behind the last gradient's birth: later allocations are the optimizer's.
     behind_gradients: Vec<Option<u32>>,
 }
 
@@ -242,7 +242,7 @@ impl<'a> Inference<'a> {
         death == Curve::NEVER || self.bounds.last().is_some_and(|&(_, end)| death > end)
     }
 
-    /// What is there before the first step and stays: weights, for now.
+    /// Allocations from before the first step that stay: weights, for now.
     fn long_lived(&mut self) {
         let before = self.bounds.first().map_or(0, |b| b.0) as usize;
         for i in 0..self.kinds.len() {
@@ -304,7 +304,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Whether allocation `i`, born in `step`, has a weight's size and lives to the end of the step, or is dropped at
+    /// True if allocation `i`, born in `step`, has a weight's size and lives to the end of the step, or is dropped at
     /// the beginning of the next; in the last step it may stay.
     fn ends_with(&self, step: usize, i: u32) -> bool {
         let (death, end) = (self.curve.deaths[i as usize], self.bounds[step].1);
@@ -316,8 +316,8 @@ impl<'a> Inference<'a> {
         lives_so && self.weight_sizes.contains_key(&self.history.allocations.requested[i as usize])
     }
 
-    /// Gradients that are zeroed in place stay from the first backward pass on, before the optimizer makes its state;
-    /// what has a weight's size and dies with the step is then the optimizer's own, born behind what stays.
+    /// Gradients that are zeroed in place stay from the first backward pass on, before the optimizer makes its state.
+    /// Allocations of a weight's size that die with the step are then the optimizer's own, born behind those that stay.
     fn keeps_gradients(&self) -> bool {
         let Some(&(start, end)) = self.bounds.first() else { return false };
         let a = &self.history.allocations;
@@ -325,7 +325,7 @@ impl<'a> Inference<'a> {
             self.curve.deaths[*i as usize] == Curve::NEVER
                 && self.weight_sizes.contains_key(&a.requested[*i as usize])
         };
-        // Where what stays begins in earnest: a small tensor may have a weight's size by chance.
+        // The first allocations that stay in earnest: a small tensor may have a weight's size by chance.
         let total: u64 = (start..end).filter(stay).map(|i| a.requested[i as usize]).sum();
         let mut sum = 0;
         let first = (start..end).filter(stay).find(|&i| {
@@ -339,14 +339,15 @@ impl<'a> Inference<'a> {
         self.bounds.len() > 1 && bytes(start..first) < bytes(first..end).max(1)
     }
 
-    /// How many weights have this size, where the recording began late and weights and states are told apart by number.
+    /// The number of weights of this size. If the recording began late, weights and states are told apart by their
+    /// number.
     fn gradient_count(&self, size: u64) -> u32 {
         let count = self.weight_sizes.get(&size).copied().unwrap_or(0);
         count / self.copies()
     }
 
-    /// Where the recording began in the middle, weights and their states are there together: all counts are then
-    /// multiples of 2 or 3.
+    /// If the recording began in the middle, weights and their states are there together: all counts are then multiples
+    /// of 2 or 3.
     fn copies(&self) -> u32 {
         if self.curve.first == 0 || self.weight_sizes.len() < 3 {
             return 1;
@@ -381,11 +382,11 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// What the first two steps create for ever, behind their gradients. Gradients that stay (zeroed, not dropped) come
-    /// before them, in the backward pass.
+    /// Allocations that the first two steps create for ever, behind their gradients. Gradients that stay (zeroed, not
+    /// dropped) come before them, in the backward pass.
     fn optimizer_state(&mut self) {
         let a = &self.history.allocations;
-        // What later steps leave behind as well is a leak, not a state.
+        // Allocations that later steps leave behind as well are a leak, not a state.
         let mut left_later: FxHashMap<u64, u32> = FxHashMap::default();
         let later = self.bounds.get(2..self.bounds.len().saturating_sub(1)).unwrap_or_default();
         for i in later.iter().flat_map(|&(start, end)| start as usize..end as usize) {
@@ -436,7 +437,7 @@ impl<'a> Inference<'a> {
         size >= 512 && nth <= weights
     }
 
-    /// What is born and freed over the steps.
+    /// Allocations that are born and freed over the steps.
     fn within_steps(&mut self) {
         let few = (self.length / 50).max(8);
         let mut step = 0;

@@ -1,9 +1,9 @@
-//! Which lines of a host recording keep more and more memory, and which never freed theirs.
+//! Finds lines of a host recording that keep more and more memory, and lines that never freed theirs.
 //!
-//! A line grows if what it allocates stays, all through the run and as fast at its end as before; or if its blocks
-//! replace each other and become larger all the time, as those of a list do. A cache that fills and stops, a pool, a
-//! warm-up and a buffer that replaces the one before do not. The recording is a sample, so every figure has an error;
-//! what a line kept is real in any case, because each sample was a block.
+//! A line grows if its allocations stay, all through the run and as fast at its end as before; or if its blocks replace
+//! each other and become larger all the time, as those of a list do. A cache that fills and stops, a pool, a warm-up
+//! and a buffer that replaces the one before do not grow. The recording is a sample, so every figure has an error; but
+//! a line kept memory in any case, because each sample was a block.
 
 mod course;
 
@@ -32,7 +32,7 @@ impl Estimate {
         self.samples += 1;
     }
 
-    /// Two standard errors: the truth lies within this of `bytes` in 95 of 100 recordings.
+    /// Two standard errors: the true number is within this of `bytes` in 95 of 100 recordings.
     #[must_use]
     pub fn error(&self) -> Bytes {
         Bytes((2.0 * self.variance.sqrt()) as u64)
@@ -46,7 +46,7 @@ pub struct Line {
     pub stack: StackId,
     pub label: String,
     pub kept: Estimate,
-    /// When the first and the last of them were allocated.
+    /// Times of the first and the last of their allocations.
     pub first: Micros,
     pub last: Micros,
 }
@@ -55,28 +55,27 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growing {
     pub line: Line,
-    /// Bytes a step where the program told its steps, else bytes a second.
+    /// Bytes a step if the program marked its steps, else bytes a second.
     pub rate: f64,
 }
 
 /// Samples that are needed to speak of growth; blocks that are all recorded need fewer.
 const SAMPLES: usize = 5;
 const EXACT_SAMPLES: usize = 4;
-/// Growth that is worth a word.
+/// The least growth that is reported.
 const LEAST: u64 = 64 << 10;
 /// A line that begins behind this part of the course is not judged.
 const LATEST: f64 = 0.7;
 /// Instants at which the bytes of a line are compared.
 const POINTS: usize = 8;
 
-/// Where a block that stays was born: in the course by what was allocated until then, and by time.
+/// Place of a lasting block's birth in the course, by the bytes allocated until then, and by time.
 #[derive(Clone, Copy)]
 struct Birth {
-    /// By steps where there are some. Else by bytes: a program that waits, or a machine that is busy, does not stretch
-    /// it.
+    /// By steps if there are some, else by bytes: pauses of the program, or a busy machine, do not stretch it.
     at: f64,
     time: f64,
-    /// Counts would not do: the interval between samples changes.
+    /// Estimated bytes: counts would not do, since the interval between samples changes.
     bytes: f64,
 }
 
@@ -85,9 +84,9 @@ struct Birth {
 struct Group {
     kept: Estimate,
     births: Vec<Birth>,
-    /// Whether every block of it was recorded.
+    /// True if every block of it was recorded.
     is_exact: bool,
-    /// Estimated bytes at each instant, and the variance of what changed since the one before.
+    /// Estimated bytes at each instant, and the variance of the change since the one before.
     levels: [f64; POINTS],
     changes: [f64; POINTS],
     by_stack: FxHashMap<StackId, u64>,
@@ -118,7 +117,7 @@ impl Group {
         if count < needed || rise < LEAST as f64 {
             return false;
         }
-        // From where the line began: what comes before it may be long.
+        // From the line's beginning: the run before it may be long.
         let begin = self.births.iter().map(|birth| birth.at).fold(1.0, f64::min);
         if begin > LATEST {
             return false;
@@ -129,8 +128,8 @@ impl Group {
         if last < 0.75 || last - first < 0.2 {
             return false;
         }
-        // What goes is not made up for by what comes: neither since the course began, nor since the line did, nor in
-        // its second half. Of a cache that is full the oldest entries are younger than the course.
+        // The births must raise the level, not replace frees: since the course began, since the line did, and in its
+        // second half. In a full cache the oldest entries are younger than the course.
         let begun = point_behind(first);
         if ![0, begun, begun.max(POINTS / 2)].into_iter().all(|point| self.rises_from(point)) {
             return false;
@@ -141,13 +140,13 @@ impl Group {
             let later: f64 = later.map(|birth| birth.bytes).sum();
             later / self.kept.bytes.0 as f64
         };
-        // As fast at the end as before, but for chance, of which few births have much: what is born in the second half
+        // As fast at the end as before, but for chance, which is large with few births: the births in the second half
         // and in the last quarter by three standard errors, and the mean of all births by 2.3.
         let count = self.effective();
         let even = |part: f64| part - 3.0 * (part * (1.0 - part) / count).sqrt();
         let sum: f64 = self.births.iter().map(|birth| within(birth.at) * birth.bytes).sum();
         let mean = sum / self.kept.bytes.0 as f64;
-        // What kept more before the course than in it has slowed down already: perhaps it fills.
+        // A line that kept more before the course than in it has slowed down already: perhaps it fills.
         let (allowed, least) = if self.levels[0] > rise { (1.0, 0.42) } else { (2.3, 0.36) };
         mean > (0.5 - allowed / (12.0 * count).sqrt()).min(least)
             && share(0.5) > even(0.5).min(0.28)
@@ -155,14 +154,15 @@ impl Group {
             && self.widest_gap(begin) <= 0.45 * (1.0 - begin)
     }
 
-    /// How many births of one weight would be as uncertain as these.
+    /// The number of births of one weight that would be as uncertain as these.
     fn effective(&self) -> f64 {
         let sum: f64 = self.births.iter().map(|birth| birth.bytes).sum();
         let squares: f64 = self.births.iter().map(|birth| birth.bytes * birth.bytes).sum();
         sum * sum / squares.max(1.0)
     }
 
-    /// Whether most of what was born since this instant, and stays, is more than there was.
+    /// True if the level rose since this instant by most of the bytes that were born since and stay, so that they do
+    /// not only replace freed ones.
     fn rises_from(&self, point: usize) -> bool {
         let since = point as f64 / (POINTS - 1) as f64;
         let later = self.births.iter().filter(|birth| birth.time > since);
@@ -182,7 +182,7 @@ impl Group {
         }
     }
 
-    /// Whether its blocks replace each other by larger ones, all the time.
+    /// True if its blocks replace each other by larger ones, all the time.
     fn swells(&self) -> bool {
         let (first, last) = (self.levels[0], self.levels[POINTS - 1]);
         let rises = |at: &usize| {
@@ -216,7 +216,7 @@ fn point_behind(time: f64) -> usize {
     (at.max(0.0) as usize).min(POINTS - 2)
 }
 
-/// The lines that keep more and more, the most bytes first, and what the rates are of.
+/// The lines that keep more and more, the most bytes first, with their rates.
 #[must_use]
 pub fn growing(trace: &Trace, sample: &HostSample) -> Vec<Growing> {
     let Some(course) = Course::of(trace, sample) else { return Vec::new() };
@@ -263,7 +263,7 @@ pub fn never_freed(trace: &Trace, sample: &HostSample) -> Vec<Line> {
     lines(trace, sample.blocks.iter().filter(|block| block.died.is_none()))
 }
 
-/// Who holds memory at `time`, the most bytes first.
+/// The lines that hold memory at `time`, the most bytes first.
 #[must_use]
 pub fn holders(trace: &Trace, sample: &HostSample, time: Micros) -> Vec<Line> {
     let is_live = |block: &&SampledBlock| block.born <= time && block.died.is_none_or(|died| died > time);

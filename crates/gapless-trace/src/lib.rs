@@ -1,9 +1,9 @@
-//! The common language of Gapless: what a run did with memory, in columns.
+//! The common language of Gapless: the memory of a run, in columns.
 //!
-//! Read [`words`] first, it is the vocabulary. A [`Trace`] is what a reader produces: events in the order in
-//! which they happened, frames and stacks stored once, and the heap as it stood at the end. A [`History`] is what the
-//! events mean: every allocation with its block and its lifetime, every segment, and the peaks, rebuilt to the byte.
-//! [`Moment`] is the heap at one instant of a history.
+//! Read [`words`] first, it is the vocabulary. A [`Trace`] is the product of a reader: events in the order in which
+//! they happened, frames and stacks stored once, and the heap at the end. A [`History`] is the meaning of the events:
+//! every allocation with its block and its lifetime, every segment, and the peaks, rebuilt to the byte. [`Moment`] is
+//! the heap at one instant of a history.
 //!
 //! Nothing here does I/O of its own or knows a file format other than `.gtrace`; no crate of ours is below this one.
 

@@ -1,9 +1,9 @@
-//! Which mapped memory is of large requests: its events do not say.
+//! Finds mapped memory of large requests, which its events do not name.
 //!
 //! PyTorch maps a range of small requests 2 MiB at a time and one of large requests by more, so the map itself tells.
 //! Another allocator may also map little into a range of large requests: it is known by a large request that lies in
-//! such a piece, in part or whole. Then a larger piece of the same range tells, or a large request in it, or what the
-//! snapshot says at the end; a range is what was ever mapped side by side.
+//! such a piece, in part or whole. Then a larger piece of the same range tells, or a large request in it, or the
+//! snapshot at the end; a range is all memory that was ever mapped side by side.
 
 use crate::events::Action;
 use crate::torch_rules;
@@ -11,17 +11,17 @@ use crate::trace::{DeviceTrace, SizeClass};
 use crate::words::Bytes;
 use std::collections::BTreeMap;
 
-/// Ranges of large requests, by address, apart from each other; `None` where each map tells.
+/// Ranges of large requests, by address, apart from each other; `None` if each map tells.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LargeRanges(Option<Vec<(u64, u64)>>);
 
-/// Whether a large request lies, in part or whole, in a piece that PyTorch would have mapped for small ones.
+/// True if a large request lies, in part or whole, in a piece that PyTorch would have mapped for small ones.
 fn maps_little_for_large(device: &DeviceTrace) -> bool {
     let events = &device.events;
     if events.count(Action::SegmentMap) == 0 {
         return false;
     }
-    // What was mapped last at an address counts: addresses are used again.
+    // The last map at an address counts: addresses are used again.
     let mut pieces: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
     for index in events.indices() {
         let addr = events.addr(index).0;
@@ -91,12 +91,12 @@ impl LargeRanges {
         LargeRanges(Some(large.map(|(start, end, _)| (start, end)).collect()))
     }
 
-    /// Whether the size of each map says what it is of.
+    /// True if the size of each map tells the class of its requests.
     pub(crate) fn each_map_tells(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether what is mapped or unmapped at `addr` is of small requests.
+    /// True if memory that is mapped or unmapped at `addr` is of small requests.
     pub(crate) fn is_small(&self, addr: u64, size: Bytes) -> bool {
         let Some(large) = &self.0 else { return size <= torch_rules::SMALL_SEGMENT };
         let at = large.partition_point(|range| range.0 <= addr);

@@ -1,4 +1,4 @@
-//! The heap at one instant: which blocks are live, pending and free, segment by segment, and what is lost where.
+//! The heap at one instant: live, pending and free blocks, segment by segment, and the losses of each pool.
 //!
 //! Two free blocks side by side are one: the gaps between active blocks are the free blocks. So a moment follows
 //! from the lifetimes alone, without running the events again.
@@ -16,10 +16,10 @@ pub struct Gap {
     pub size: Bytes,
 }
 
-/// A segment (for expandable memory, a maximal mapped run) with what is in it.
+/// A segment (for expandable memory, a maximal mapped run) with its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MomentSegment {
-    /// Where it lies. For a mapped run, the first piece's identity with the run's size.
+    /// Its place. For a mapped run, the first piece's identity with the run's size.
     pub span: SegmentSpan,
     /// Active allocations, by address.
     pub active: Vec<AllocationId>,
@@ -28,10 +28,10 @@ pub struct MomentSegment {
     pub active_bytes: Bytes,
 }
 
-/// What is lost at an instant.
+/// The losses at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Active blocks' bytes beyond what was asked for.
+    /// Active blocks' bytes beyond the requested ones.
     pub internal: Bytes,
     /// Reserved and not active.
     pub external: Bytes,

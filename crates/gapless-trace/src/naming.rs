@@ -1,4 +1,4 @@
-//! What a stack is called.
+//! The names of stacks.
 //!
 //! The first part of a name is the line that a user can change: the innermost frame outside torch, installed packages
 //! and the standard library. If a library did the work below that line, a second part says which of its lines:
@@ -13,21 +13,21 @@ use rustc_hash::FxHashMap;
 /// Stands between the parts of a name, the outer one first.
 pub const INSIDE: &str = " › ";
 
-/// Whose code a line is.
+/// The owner of a line's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// Outside everything below: what a user can change.
+    /// Outside everything below: code that a user can change.
     User,
     /// An installed package.
     Library,
-    /// torch, the standard library, and what Python generates.
+    /// torch, the standard library, and code that Python generates.
     Internal,
     /// Not Python.
     Native,
 }
 
 impl Origin {
-    /// Whose code `file` is.
+    /// The owner of `file`.
     #[must_use]
     pub fn of(file: &str) -> Origin {
         if !is_python(file) {
@@ -44,7 +44,7 @@ impl Origin {
     }
 }
 
-/// How a stack is called.
+/// The name of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackLabel {
     /// `model.py:123 forward`, or two such parts.
@@ -53,7 +53,7 @@ pub struct StackLabel {
     pub file: String,
     pub function: String,
     pub line: u32,
-    /// Whether the first part is code that a user can change.
+    /// True if the first part is code that a user can change.
     pub user_code: bool,
 }
 
@@ -62,12 +62,12 @@ pub struct StackLabel {
 pub struct Names<'t> {
     trace: &'t Trace,
     origins: Vec<Origin>,
-    /// For each frame one of the frames that call it, and whether there are others.
+    /// For each frame one of the frames that call it, and true if there are others.
     callers: FxHashMap<FrameId, (FrameId, bool)>,
 }
 
 impl<'t> Names<'t> {
-    /// Looks at every stack of `trace` once.
+    /// Reads every stack of `trace` once.
     #[must_use]
     pub fn of(trace: &'t Trace) -> Names<'t> {
         let mut known: FxHashMap<StringId, Origin> = FxHashMap::default();
@@ -100,7 +100,7 @@ impl<'t> Names<'t> {
         frames.filter(|&frame| self.origin(frame) <= Origin::Library).collect()
     }
 
-    /// The frames that name a stack, the outer one first: one or two; none where no stack was recorded.
+    /// The frames that name a stack, the outer one first: one or two; none if no stack was recorded.
     #[must_use]
     pub fn parts(&self, stack: StackId) -> Vec<FrameId> {
         let lines = self.lines(stack);
@@ -118,7 +118,7 @@ impl<'t> Names<'t> {
         python.or(frames.first()).copied().into_iter().collect()
     }
 
-    /// The name of a stack; `None` where no stack was recorded.
+    /// The name of a stack; `None` if no stack was recorded.
     #[must_use]
     pub fn label(&self, stack: StackId) -> Option<StackLabel> {
         let parts = self.parts(stack);
@@ -134,15 +134,15 @@ impl<'t> Names<'t> {
         })
     }
 
-    /// How one frame is shown.
+    /// One frame as text.
     #[must_use]
     pub fn text(&self, frame: FrameId) -> String {
         let Frame { name, file, line } = self.trace.frames.get(frame);
         line_text(self.trace.strings.get(name), self.trace.strings.get(file), line)
     }
 
-    /// What each of several stacks of one name has that the others have not: `(outer, text)` of a frame, `outer` if
-    /// it lies outside the name. `None` for a stack without such a frame.
+    /// For each of several stacks of one name, a frame that the others do not have: `(outer, text)`, `outer` if it lies
+    /// outside the name. `None` for a stack without such a frame.
     #[must_use]
     pub fn apart(&self, stacks: &[StackId]) -> Vec<Option<(bool, String)>> {
         let mut seen: FxHashMap<FrameId, usize> = FxHashMap::default();
@@ -170,7 +170,7 @@ impl<'t> Names<'t> {
     }
 }
 
-/// The name of one stack; `None` where no stack was recorded. Use [`Names`] for many.
+/// The name of one stack; `None` if no stack was recorded. Use [`Names`] for many.
 #[must_use]
 pub fn stack_label(trace: &Trace, stack: StackId) -> Option<StackLabel> {
     if stack.is_none() { None } else { Names::of(trace).label(stack) }
@@ -188,7 +188,7 @@ pub fn naming_line<'a, T: 'a>(
         .or_else(|| find(&|_| true))
 }
 
-/// How a line is shown: `model.py:123 forward`.
+/// A line as text: `model.py:123 forward`.
 #[must_use]
 pub fn line_text(function: &str, file: &str, line: u32) -> String {
     let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
@@ -205,7 +205,7 @@ fn is_python(file: &str) -> bool {
 }
 
 /// The path behind the folder of installed packages; `None` outside of one. A folder further up (a virtual environment
-/// that is called torch) says nothing.
+/// that is called torch) does not count.
 fn package_part(file: &str) -> Option<&str> {
     let folders = ["/site-packages/", "/dist-packages/", "\\site-packages\\", "\\dist-packages\\"];
     let at = folders.iter().filter_map(|folder| file.rfind(folder).map(|at| at + folder.len())).max()?;
@@ -218,8 +218,8 @@ fn is_standard_library(file: &str) -> bool {
         || (file.contains("\\Lib\\") && file.to_ascii_lowercase().contains("\\python3"))
 }
 
-/// Inside torch or another library that asks for memory in a user's name, the interpreter's import machinery or the
-/// standard library's plumbing: nothing a user would change.
+/// Inside torch or another library that asks for memory on a user's behalf, the interpreter's import machinery or the
+/// standard library's plumbing: code that users do not change.
 fn is_internal(file: &str) -> bool {
     const PACKAGES: [&str; 10] = [
         "torch/",
@@ -242,7 +242,7 @@ fn is_internal(file: &str) -> bool {
         "/torch/distributed/",
         "/torch/_",
     ];
-    // With our own, through which CuPy and Numba allocate, and modules with names are called.
+    // With our own, through which CuPy and Numba allocate and named modules are called.
     const PLUMBING: [&str; 7] = [
         "/contextlib.py",
         "/functools.py",

@@ -1,12 +1,12 @@
-//! The named scopes of a run as intervals of time, and the path of scopes that is open at an instant: what profilers
-//! and `record_function` mark, modules and phases mostly. Ranges that `gapless.name_modules()` makes are notes on
-//! blocks instead ([`crate::block_notes`]).
+//! The named scopes of a run as intervals of time, and the path of scopes that is open at an instant: the marks of
+//! profilers and of `record_function`, modules and phases mostly. Ranges that `gapless.name_modules()` makes are notes
+//! on blocks instead ([`crate::block_notes`]).
 
 use crate::block_notes::MODULE;
 use crate::strings::StringId;
 use crate::trace::{DeviceTrace, Stage, Trace};
 
-/// Deeper scopes do not lengthen a path: a bound for hostile input, far above what people nest.
+/// Deeper scopes do not lengthen a path: a bound for hostile input, far above real nesting.
 const DEEPEST: usize = 16;
 
 /// One scope, closed.

@@ -1,11 +1,11 @@
-//! The allocator's settings as the run recorded them, with what a trace needs of them spelled out.
+//! The allocator's settings as the run recorded them, with those that a trace needs spelled out.
 
 use crate::words::Bytes;
 
 /// PyTorch's CUDA allocator settings. Defaults are PyTorch's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllocatorSettings {
-    /// The configuration string as it was given; empty where none was.
+    /// The configuration string as it was given; empty if none was.
     pub conf: String,
     /// Blocks of this size and more are never split; `None`: no limit.
     pub max_split_size: Option<Bytes>,
@@ -32,7 +32,7 @@ impl Default for AllocatorSettings {
 }
 
 impl AllocatorSettings {
-    /// The value of `key` in the configuration string, where it is written as `key:value`.
+    /// The value of `key` in the configuration string, if it is written as `key:value`.
     #[must_use]
     pub fn conf_value(&self, key: &str) -> Option<&str> {
         self.conf.split(',').find_map(|pair| {

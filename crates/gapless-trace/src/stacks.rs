@@ -69,7 +69,7 @@ impl Frames {
     }
 }
 
-/// All distinct stacks, innermost frame first. `ends[i]` is where stack `i` ends in `frames`.
+/// All distinct stacks, innermost frame first. `ends[i]` is the end of stack `i` in `frames`.
 #[derive(Clone, Debug)]
 pub struct Stacks {
     frames: Vec<FrameId>,
@@ -119,19 +119,19 @@ impl Stacks {
         &self.frames[self.ends[i - 1] as usize..self.ends[i] as usize]
     }
 
-    /// How many stacks there are, [`StackId::NONE`] counted.
+    /// The number of stacks, [`StackId::NONE`] counted.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether no stack was recorded at all.
+    /// True if no stack was recorded at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.len() == 1
     }
 
-    /// Frames of all distinct stacks together: what they cost.
+    /// Frames of all distinct stacks together, which are their cost.
     #[must_use]
     pub fn total_frames(&self) -> usize {
         self.frames.len()

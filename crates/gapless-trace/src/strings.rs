@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 #[repr(transparent)]
 pub struct StringId(pub u32);
 
-/// The interner. `ends[i]` is where string `i` ends in `text`; it begins where the one before it ended.
+/// The interner. `ends[i]` is the end of string `i` in `text`; it begins where the one before it ended.
 #[derive(Clone)]
 pub struct Strings {
     text: String,

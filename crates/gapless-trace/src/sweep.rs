@@ -1,13 +1,13 @@
-//! A quantity over all ticks of a run, from what each allocation adds to it and for how long.
+//! A quantity over all ticks of a run, from the amount and the lifetime of each allocation.
 //!
 //! The ticks are gone through in stretches that stay in the cache: an array as long as the run would take more time to
 //! get from the kernel than the sum takes.
 
 use crate::words::Tick;
 
-/// Ticks that are looked at together, at least.
+/// The least ticks that are summed together.
 const STRETCH: u64 = 1 << 15;
-/// Stretches of a long run, at most: what lives for long is looked at again in each.
+/// Stretches of a long run, at most: a long-lived allocation is read again in each.
 const STRETCHES: u64 = 16;
 
 /// Calls `visit` with each tick from 0 to `last`, in order, and the sum of the amounts in use at it: `amounts[i]` is in
@@ -16,7 +16,7 @@ pub fn levels(starts: &[u32], ends: &[u32], amounts: &[u64], last: Tick, mut vis
     let ticks = u64::from(last.0) + 1;
     let stretch = ticks.div_ceil(STRETCHES).max(STRETCH).min(ticks);
     let mut changes = vec![0i64; stretch as usize];
-    // What ends in a later stretch.
+    // Amounts that end in a later stretch.
     let mut later: Vec<(u32, u64)> = Vec::new();
     let mut rows = starts.iter().zip(ends).zip(amounts).peekable();
     let mut level = 0i64;

@@ -205,10 +205,10 @@ impl Default for Training {
     }
 }
 
-/// What is true of a run.
+/// The true figures of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Truth {
-    /// Where each step begins, and the last one's end.
+    /// The beginning of each step, and the last one's end.
     pub(crate) cuts: Vec<Tick>,
     pub(crate) weights: u64,
     pub(crate) gradients: u64,

@@ -32,15 +32,15 @@ pub fn round_size(size: Bytes, settings: &AllocatorSettings) -> Bytes {
     Bytes(size.div_ceil(MIN_BLOCK.0) * MIN_BLOCK.0)
 }
 
-/// Whether a rounded request belongs to the small pool.
+/// True if a rounded request belongs to the small pool.
 #[inline]
 #[must_use]
 pub fn is_small(rounded: Bytes) -> bool {
     rounded <= SMALL_LIMIT
 }
 
-/// Whether a free block of `block` bytes is split to serve `rounded` bytes. `expandable` is the setting at the
-/// time of the request.
+/// True if a free block of `block` bytes is split to serve `rounded` bytes. `expandable` is the setting at the time of
+/// the request.
 #[inline]
 #[must_use]
 pub fn splits(block: Bytes, rounded: Bytes, expandable: bool, settings: &AllocatorSettings) -> bool {

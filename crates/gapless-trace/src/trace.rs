@@ -1,4 +1,4 @@
-//! A trace: what one run left behind. Made by a reader, never changed afterwards.
+//! A trace: the record of one run. Made by a reader, never changed afterwards.
 
 use crate::events::Events;
 use crate::settings::AllocatorSettings;
@@ -6,7 +6,7 @@ use crate::stacks::{Frames, StackId, Stacks};
 use crate::strings::{StringId, Strings};
 use crate::words::{Bytes, DeviceAddr, EventIndex, Micros, PoolId, StreamId, Tick};
 
-/// What a run left behind.
+/// The record of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     pub source: Source,
@@ -19,11 +19,11 @@ pub struct Trace {
     pub annotations: Vec<Annotation>,
     /// `None`: the source does not say.
     pub settings: Option<AllocatorSettings>,
-    /// The process that was recorded, as far as the source says.
+    /// The process that was recorded, if the source names it.
     pub process: Process,
     /// Pinned host memory, which is never part of a device's figures; `None`: nothing was recorded of it.
     pub host: Option<HostMemory>,
-    /// What a recording of host memory has beside its events; `None`: the trace is of a device.
+    /// The data of a recording of host memory beside its events; `None`: the trace is of a device.
     pub host_sample: Option<HostSample>,
 }
 
@@ -44,14 +44,14 @@ pub struct Process {
 }
 
 impl Process {
-    /// Whether anything is known of it.
+    /// True if anything is known of it.
     #[must_use]
     pub fn is_known(&self) -> bool {
         *self != Process::default()
     }
 }
 
-/// What PyTorch's allocator of pinned host memory held. Sizes are of its blocks, which it rounds up.
+/// Memory of PyTorch's allocator of pinned host memory. Sizes are of its blocks, which it rounds up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostMemory {
     /// Events that were recorded.
@@ -77,11 +77,11 @@ pub struct HostSample {
     pub blocks: Vec<SampledBlock>,
     /// Beginnings of steps.
     pub steps: Vec<Micros>,
-    /// What the process held, now and then.
+    /// Memory that the process held, now and then.
     pub states: Vec<HostState>,
     /// The last moment that is known.
     pub end: Micros,
-    /// Whether the process ended by itself.
+    /// True if the process ended by itself.
     pub is_whole: bool,
     /// Samples that could not be written.
     pub lost: u64,
@@ -92,16 +92,16 @@ pub struct HostSample {
 pub struct SampledBlock {
     pub born: Micros,
     pub died: Option<Micros>,
-    /// What was asked for.
+    /// Bytes that the caller asked for.
     pub size: Bytes,
-    /// What it stands for.
+    /// Bytes that the sample stands for.
     pub estimate: Bytes,
     /// The variance of `estimate`, in bytes squared.
     pub variance: f64,
     pub stack: StackId,
 }
 
-/// What a process held of the host's memory at an instant.
+/// Host memory that a process held at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
     pub time: Micros,
@@ -115,27 +115,27 @@ pub struct HostState {
     pub resident: Bytes,
 }
 
-/// Where a trace came from.
+/// The origin of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// The format as people call it: "PyTorch snapshot (pickle protocol 4)".
+    /// The format by its usual name: "PyTorch snapshot (pickle protocol 4)".
     pub format: String,
-    /// What wrote it, as far as the content shows: "torch 2.11 or later". Empty: unknown.
+    /// The program that wrote it, if the content shows it: "torch 2.11 or later". Empty: unknown.
     pub producer: String,
-    /// Whether block sizes follow PyTorch's rules, so that they can be rebuilt from requests.
+    /// True if block sizes follow PyTorch's rules, so that they can be rebuilt from requests.
     pub torch_rules: bool,
-    /// What the reader had to leave out, infer or repair.
+    /// Facts that the reader had to leave out, infer or repair.
     pub notes: Vec<Note>,
 }
 
 impl Source {
-    /// What our own allocator's recordings say of who wrote them.
+    /// The producer that our own allocator's recordings name.
     #[must_use]
     pub fn gapless(version: &str) -> String {
         format!("gapless {version}")
     }
 
-    /// Whether our own allocator served the run. Blocks are then what was asked for, rounded up to 512 bytes, wherever
+    /// True if our own allocator served the run. Blocks then have the requested size, rounded up to 512 bytes, wherever
     /// they lie.
     #[must_use]
     pub fn is_gapless(&self) -> bool {
@@ -143,7 +143,7 @@ impl Source {
     }
 }
 
-/// Something a reader or the rebuilding did that the user must know: never silent.
+/// A change that a reader or the rebuilding made, and that the user must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// A stable word for programs: "ring-incomplete".
@@ -161,11 +161,11 @@ pub struct DeviceTrace {
     pub streams: Vec<StreamId>,
     /// Pools by first use, the default pool first; events and segments hold indices into this.
     pub pools: Vec<PoolId>,
-    /// The heap when the trace was saved, by address; empty where the source has none.
+    /// The heap when the trace was saved, by address; empty if the source has none.
     pub segments: Vec<Segment>,
     /// The blocks of all segments; a segment holds a range of this.
     pub blocks: Vec<Block>,
-    /// What the program wrote about blocks after they were allocated, in the order of ticks.
+    /// Notes of the program on blocks after they were allocated, in the order of ticks.
     pub notes: Vec<BlockNote>,
     /// Allocations at or around an address that the program chose, in order.
     pub exact: Vec<EventIndex>,
@@ -176,12 +176,12 @@ pub struct DeviceTrace {
 pub struct BlockNote {
     /// The instant: after so many of the device's events.
     pub tick: Tick,
-    /// Where the block begins.
+    /// First address of the block.
     pub addr: DeviceAddr,
     pub text: StringId,
 }
 
-/// Which of PyTorch's two pools a segment belongs to.
+/// The one of PyTorch's two pools that a segment belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SizeClass {
     Small,
@@ -219,7 +219,7 @@ pub struct Segment {
 pub struct Block {
     pub addr: DeviceAddr,
     pub size: Bytes,
-    /// What the caller asked for; meaningless when free.
+    /// Bytes that the caller asked for; meaningless when free.
     pub requested: Bytes,
     pub state: BlockState,
     pub stack: StackId,

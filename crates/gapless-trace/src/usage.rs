@@ -1,4 +1,4 @@
-//! Meters: how much memory was in use, in the five senses of the word, now and at most.
+//! Meters: the memory in use, in the five senses of the word, now and at most.
 
 use crate::words::{Bytes, Tick};
 
@@ -7,7 +7,7 @@ use crate::words::{Bytes, Tick};
 pub struct Meter {
     pub current: Bytes,
     pub peak: Bytes,
-    /// When the peak was first reached.
+    /// The first tick with the peak.
     pub peak_at: Tick,
 }
 
@@ -60,7 +60,7 @@ impl Usage {
         }
     }
 
-    /// 1 - peak allocated / peak reserved; `None` where nothing was reserved.
+    /// 1 - peak allocated / peak reserved; `None` if nothing was reserved.
     #[must_use]
     pub fn fragmentation(&self) -> Option<f64> {
         (self.reserved.peak.0 > 0).then(|| (1.0 - self.allocated.peak.share_of(self.reserved.peak)).max(0.0))

@@ -3,7 +3,7 @@
 //! | word | meaning |
 //! |---|---|
 //! | live | bytes asked for and not yet freed by the caller |
-//! | allocated | live, plus what rounding and unsplit blocks add: block sizes |
+//! | allocated | live, plus the bytes of rounding and of unsplit blocks: block sizes |
 //! | requested | bytes asked for, until the block can be used again |
 //! | active | block sizes, until the block can be used again (pending frees count) |
 //! | reserved | device memory that the process holds |
@@ -49,7 +49,7 @@ pub struct EventIndex(pub u32);
 #[repr(transparent)]
 pub struct Tick(pub u32);
 
-/// Microseconds since the Unix epoch, or since the start of the run where the source knows no clock.
+/// Microseconds since the Unix epoch, or since the start of the run if the source has no clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Micros(pub u64);
@@ -63,7 +63,7 @@ impl Bytes {
     /// fewer than 16 of them cannot wrap.
     pub const LIMIT: Bytes = Bytes(gapless_size::LIMIT);
 
-    /// The share `self / whole`, 0 where the whole is nothing.
+    /// The share `self / whole`, 0 if the whole is 0.
     #[must_use]
     pub fn share_of(self, whole: Bytes) -> f64 {
         if whole.0 == 0 { 0.0 } else { self.0 as f64 / whole.0 as f64 }
@@ -132,7 +132,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a text is not a valid size.
+/// The reason why a text is not a valid size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseBytesError {
     text: String,

@@ -1,5 +1,5 @@
 //! A process that appends to a `.gtrace` file is killed with SIGKILL at several moments; each time the file reads back
-//! as an exact prefix of what it wrote, and holds all that it knew to be written.
+//! as an exact prefix of its events, and holds all that it knew to be written.
 
 #![cfg(unix)]
 
@@ -47,7 +47,7 @@ fn the_process_that_is_killed() {
         let tables = Tables { strings: &trace.strings, frames: &trace.frames, stacks: &trace.stacks };
         let batch = EventBatch { device: 0, streams: &device.streams, pools: &device.pools, events: &events };
         writer.append(&batch, tables).unwrap();
-        // Straight to the pipe: what this process said before it died counts.
+        // Straight to the pipe: the lines of this process before it died count.
         writeln!(std::io::stdout(), "appended {next}").unwrap();
     }
 }
@@ -86,7 +86,7 @@ fn a_killed_process_leaves_an_exact_prefix_of_what_it_wrote() {
         for index in events.indices() {
             assert_eq!(events.get(index), event(u64::from(index.0), &mut trace, &mut device), "{index}");
         }
-        // The ids mean the same things.
+        // The ids have the same meaning.
         let last = events.stack(EventIndex(events.len() as u32 - 1));
         assert_eq!(read.stacks.get(last), trace.stacks.get(last));
         assert!(trace.strings.iter().all(|(id, text)| read.strings.get(id) == text));

@@ -116,7 +116,7 @@ impl Twin {
             .filter(|(_, _, b)| b.state == BlockState::Free && b.size >= size)
             .map(|(i, j, _)| (i, j))
             .collect();
-        // Any block that fits: the history must follow whatever policy placed it.
+        // Any block that fits: the history must follow whichever policy placed it.
         let (i, j) = if fits.is_empty() {
             self.grow(size, stream, small)
         } else {

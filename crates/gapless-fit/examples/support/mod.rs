@@ -1,4 +1,4 @@
-//! Cells as measured: settings, the model's numbers from its configuration, and where the files are.
+//! Measured cells: settings, the model's numbers from its configuration, and the folders of the files.
 
 #![allow(dead_code)] // each program uses a part
 
@@ -34,7 +34,7 @@ pub(crate) fn run_of(cell: &Value) -> Run {
     }
 }
 
-/// What a cell's configuration, or torchvision name, describes.
+/// The architecture of a cell's configuration, or of its torchvision name.
 pub(crate) fn architecture(config: &Value) -> Option<Architecture> {
     if let Some(name) = config.as_str() {
         return gapless_fit::read::open(name).ok()?.architecture;

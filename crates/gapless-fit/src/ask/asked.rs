@@ -1,4 +1,4 @@
-//! What is said about a run. Everything may be left out: [`super::Question::read`] chooses what is.
+//! The settings of a run that a user gives. Each may be left out: [`super::Question::read`] then chooses it.
 
 use crate::emit::Target;
 use crate::formulas::sharding::Sharding;
@@ -8,7 +8,7 @@ use crate::search::space::Offload;
 use crate::settings::{Checkpointing, Engine, Lora, Optimizer, Precision};
 use gapless_trace::Bytes;
 
-/// The run and its hardware, as far as they are said.
+/// The run and its hardware, as far as they are given.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
     /// One forward pass with a key-value cache, instead of a training step.
@@ -42,18 +42,18 @@ pub struct Asked {
     /// Memory of the host for each GPU, for offloading.
     pub host_memory: Option<Bytes>,
     pub degrees: Degrees,
-    /// What data-parallel ranks share.
+    /// The tensors that data-parallel ranks share out.
     pub zero: Option<Sharding>,
     pub offload: Option<Offload>,
-    /// Who serves, when serving.
+    /// The serving engine, when serving.
     pub engine: Option<Engine>,
     /// Share of the device that the engine may take.
     pub utilization: Option<f64>,
-    /// Who shall run it: what only that one can keep is chosen where nothing is said.
+    /// The program that shall run the plan. Settings that were not given are chosen so that it can keep them.
     pub emit: Option<Emit>,
 }
 
-/// Who runs what is written down.
+/// The program for which files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
     Train(Target),
@@ -68,7 +68,7 @@ pub struct Adapters {
     pub base: Format,
 }
 
-/// Over how many GPUs each dimension of the work is cut.
+/// The numbers of GPUs over which each dimension of the work is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Degrees {
     pub data: Option<u64>,

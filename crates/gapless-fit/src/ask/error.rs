@@ -3,14 +3,14 @@
 use crate::models::BuildError;
 use crate::search::SearchError;
 
-/// A question that contradicts itself, or that nothing can answer: what is wrong, and what to do next. Settings are
-/// called by the flags of `gapless fit`, since that is where people meet them.
+/// A question that contradicts itself, or that nothing can answer: the cause, and the next step. Settings are called by
+/// the flags of `gapless fit`, which users know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct AskError {
     pub what: String,
     pub help: String,
-    /// Whether `gapless estimate`, which runs a model on torch itself, may answer where this does not.
+    /// True if `gapless estimate`, which runs the model on torch itself, may answer instead.
     pub estimable: bool,
 }
 
@@ -37,7 +37,7 @@ impl AskError {
         )
     }
 
-    /// The same where a plan was looked for.
+    /// The same for a search of plans.
     pub(super) fn planned(path: &str, error: &BuildError) -> AskError {
         AskError::new(
             format!("{path}: {error}"),

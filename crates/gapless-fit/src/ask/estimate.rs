@@ -1,4 +1,4 @@
-//! What a run takes, from whichever source it is known: a simulated step, or closed forms.
+//! The memory of a run, from a simulated step or from closed forms.
 
 use super::error::AskError;
 use super::policy;
@@ -14,7 +14,7 @@ use crate::simulated::{Simulated, Verdict, context};
 use crate::tune;
 use gapless_trace::Bytes;
 
-/// Where the numbers come from.
+/// The source of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Operator by operator, then replayed on PyTorch's allocator.
@@ -33,7 +33,7 @@ impl Method {
     }
 }
 
-/// Where the peak is.
+/// The moment of the peak.
 #[derive(Clone, Debug, Default)]
 pub struct PeakAt {
     pub step: Option<u32>,
@@ -43,7 +43,7 @@ pub struct PeakAt {
 }
 
 impl PeakAt {
-    /// As one says it.
+    /// In words, as a text shows it.
     #[must_use]
     pub fn words(&self) -> String {
         let step = self.step.map_or_else(String::new, |step| format!("step {step}, "));
@@ -57,7 +57,7 @@ impl PeakAt {
     }
 }
 
-/// What one run takes, and whether its device holds it.
+/// Memory of one run, and whether its device holds it.
 #[derive(Clone, Debug)]
 pub struct Estimate {
     pub method: Method,
@@ -68,28 +68,28 @@ pub struct Estimate {
     pub context: Bytes,
     /// Communication buffers outside the allocator.
     pub outside: Bytes,
-    /// Memory of the host that this GPU's rank needs, where something is offloaded.
+    /// Memory of the host that this GPU's rank needs if something is offloaded.
     pub host: Bytes,
-    /// What a serving engine takes of the device, which fills its share with cache whatever was asked for.
+    /// Memory that a serving engine takes: it fills its share of the device with cache, however little was asked for.
     pub taken: Option<Bytes>,
     /// They add up to the peak of allocated bytes.
     pub components: Vec<(&'static str, u64)>,
     pub peak_at: PeakAt,
     /// Share by which it may be off.
     pub error: f64,
-    /// What our allocator would hold.
+    /// Bytes that our allocator would hold.
     pub gapless_reserved: Option<Bytes>,
     /// The most requested bytes alive at once: no allocator can hold less.
     pub floor: Option<Bytes>,
     pub blocks: u64,
     pub recomputed: Vec<u64>,
     pub shape: Option<Shape>,
-    /// The run itself, where it was simulated.
+    /// The run itself, if it was simulated.
     pub simulated: Option<Box<Simulated>>,
 }
 
 impl Estimate {
-    /// What the driver counts for the process on one device.
+    /// Bytes that the driver counts for the process on one device.
     #[must_use]
     pub fn process_total(&self) -> Bytes {
         self.peak_reserved + self.context + self.outside
@@ -113,7 +113,8 @@ impl Estimate {
         Ok(Estimate::of(q, answer, Some(ours)))
     }
 
-    /// An answer as the renderers show it; `ours` is what our allocator would hold, where that is known already.
+    /// An answer as the renderers show it; `ours` is the bytes that our allocator would hold, if they are known
+    /// already.
     #[must_use]
     pub fn of(q: &Question, answer: Simulated, ours: Option<Bytes>) -> Estimate {
         let verdict = answer.verdict(q.gpu(), q.memory());
@@ -192,7 +193,7 @@ impl Estimate {
         }
     }
 
-    /// One rank of a configuration over several GPUs, or with what a simulation does not cover.
+    /// One rank of a configuration over several GPUs, or with settings that a simulation does not cover.
     #[must_use]
     pub fn closed(
         q: &Question,

@@ -19,7 +19,7 @@ use gapless_trace::Bytes;
 
 type Result<T> = std::result::Result<T, AskError>;
 
-/// The largest micro-batch of an exact plan, checkpointing free to rise where it was not given.
+/// The largest micro-batch of an exact plan. Checkpointing may rise if it was not given.
 pub(super) fn largest(q: &Question, row: &Row, simulated: &mut u64) -> Result<Option<u64>> {
     let Some(answer) = row.estimate.as_ref().and_then(|e| e.simulated.as_ref()) else { return Ok(None) };
     let recomputed = if q.given.checkpointing { answer.run.recomputed.clone() } else { Recomputed::All };
@@ -27,7 +27,7 @@ pub(super) fn largest(q: &Question, row: &Row, simulated: &mut u64) -> Result<Op
     let found = tune::largest_batch(&q.architecture, &run, q.gpu(), q.memory())
         .map_err(|error| AskError::planned(&q.path, &error))?;
     *simulated += found.as_ref().map_or(1, |f| f.looked_at);
-    // Recomputing costs bytes too: where nothing had to be, the batch at hand may be the larger one.
+    // Recomputing costs bytes too: if the batch at hand fits without it, it may be the larger one.
     Ok(Some(found.map_or(0, |f| f.batch).max(answer.run.batch)))
 }
 
@@ -72,7 +72,7 @@ pub(super) fn exactly(
             tuned.map(|t| t.simulated)
         };
         if answer.is_none() && place == 0 {
-            // The smallest micro-batch, recomputed as far as was left open, needs least.
+            // The smallest micro-batch, recomputed as far as the question allows, needs least.
             let recomputed = if q.given.checkpointing { run.recomputed.clone() } else { Recomputed::All };
             let least = Simulated::of(&q.architecture, &Run { recomputed, ..run.clone() })
                 .map_err(|error| AskError::planned(&q.path, &error))?

@@ -12,10 +12,10 @@ use std::path::Path;
 
 type Result<T> = std::result::Result<T, AskError>;
 
-/// The files that realise the given configuration where it fits, else the first plan.
+/// The files that realise the given configuration if it fits, else the first plan.
 ///
 /// # Errors
-/// When nothing fits, or when `emit` cannot realise what does.
+/// When nothing fits, or when `emit` cannot realise the plan that does.
 pub fn files(q: &Question, answer: &Answer, emit: Emit) -> Result<Vec<File>> {
     match emit {
         Emit::Serve => serve(q, answer),
@@ -79,7 +79,7 @@ fn train(q: &Question, answer: &Answer, target: Target) -> Result<Vec<File>> {
 
 type Chosen = (Config, Vec<u64>, Vec<u64>, Option<u64>);
 
-/// The given configuration where it fits, else the first plan; the peak only where exactly that was simulated.
+/// The given configuration if it fits, else the first plan; the peak only if exactly that was simulated.
 fn chosen(q: &Question, answer: &Answer) -> Result<Chosen> {
     let of_row = |row: &Row| {
         let peak = row.estimate.as_ref().filter(|_| row.exact).map(|e| e.peak_allocated.0);
@@ -152,5 +152,5 @@ fn configuration(q: &Question) -> Result<Value> {
     Ok(value)
 }
 
-/// What torchvision's networks tell apart where nothing is said.
+/// Classes of torchvision's networks if the configuration names no other number.
 const TORCHVISION_CLASSES: u64 = 1000;

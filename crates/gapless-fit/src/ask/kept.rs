@@ -1,4 +1,4 @@
-//! Which format the weights are in that are not trained: the checkpoint's, the published one of a name, or what was
+//! The format of the weights that are not trained: the checkpoint's, the published one of a name, or the one that was
 //! asked for.
 
 use super::asked::Asked;
@@ -13,7 +13,7 @@ use crate::stored::{Layout, Origin, Stored};
 use crate::weigh::{Beside, beside, width};
 use std::sync::Arc;
 
-/// What was found.
+/// The format found, module by module, and the bytes that the engine adds.
 pub(super) struct Kept {
     pub format: Format,
     pub stored: Option<Arc<Stored>>,

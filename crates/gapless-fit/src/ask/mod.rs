@@ -1,8 +1,8 @@
-//! Will it fit, and if not, what does: one question, one answer.
+//! Answers whether a run fits, and if not, which plans do: one question, one answer.
 //!
-//! [`Asked`] is what a user said, [`Question`] that and everything that was chosen for them, [`Answer`] an estimate,
-//! plans that fit where it does not, and the largest batch where that was wanted. The numbers come from `eager` and
-//! `search`; what is decided between them is here, and every constant of it in [`policy`]. Nothing is printed:
+//! [`Asked`] has the user's settings, [`Question`] those and everything that was chosen for them, [`Answer`] an
+//! estimate, plans that fit if it does not, and the largest batch if that was wanted. The numbers come from `eager` and
+//! `search`. The decisions between them are here, with every constant in [`policy`]. Nothing is printed:
 //! `gapless-report` has the contract and the words.
 
 mod asked;
@@ -35,16 +35,16 @@ use crate::search::space::Config;
 use crate::settings::Checkpointing;
 use crate::tune::{self, LargestBatch};
 
-/// What is wanted beside the verdict.
+/// Wishes beside the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
-    /// Plans even where the run fits.
+    /// Plans even if the run fits.
     pub optimize: bool,
     /// The largest batch that fits.
     pub max_batch: bool,
-    /// The most plans to give; at least one is given where there is one.
+    /// The most plans to give; at least one is given if there is one.
     pub top: usize,
-    /// Plans only of what this can realise.
+    /// Only plans that this target can realise.
     pub emit: Option<Emit>,
 }
 
@@ -57,27 +57,28 @@ impl Default for Wishes {
 /// All that was found out.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// Of the run that was asked for, of the largest batch, or of the first plan that keeps the recipe. `None` where
-    /// only GPUs were counted and no layout of the recipe fits.
+    /// Of the run that was asked for, of the largest batch, or of the first plan that keeps the recipe. `None` if only
+    /// GPUs were counted and no layout of the recipe fits.
     pub estimate: Option<Estimate>,
-    /// Where they were looked for.
+    /// `None` if no plans were looked for.
     pub plans: Option<Plans>,
-    /// Where it was looked for; `None` within where not even a batch of 1 fits.
+    /// `None` if it was not looked for; `None` within if not even a batch of 1 fits.
     pub largest: Option<Option<LargestBatch>>,
-    /// Whether what was asked fits: with its own recipe, below its device after its error bar, [`RESERVE`] free.
+    /// True if the run that was asked for fits: with its own recipe, below its device after its error bar, [`RESERVE`]
+    /// free.
     ///
     /// [`RESERVE`]: crate::simulated::RESERVE
     pub fits: bool,
-    /// The configuration of the estimate, where it is not simulated.
+    /// The configuration of the estimate, if it is not simulated.
     pub config: Option<Config>,
-    /// Whether the estimate is the first plan's.
+    /// True if the estimate is the first plan's.
     pub is_plan: bool,
 }
 
 /// Answers `q`.
 ///
 /// # Errors
-/// When the model's steps cannot be followed, or when what is wanted cannot be had of this question.
+/// When the model's steps cannot be followed, or when the question cannot grant a wish.
 pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
     let mut found = Answer::default();
     let serves = !q.trains();
@@ -139,13 +140,13 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
 }
 
 impl Answer {
-    /// The plan that fits where what was asked does not.
+    /// The plan that fits if the run that was asked for does not.
     #[must_use]
     pub fn fits_with(&self) -> Option<&Row> {
         if self.fits { None } else { self.plans.as_ref()?.rows.first() }
     }
 
-    /// The first plan's estimate as the answer's own, where it is what was asked.
+    /// Takes the first plan's estimate as the answer's own, if that plan keeps the recipe.
     fn take_first(&mut self, plans: &Plans) {
         if !plans.keeps_recipe {
             return;
@@ -157,7 +158,7 @@ impl Answer {
     }
 }
 
-/// The largest batch of `q` that fits, every block recomputed where that is left open.
+/// The largest batch of `q` that fits. Every block is recomputed if checkpointing was not given.
 fn largest_batch(q: &Question) -> Result<Option<LargestBatch>, AskError> {
     if !q.is_simulated() || q.is_paged() {
         return Err(AskError::new(

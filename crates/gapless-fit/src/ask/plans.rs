@@ -1,6 +1,6 @@
 //! Plans that fit, cheapest first. On one GPU a plan's memory is simulated exactly, block by block and micro-batch by
-//! micro-batch; what a simulation does not cover (several GPUs, offloading, adapters) comes from the search over
-//! closed forms, whose blocks are simulated.
+//! micro-batch. Settings that a simulation does not cover (several GPUs, offloading, adapters) come from the search
+//! over closed forms, whose blocks are simulated.
 
 use super::error::AskError;
 use super::estimate::Estimate;
@@ -35,7 +35,7 @@ type Result<T> = std::result::Result<T, AskError>;
 #[derive(Clone, Debug)]
 pub struct Row {
     pub words: String,
-    /// Whether its memory was simulated.
+    /// True if its memory was simulated.
     pub exact: bool,
     pub estimate: Option<Estimate>,
     pub process_total: Bytes,
@@ -53,7 +53,7 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub struct Plans {
     pub title: String,
-    /// Whether they change nothing of what was asked but the layout. Where they do, what was asked does not fit.
+    /// True if they change only the layout. Otherwise the run that was asked for does not fit.
     pub keeps_recipe: bool,
     pub rows: Vec<Row>,
     pub proof: String,
@@ -64,7 +64,7 @@ pub struct Plans {
     pub simulated: u64,
 }
 
-/// What a time is of, where a model is trained.
+/// The unit of a time, if a model is trained.
 pub(super) const UNIT: &str = "a step";
 
 /// The model for the search: its blocks simulated.
@@ -72,7 +72,8 @@ pub(super) fn profile(q: &Question) -> Result<Profile> {
     profile_of(q, q.run.lora)
 }
 
-/// The same with other adapters. What blocks keep for them is simulated where the parameters come from elsewhere.
+/// The same with other adapters. Only decoders are simulated with them: the parameters of their profile come from
+/// closed forms, those of other models from the simulated step, which would then count adapters alone.
 fn profile_of(q: &Question, lora: Option<Lora>) -> Result<Profile> {
     let lora = lora.filter(|_| matches!(q.architecture, Architecture::Decoder(_)));
     let run = Run { lora, stored: None, ..q.run.clone() };
@@ -86,7 +87,7 @@ fn data(q: &Question) -> u64 {
     d.data.unwrap_or(q.cluster.gpus() / cut.max(1)).max(1)
 }
 
-/// The share of a GPU that the search leaves free, so that what it finds fits with its error bar.
+/// The share of a GPU that the search leaves free, so that its plans fit with their error bar.
 fn headroom(q: &Question) -> f64 {
     policy::headroom(q.gpu(), policy::closed_form_error(q.is_picture()))
 }
@@ -96,7 +97,7 @@ pub(super) fn account(q: &Question, profile: &Profile, config: &Config) -> Accou
     train::account(profile, &q.cluster, config, q.memory().0 as f64 * (1.0 - headroom(q)))
 }
 
-/// What may be tried: everything that was not given.
+/// The space that may be searched: everything that was not given.
 fn space(q: &Question, profile: &Profile) -> Space {
     let global = q.run.batch * q.run.accumulation * data(q);
     let mut space = Space::open(profile, &q.cluster, global, q.run.length, q.run.precision, q.run.optimizer);
@@ -142,7 +143,7 @@ fn averaged(q: &Question, format: Format, stored: Option<&Stored>) -> Format {
     Format::Stored { name: format.name(), bits: (bits * 1000.0).ceil() as u32 }
 }
 
-/// The configuration that the flags name, where they name one.
+/// The configuration that the flags name, if they name one.
 pub(super) fn given(q: &Question, profile: &Profile) -> Result<Config> {
     let d = &q.degrees;
     let mut fixed = space(q, profile);
@@ -206,7 +207,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
     let mut space = space(q, &profile);
     if let Some(target) = target {
         target.restrict(&mut space);
-        // What is written down has the optimizer that the answer names.
+        // The files have one optimizer: the one that the answer names.
         space.optimizers = vec![q.run.optimizer];
     }
     space.check(&profile, &q.cluster).map_err(|error| match (target, &error) {
@@ -314,7 +315,7 @@ fn below(
     collect(&q, profile, &Space { formats, ..space.clone() }, top, plans)
 }
 
-/// Plans of one space: exact where one GPU can be simulated, from the search otherwise.
+/// Plans of one space: exact if one GPU can be simulated, else from the search.
 fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &mut Plans) -> Result<()> {
     let alone = q.cluster.gpus() == 1;
     let mut rest = space.clone();
@@ -343,7 +344,7 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
     Ok(())
 }
 
-/// The process's total where the search counted so many bytes, its own constant for the driver included.
+/// The process's total if the search counted so many bytes, its own constant for the driver included.
 fn total_of(q: &Question, counted: u64) -> u64 {
     let allocated = Bytes(counted.saturating_sub(overhead::context(true).value));
     (policy::typically_reserved(allocated) + context(q.gpu())).0

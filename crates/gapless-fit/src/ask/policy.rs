@@ -1,5 +1,5 @@
-//! What `ask` decides by: every constant of its policy, with its reason. Nothing here is read from a model or
-//! measured on the user's machine.
+//! The constants by which `ask` decides, each with its reason. Nothing here is read from a model or measured on the
+//! user's machine.
 
 use crate::formulas::overhead;
 use crate::formulas::weights::Format;
@@ -8,13 +8,13 @@ use crate::settings::Optimizer;
 use crate::simulated::{CLOSED_FORM_ERROR, Verdict, context, room};
 use gapless_trace::Bytes;
 
-/// Tokens of a sequence where nothing is said: what the usual recipes of fine-tuning take.
+/// Tokens of a sequence if none are given: as usual recipes of fine-tuning have.
 pub const USUAL_LENGTH: u64 = 2048;
-/// The device where nothing is said: the one that the simulation was measured on.
+/// The device if none is given: the one that the simulation was measured on.
 pub const USUAL_GPU: &str = "h200";
-/// Tokens of a T5 where nothing is said: it was trained on 512, and its relative positions have no end.
+/// Tokens of a T5 if none are given: it was trained on 512, and its relative positions have no end.
 pub const T5_LENGTH: u64 = 512;
-/// Pixels a side of a picture where nothing is said: ImageNet's, as torchvision's networks take them.
+/// Pixels a side of a picture if none are given: ImageNet's, as torchvision's networks take them.
 pub const USUAL_IMAGE: u64 = 224;
 /// The smallest picture: convolutional networks halve it five times.
 pub const SMALLEST_IMAGE: u64 = 32;
@@ -26,25 +26,25 @@ pub const STEPS: u32 = 3;
 /// Weights that share a scale in 4-bit integers: the group that AWQ and GPTQ checkpoints have.
 pub const INT4_GROUP: u64 = 128;
 
-/// What PyTorch holds for each allocated byte where closed forms say what is allocated. It is no measurement: the 71
-/// single-GPU runs of `h200_cells.jsonl` hold 1.08 bytes in the median, so reserved peaks from closed forms are on
-/// the low side, within their error bar. Simulated runs replay the allocator instead.
+/// Bytes that PyTorch holds for each allocated byte, if closed forms say how many are allocated. It is no measurement:
+/// the 71 single-GPU runs of `h200_cells.jsonl` hold 1.08 bytes in the median, so reserved peaks from closed forms are
+/// on the low side, within their error bar. Simulated runs replay the allocator instead.
 const RESERVED_PER_ALLOCATED: f64 = 1.02;
-/// By how much closed forms are worse for pictures. The worst block's working set stands for all blocks, which is far
-/// from the truth where blocks differ as much as those of convolutional networks.
+/// Factor by which closed forms are worse for pictures. The worst block's working set stands for all blocks, which is
+/// far from the truth if blocks differ as much as those of convolutional networks.
 pub const PICTURE_ERROR_FACTOR: f64 = 2.5;
 
-/// The optimizer of plans where none was asked for: the same states and updates as AdamW's default, without its
+/// The optimizer of plans if none was asked for: the same states and updates as AdamW's default, without its
 /// temporaries.
 pub const PLAN_OPTIMIZER: Optimizer = Optimizer::AdamWFused;
-/// Optimizers to try where nothing fits that keeps the recipe, nearest to AdamW first: quantised states, factored
-/// states, none.
+/// Optimizers to try if nothing fits that keeps the recipe, nearest to AdamW first: quantised states, factored states,
+/// none.
 pub const FALLBACK_OPTIMIZERS: [Optimizer; 3] = [Optimizer::AdamW8bit, Optimizer::Adafactor, Optimizer::Sgd];
-/// Adapters to try where nothing fits that keeps the recipe: the rank of the usual recipes of LoRA and QLoRA.
+/// Adapters to try if nothing fits that keeps the recipe: the rank of the usual recipes of LoRA and QLoRA.
 pub const FALLBACK_RANK: u64 = 16;
 /// Formats of the frozen weights below those adapters: LoRA's, then QLoRA's.
 pub const FALLBACK_BASES: [Format; 2] = [Format::Half, Format::Nf4];
-/// Formats to serve in where 16 bits do not fit: 8 bits, then 4.
+/// Formats to serve in if 16 bits do not fit: 8 bits, then 4.
 pub const FALLBACK_FORMATS: [Format; 4] = [Format::Fp8, Format::Int8, Format::Int4(INT4_GROUP), Format::Nf4];
 /// Bytes of a cached number that are tried with those formats: 16 bits, then fp8.
 pub const FALLBACK_CACHE: [u64; 2] = [2, 1];
@@ -56,7 +56,7 @@ pub fn simulated_passes(accumulation: u64) -> u64 {
     accumulation.min(2)
 }
 
-/// What PyTorch's allocator typically holds of so many allocated bytes, where no run was simulated.
+/// Bytes that PyTorch's allocator typically holds for so many allocated bytes, if no run was simulated.
 #[must_use]
 pub fn typically_reserved(allocated: Bytes) -> Bytes {
     Bytes((allocated.0 as f64 * RESERVED_PER_ALLOCATED) as u64)
@@ -74,9 +74,8 @@ pub fn closed_form_error(pictures: bool) -> f64 {
     if pictures { PICTURE_ERROR_FACTOR * CLOSED_FORM_ERROR } else { CLOSED_FORM_ERROR }
 }
 
-/// The share of a GPU that the search over closed forms leaves free, so that what it finds is within [`room`] after
-/// the allocator's share was added. The search counts `context(true)` for the driver, which is less than some GPUs
-/// take.
+/// The share of a GPU that the search over closed forms leaves free, so that its plans are within [`room`] after the
+/// allocator's share was added. The search counts `context(true)` for the driver, which is less than some GPUs take.
 #[must_use]
 pub fn headroom(gpu: &Gpu, error: f64) -> f64 {
     let memory = gpu.memory() as f64;

@@ -1,4 +1,4 @@
-//! From what was said to a question: what is not given is chosen, and kept as a note where it may surprise.
+//! Turns a user's settings into a question: chooses all others, and notes each choice that may surprise.
 
 use super::asked::{Asked, Degrees, Emit};
 use super::error::AskError;
@@ -26,13 +26,13 @@ pub struct Question {
     pub path: String,
     pub model: Model,
     pub architecture: Architecture,
-    /// What a simulation runs. Nothing is recomputed in it where `checkpointing` says more than all or nothing.
+    /// The run that is simulated. It recomputes nothing if `checkpointing` is neither all nor nothing.
     pub run: Run,
     pub checkpointing: Checkpointing,
     pub format: Format,
     /// How the weights are stored that are served, or frozen below adapters.
     pub stored: Option<Arc<Stored>>,
-    /// What the engine adds to them.
+    /// Bytes that the engine adds to them.
     pub beside: Beside,
     pub sparse: bool,
     pub kv_tokens: Option<u64>,
@@ -41,16 +41,16 @@ pub struct Question {
     pub degrees: Degrees,
     pub offload: Option<Offload>,
     pub zero: Option<Sharding>,
-    /// Who serves; a plain forward pass where nobody is named.
+    /// The serving engine; a plain forward pass if none is named.
     pub engine: Option<Engine>,
-    /// Share of the device that the engine may take, where it was given.
+    /// Share of the device that the engine may take, if it was given.
     pub utilization: Option<f64>,
-    /// What was given rather than chosen: a search leaves it alone.
+    /// The settings that were given rather than chosen: a search leaves them alone.
     pub given: Given,
     pub notes: Vec<String>,
 }
 
-/// What was given rather than chosen.
+/// The settings that were given rather than chosen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Given {
     pub optimizer: bool,
@@ -59,13 +59,13 @@ pub struct Given {
 }
 
 impl Question {
-    /// Reads the model at `path`, a file, a folder or a built-in name, and chooses what is not asked for.
+    /// Reads the model at `path`, a file, a folder or a built-in name, and chooses the settings that are not given.
     ///
     /// # Errors
-    /// When there is no such model, when what is asked contradicts itself, or when the model cannot take it.
+    /// When there is no such model, when the settings contradict each other, or when the model cannot take it.
     pub fn read(path: &str, asked: &Asked) -> Result<Question, AskError> {
         let options = read::Options { batch: asked.batch };
-        // A folder without one has nothing that an estimate could run.
+        // A folder without a configuration has nothing that an estimate could run.
         let is_there = |name: &str| Path::new(path).join(name).is_file();
         let configuration =
             path.ends_with(".json") || is_there("config.json") || is_there("model_index.json");
@@ -85,7 +85,7 @@ impl Question {
     /// The question about a model that was read already, under this name.
     ///
     /// # Errors
-    /// When what is asked contradicts itself, or when the model cannot take it.
+    /// When the settings contradict each other, or when the model cannot take it.
     pub fn about(path: &str, model: Model, asked: &Asked) -> Result<Question, AskError> {
         let Some(architecture) = model.architecture.clone() else { return Err(weights_alone(path, &model)) };
         let mut notes = model.notes.clone();
@@ -229,7 +229,7 @@ impl Question {
         self.run.attention(own_attention(&self.architecture))
     }
 
-    /// Whether one simulated GPU is the whole answer.
+    /// True if one simulated GPU is the whole answer.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         let stays = self.offload.is_none_or(|o| o == Offload::default());
@@ -238,7 +238,7 @@ impl Question {
         self.cluster.gpus() == 1 && self.run.precision.is_plain() && stays && !selective
     }
 
-    /// Whether the user laid out the GPUs, rather than only counted them.
+    /// True if the user laid out the GPUs, rather than only counted them.
     #[must_use]
     pub fn is_laid_out(&self) -> bool {
         let d = &self.degrees;
@@ -246,7 +246,7 @@ impl Question {
         any || self.zero.is_some() || self.offload.is_some() || self.cluster.gpus() == 1
     }
 
-    /// Whether a server with a paged cache runs it.
+    /// True if a server with a paged cache runs it.
     #[must_use]
     pub fn is_paged(&self) -> bool {
         matches!(self.engine, Some(Engine::Vllm | Engine::Sglang))
@@ -263,7 +263,7 @@ impl Question {
     }
 }
 
-/// What the GPU does not compute in, although it is asked to.
+/// Notes on formats that were asked for and that the GPU does not compute in.
 fn formats_of_the_gpu(asked: &Asked, gpu: &Gpu, precision: Precision) -> Vec<String> {
     let mut notes = Vec::new();
     let is_named = asked.gpu.is_some() && gpu.name != hardware::UNNAMED;
@@ -289,7 +289,7 @@ fn formats_of_the_gpu(asked: &Asked, gpu: &Gpu, precision: Precision) -> Vec<Str
     notes
 }
 
-/// The precision where none is said: bf16, or what the asked target keeps.
+/// The precision if none is given: bf16, or one that the asked target can keep.
 fn usual_precision(asked: &Asked, notes: &mut Vec<String>) -> Precision {
     if asked.emit != Some(Emit::Train(Target::DeepSpeed)) || asked.infer {
         return Precision::Bf16;
@@ -301,7 +301,7 @@ fn usual_precision(asked: &Asked, notes: &mut Vec<String>) -> Precision {
     Precision::Mixed
 }
 
-/// The attention that a model runs where nothing is said.
+/// The attention that a model runs if none is given.
 #[must_use]
 pub(super) fn own_attention(architecture: &Architecture) -> Attention {
     match architecture {

@@ -1,4 +1,4 @@
-//! What contradicts itself, and what a model cannot take: refused before anything is simulated.
+//! Refuses settings that contradict each other, or that a model cannot take, before anything is simulated.
 
 use super::asked::{Asked, Emit};
 use super::error::AskError;
@@ -10,7 +10,7 @@ use gapless_trace::Bytes;
 
 type Result<T> = std::result::Result<T, AskError>;
 
-/// Counts that run nothing, or that nobody means.
+/// Counts that run nothing, or that are typing errors.
 pub(super) fn counts(asked: &Asked) -> Result<()> {
     for (flag, value) in [
         ("--batch", asked.batch),
@@ -36,7 +36,7 @@ pub(super) fn counts(asked: &Asked) -> Result<()> {
     Ok(())
 }
 
-/// Settings that have no meaning for what is run, or that exclude each other.
+/// Settings that have no meaning for this run, or that exclude each other.
 pub(super) fn contradictions(asked: &Asked, mode: Mode) -> Result<()> {
     let no = |what: &str, help: &str| Err(AskError::new(what, help));
     if asked.seq.is_some() && asked.image.is_some() {
@@ -138,7 +138,7 @@ pub(super) fn counted(path: &str, asked: &Asked, model: &Counted) -> Result<()> 
     Err(AskError::new(what, help).estimable())
 }
 
-/// A graph is what it is: nothing of how it runs can be changed.
+/// Settings that an exported graph cannot change: it has its own.
 pub(super) fn graph_contradictions(asked: &Asked) -> Result<()> {
     for (flag, given) in [
         ("--precision", asked.precision.is_some() || asked.fp8),

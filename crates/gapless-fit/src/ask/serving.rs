@@ -45,7 +45,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     if q.is_paged() {
         (serving.batched_tokens, serving.sampled) = (usual.batched_tokens, usual.sampled);
     } else {
-        // What is written down sets both.
+        // The command line sets both.
         serving.batched_tokens =
             serving.batched_tokens.min((sequences * context).next_multiple_of(16)).max(16);
         serving.sampled = sequences.min(256);
@@ -94,7 +94,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     }
     let mut keeps_recipe = true;
     let mut examined = served.examined;
-    // The process's total, as of every plan: what the driver takes beyond the search's own constant included.
+    // The total of the process, as for every plan: also the bytes that the driver takes beyond the search's constant.
     let beyond = context_of(q.gpu()).0.saturating_sub(overhead::context(true).value);
     let needed = |served: &Served| served.least.map(|least| least + beyond);
     let mut least = needed(&served);

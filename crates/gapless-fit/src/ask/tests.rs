@@ -1,4 +1,4 @@
-//! What `ask` decides, held against small questions.
+//! Decisions of `ask`, held against small questions.
 
 use super::*;
 use crate::emit::Target;
@@ -90,7 +90,7 @@ fn weights_in_another_format_are_counted_and_widen_the_bar() {
     let less = weights(&half) - weights(&int8);
     assert!(less > weights(&half) / 4 && less < weights(&half) / 2);
     let saved = estimate(&half).peak_allocated.0 - estimate(&int8).peak_allocated.0;
-    // What the allocator adds to blocks of other sizes differs.
+    // The allocator rounds blocks of other sizes differently.
     assert!(saved.abs_diff(less) * 10 < less, "{saved} of {less}: the rest of the pass is the same");
 }
 

@@ -1,5 +1,5 @@
-//! `--why`: each number of the account with its equation, its inputs and its source; closed forms stand beside what
-//! was simulated.
+//! `--why`: each number of the account with its equation, its inputs and its source. Closed forms stand beside the
+//! simulated numbers.
 
 use super::error::AskError;
 use super::question::Question;
@@ -154,7 +154,7 @@ fn adapted(
     Some((equation, inputs))
 }
 
-/// What a simulated component is the sum of.
+/// The sum that a simulated component is.
 fn equation(name: &str, q: &Question, parameters: u64) -> (&'static str, Vec<(&'static str, f64)>) {
     let widths = q.run.precision.bytes();
     let p = ("P", parameters as f64);

@@ -1,4 +1,4 @@
-//! A run and a plan as one says them, in one line.
+//! A run and a plan in one line of words.
 
 use super::question::Question;
 use crate::formulas::weights::Format;
@@ -72,7 +72,7 @@ impl Question {
     }
 }
 
-/// Low-rank adapters on frozen weights: people call them QLoRA where those have 4 bits.
+/// Low-rank adapters on frozen weights: QLoRA if those have 4 bits, as people call them.
 fn adapters(lora: Lora, base: Format) -> String {
     let name = match (base.bits() < 8.0, lora.dora) {
         (true, false) => "QLoRA",
@@ -95,7 +95,7 @@ fn adapters(lora: Lora, base: Format) -> String {
     format!("{name} r={} on {} weights: {kept} adapters on {targets}{saved}", lora.rank, base.name())
 }
 
-/// What is not nothing, largest first.
+/// The terms that are not zero, largest first.
 pub(super) fn terms(cost: &Cost) -> Vec<(&'static str, f64)> {
     let mut terms = vec![
         ("compute", cost.compute),
@@ -114,7 +114,7 @@ pub(super) fn terms(cost: &Cost) -> Vec<(&'static str, f64)> {
     terms
 }
 
-/// A configuration as one says it.
+/// A configuration in words.
 pub(super) fn describe(c: &Config, full: u64, half: u64, blocks: u64) -> String {
     let mut words = Vec::new();
     if c.gpus() > 1 {

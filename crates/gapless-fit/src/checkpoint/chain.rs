@@ -1,11 +1,11 @@
 //! A chain of blocks, each treated in one of a few ways: the cheapest treatment whose peak stays within a budget,
 //! exactly.
 //!
-//! What is counted, in the order of a step: while block i runs forward, `base` + what blocks before it retained + its
+//! The bytes, in the order of a step: while block i runs forward, `base` + those that blocks before it retained + its
 //! choice's `forward_peak`; at the loss, `base` + all retained + `head_peak`; while block i runs backward, `base` +
-//! what blocks before it retained + its choice's `backward_peak` + the gradients of the head and of the blocks after
-//! it. The peak is a maximum over these, so this is no knapsack; `lattice` solves it by Pareto frontiers. Figures: 128
-//! heterogeneous blocks in milliseconds (examples/search_speed.rs).
+//! those that blocks before it retained + its choice's `backward_peak` + the gradients of the head and of the blocks
+//! after it. The peak is a maximum over these, so this is no knapsack; `lattice` solves it by Pareto frontiers.
+//! Figures: 128 heterogeneous blocks in milliseconds (examples/search_speed.rs).
 
 use super::lattice::{Arc, Lattice};
 use super::{Infeasible, Proof};
@@ -15,12 +15,12 @@ use super::{Infeasible, Proof};
 pub struct Choice {
     /// Bytes that stay from the block's forward to its backward.
     pub retained: u64,
-    /// The most that the block's forward holds at once, what it retains included.
+    /// The most that the block's forward holds at once, retained bytes included.
     pub forward_peak: u64,
-    /// The most that the block's backward holds at once, recomputation and what it retained included; its own gradients
-    /// of parameters too.
+    /// The most that the block's backward holds at once, recomputation, retained bytes and its own parameters'
+    /// gradients included.
     pub backward_peak: u64,
-    /// What the treatment adds to the step.
+    /// The cost that the treatment adds to the step.
     pub cost: u64,
 }
 
@@ -28,18 +28,17 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub choices: Vec<Choice>,
-    /// Gradients of its parameters that stay after its backward (0 where they are there from the beginning, and counted
-    /// in `base`).
+    /// Gradients of its parameters that stay after its backward (0 if they are there from the beginning, and counted in
+    /// `base`).
     pub gradient: u64,
 }
 
-/// A block as it was measured or simulated: what its two plain treatments follow from.
+/// A block as it was measured or simulated: its two plain treatments follow from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// Bytes of the block's input: what a checkpoint keeps.
+    /// Bytes of the block's input, which a checkpoint keeps.
     pub input: u64,
-    /// Bytes that autograd keeps for backward where nothing is checkpointed (the input included where the block saves
-    /// it).
+    /// Bytes that autograd keeps for backward if nothing is checkpointed (the input included if the block saves it).
     pub saved: u64,
     /// Bytes that forward needs at its worst beyond those it saves.
     pub forward_working: u64,
@@ -52,10 +51,10 @@ pub struct Measured {
     pub forward_cost: u64,
 }
 
-/// Blocks in the order of forward, and what lies around them.
+/// Blocks in the order of forward, and the memory around them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Bytes there all the time: weights, optimizer state, and gradients where they accumulate.
+    /// Bytes there all the time: weights, optimizer state, and gradients if they accumulate.
     pub base: u64,
     pub blocks: Vec<Block>,
     /// The most that the head and the loss need, forward and backward.

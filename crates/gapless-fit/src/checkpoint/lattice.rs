@@ -11,7 +11,7 @@
 pub(super) struct Arc {
     pub(super) to: u32,
     pub(super) retained: u64,
-    /// Highest level of bytes at which the arc may be taken; `None` where it never may.
+    /// Highest level of bytes at which the arc may be taken; `None` if it never may.
     pub(super) cap: Option<u64>,
     pub(super) cost: u64,
 }
@@ -46,7 +46,7 @@ struct Label {
     arc: u32,
 }
 
-/// What remains of a label once its position is done: enough to walk back.
+/// The part of a label that is kept once its position is done: enough to walk back.
 #[derive(Clone, Copy)]
 struct Trail {
     from: u32,
@@ -54,7 +54,7 @@ struct Trail {
     arc: u32,
 }
 
-/// Labels kept at a position by the first, inexact pass; by a second one, where the exact pass grows beyond `NARROW`
+/// Labels kept at a position by the first, inexact pass; by a second one, if the exact pass grows beyond `NARROW`
 /// because costs go with bytes, as in a subset sum: then a path closer to the optimum saves most.
 const BEAM: usize = 256;
 const WIDE_BEAM: usize = 1024;
@@ -82,7 +82,7 @@ impl Lattice {
         self.reach()[0].is_some()
     }
 
-    /// The cheapest path, or none where no path is open. `limit` bounds the labels of one position: past it the path is
+    /// The cheapest path, or none if no path is open. `limit` bounds the labels of one position: past it the path is
     /// the beam's, and the lower bound says how far from the optimum it can be.
     pub(super) fn cheapest(&self, limit: usize) -> Option<Path> {
         let reach = self.reach();
@@ -206,7 +206,7 @@ impl Lattice {
                 (from + 1..arc.to as usize).for_each(|between| passed[between] = false);
             }
         }
-        // The levels that hold at a position: what the caps of its arcs allow at most.
+        // The levels that hold at a position: the most that the caps of its arcs allow.
         let level = |position: usize| {
             if position == n {
                 self.end_cap
@@ -339,7 +339,7 @@ fn hull(pairs: &[(u64, u64)]) -> Vec<(u64, u64)> {
     hull
 }
 
-/// A lower bound on what the blocks `[from, goal)` cost: all at their cheapest, then freed by the cheapest steps, the
+/// A lower bound on the cost of the blocks `[from, goal)`: all at their cheapest, then freed by the cheapest steps, the
 /// last one in part, until the level at `goal` holds.
 struct Bound {
     /// Bytes that may be left behind without any cost.
@@ -361,7 +361,7 @@ impl Bound {
             sum = (sum.0 + step.bytes, sum.1 + step.cost);
             freed.push(sum);
         }
-        // Where even the cheapest blocks exceed the level by themselves, the excess begins below zero bytes: kept as a
+        // If even the cheapest blocks exceed the level by themselves, the excess begins below zero bytes: kept as a
         // shift of the curve.
         let free = level.saturating_sub(bytes);
         let mut bound = Bound { free, base_cost, freed };
@@ -383,8 +383,8 @@ impl Bound {
             .collect();
     }
 
-    /// What freeing `excess` costs at least, where `place` is the first step whose sum exceeds it. Costs are whole, so
-    /// a fraction rounds up.
+    /// The least cost of freeing `excess`; `place` is the first step whose sum exceeds it. Costs are whole, so a
+    /// fraction rounds up.
     fn paid(&self, place: usize, excess: u64) -> u64 {
         self.share(place, excess).ceil() as u64
     }
@@ -416,7 +416,7 @@ impl Bound {
     }
 }
 
-/// Whether the label may still end below `below`, as far as the bounds tell (at the last position there are none). The
+/// True if the label may still end below `below`, as far as the bounds tell (at the last position there are none). The
 /// cursors follow labels in the order of their bytes.
 fn is_open(bounds: &[Bound], cursors: &mut [usize], label: &Label, below: u64) -> bool {
     label.cost < below

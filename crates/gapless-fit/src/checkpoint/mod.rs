@@ -1,10 +1,10 @@
-//! What to recompute: the cheapest way to keep a training step's peak within a budget, with a proof.
+//! Chooses the blocks to recompute: the cheapest way to keep a training step's peak within a budget, with a proof.
 //!
 //! `chain` treats a sequence of blocks, each in one of a few ways (kept, recomputed, half recomputed, moved to the
-//! host), as `torch.utils.checkpoint` around single blocks does: that is what emitted scripts can run and what the
-//! simulation follows. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code with
-//! what made it. Bytes and costs are integers (a cost is whatever the caller counts: operations, nanoseconds), so that
-//! "optimal" means equal, not close.
+//! host), as `torch.utils.checkpoint` around single blocks does: emitted scripts can run only that, and the simulation
+//! follows. `simulate` walks through a finished schedule, counts bytes and cost, and shares no code with the optimiser.
+//! Bytes and costs are integers (the caller chooses the unit of cost: operations, nanoseconds), so that "optimal" means
+//! equal, not close.
 
 pub mod chain;
 mod lattice;
@@ -15,7 +15,7 @@ pub mod simulate;
 #[error("no choice of what to recompute stays within {budget} bytes: the least peak is {least} bytes")]
 pub struct Infeasible {
     pub budget: u64,
-    /// The least peak over all schedules of the space, or a lower bound of it where the search ended early.
+    /// The least peak over all schedules of the space, or a lower bound of it if the search ended early.
     pub least: u64,
 }
 

@@ -3,7 +3,7 @@
 
 use super::chain::Chain;
 
-/// What a schedule takes.
+/// Peak and cost of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub peak: u64,

@@ -1,6 +1,6 @@
-//! Checkpointing without re-entry (`use_reentrant=False`): what a block saves is dropped in its forward pass; the first
-//! saved tensor that the backward pass asks for runs the block again, up to the last tensor that was saved, and leaves
-//! them all.
+//! Checkpointing without re-entry (`use_reentrant=False`): tensors that a block saves are dropped in its forward pass.
+//! The first saved tensor that the backward pass asks for runs the block again, up to the last tensor that was saved,
+//! and leaves them all.
 
 use super::log::Phase;
 use super::sim::{Saved, Sim};
@@ -13,7 +13,7 @@ type Block = Rc<dyn Fn(&Sim, &Tensor) -> Tensor>;
 
 /// One checkpointed call.
 pub(crate) struct Frame {
-    /// Gone when it has been run again.
+    /// `None` once the call has been run again.
     call: RefCell<Option<(Block, Tensor)>>,
     amp: Option<Dtype>,
     /// Tensors saved in the forward pass.

@@ -1,7 +1,7 @@
-//! What is known of a parameter beside its shape: how it is stored, and whether it gets an adapter.
+//! The format of each parameter, and whether it gets an adapter.
 //!
-//! Modeling code makes parameters by shape. Those of one shape come in the order of `parameters`, so the next of that
-//! shape is the one that is meant.
+//! Modeling code makes parameters by shape. Those of one shape come in the order of `parameters`, so the next entry of
+//! that shape belongs to the next such parameter.
 
 use crate::model::{Architecture, Role};
 use crate::parameters::parameters;
@@ -21,14 +21,14 @@ pub enum Kernel {
     Dequantise { scales: u64 },
     /// LLM.int8: the input is quantised, the product has 32 bits, the backward pass dequantises the weight.
     Int8,
-    /// A kernel reads it as it is; the input is quantised to one byte where that is so.
+    /// A kernel reads it as it is; the input is quantised to one byte if `inputs` is set.
     Direct { inputs: bool },
 }
 
 /// One parameter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
-    /// Bytes of its tensors; empty where it is a plain one.
+    /// Bytes of its tensors; empty if it is a plain one.
     pub pieces: Vec<u64>,
     pub kernel: Kernel,
     pub adapted: bool,

@@ -1,8 +1,8 @@
-//! The log of a run: every allocation with what it is for, and every event (allocation or free) in order.
+//! The log of a run: every allocation with its purpose, and every event (allocation or free) in order.
 //!
 //! Names are static texts and scopes are numbers: an event costs four bytes and no hashing.
 
-/// What an allocation is, as the account shows it.
+/// The kind of an allocation, as the account shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Weight,
@@ -41,7 +41,7 @@ impl Kind {
 /// Which part of the model an allocation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// Weights and what belongs to no part.
+    /// Weights and all that belongs to no part.
     Model,
     Embedding,
     Block(u16),
@@ -57,11 +57,11 @@ pub enum Layer {
     Attention,
     FeedForward,
     Convolution,
-    /// Additions between layers, and what has no layer.
+    /// Additions between layers, and all that has no layer.
     Other,
 }
 
-/// What the run is doing.
+/// The phase of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     Build,
@@ -103,7 +103,7 @@ impl LogEvent {
     }
 }
 
-/// An operator of the run: what was alive when it began. Kept only on demand, to compare with a recording.
+/// An operator of the run, and the bytes alive when it began. Kept only on demand, to compare with a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct OpMark {
     pub op: &'static str,

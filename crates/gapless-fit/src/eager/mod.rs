@@ -1,9 +1,9 @@
 //! A step as PyTorch's eager execution allocates and frees, operator by operator, without running anything.
 //!
-//! `sim` is the machine (allocations, tape, backward pass), `ops` what operators allocate and keep, `checkpoint`
-//! recomputation, `optimizer` the step of each optimizer. The modeling code in `models` is written against it as the
-//! Python code is against torch. What comes out is a log ([`log::Log`]), which `replay` turns into figures and
-//! [`crate::timeline`] into a trace.
+//! `sim` is the machine (allocations, tape, backward pass), `ops` the allocations of operators and the tensors that
+//! they keep, `checkpoint` recomputation, `optimizer` the step of each optimizer. The modeling code in `models` is
+//! written against it as the Python code is against torch. The result is a log ([`log::Log`]), which `replay` turns
+//! into figures and [`crate::timeline`] into a trace.
 
 pub mod log;
 pub mod ops;

@@ -1,4 +1,4 @@
-//! What an optimizer keeps for each parameter, and what its step takes for a moment.
+//! The states that an optimizer keeps for each parameter, and the temporaries of its step.
 
 use super::log::{Kind, Phase, Scope};
 use super::ops::reduce::staging;
@@ -18,7 +18,7 @@ pub(crate) struct States {
 }
 
 impl Optimizer {
-    /// What the constructor allocates.
+    /// Allocates the states of the constructor.
     pub(crate) fn create(self, sim: &Sim) -> States {
         let mut states = States::default();
         if self == Optimizer::Adagrad {
@@ -131,7 +131,7 @@ impl Optimizer {
     }
 }
 
-/// A matrix of a block: what Muon takes.
+/// True for a matrix of a block: the parameters that Muon takes.
 fn is_inner_matrix(sim: &Sim, param: &Param, shape: &[u64]) -> bool {
     let log = sim.log.borrow();
     let of = log.allocations.get(param.tensor.storage.slot as usize);

@@ -1,4 +1,4 @@
-//! The run on PyTorch's allocator: what its statistics would say, phase by phase, and what it would hold.
+//! The run on PyTorch's allocator: its statistics, phase by phase, and the bytes that it would hold.
 
 use super::log::{Log, Phase};
 use super::run::Steps;
@@ -10,7 +10,7 @@ use gapless_replay::torch::{Torch, TorchSettings, TorchVersion};
 use gapless_replay::{Allocator, Machine};
 use gapless_trace::{Bytes, Tick};
 
-/// What the allocator counted at the end of a phase.
+/// Counts of the allocator at the end of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseFigures {
     pub step: u32,
@@ -20,11 +20,12 @@ pub struct PhaseFigures {
     pub peak_allocated: Bytes,
 }
 
-/// What the driver counts for the process beside torch's segments on an H200 (torch 2.11, CUDA 13): context, libraries
-/// and their kernels. It grew from 767 to 811 MiB while ever more kernels were loaded; this is what most runs had.
+/// Bytes that the driver counts for the process beside torch's segments on an H200 (torch 2.11, CUDA 13): context,
+/// libraries and their kernels. They grew from 767 to 811 MiB while ever more kernels were loaded; most runs had this
+/// number.
 pub const OUTSIDE_TORCH: Bytes = Bytes(812_449_792);
 
-/// What the allocator counted over the run.
+/// Counts of the allocator over the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub peak_allocated: Bytes,
@@ -47,7 +48,7 @@ impl Watch for Curve {
 }
 
 impl Figures {
-    /// What the device is out of: reserved bytes, and what the process holds beside them.
+    /// Bytes that are gone from the device: reserved ones, and those that the process holds beside them.
     #[must_use]
     pub fn process_total(&self, outside: Bytes) -> Bytes {
         self.peak_reserved + outside
@@ -87,7 +88,7 @@ pub(crate) fn torch() -> Torch<SimDevice> {
     Torch::new(TorchSettings::default(), TorchVersion::DEFAULT, device, &[Lane::default()])
 }
 
-/// The program's side of what the log has from event `from` on: requests and frees.
+/// The program's side of the log from event `from` on: requests and frees.
 pub(crate) fn ops(log: &Log, from: usize) -> impl Iterator<Item = Op> {
     log.events[from..].iter().map(|event| {
         let slot = event.slot();
@@ -134,7 +135,7 @@ impl Steps {
         }
     }
 
-    /// What PyTorch's own allocator makes of it, without an end to its memory.
+    /// Figures of PyTorch's own allocator over the run, on a card without end.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let mut torch = torch();
@@ -155,7 +156,7 @@ impl Steps {
         curve.0
     }
 
-    /// Whether the run gets to its end on a card that leaves `capacity` bytes to `machine`.
+    /// True if the run gets to its end on a card that leaves `capacity` bytes to `machine`.
     #[must_use]
     pub fn survives(&self, machine: &Machine, capacity: Bytes) -> bool {
         gapless_replay::outcome::survives(&self.script(), machine, capacity, Placement::Lowest)

@@ -1,4 +1,4 @@
-//! A whole run: what is set, the steps one after the other, and what they left.
+//! A whole run: its settings, the steps one after the other, and their result.
 
 use super::ledger::Ledger;
 use super::log::{Kind, Log, Phase};
@@ -15,13 +15,13 @@ use std::sync::Arc;
 pub enum Mode {
     #[default]
     Train,
-    /// One forward pass under `no_grad`, with a KV cache where there is one.
+    /// One forward pass under `no_grad`, with a KV cache if the model has one.
     Infer,
 }
 
 impl Precision {
-    /// Of weights, gradients and states. Master copies and wider states are not simulated: `is_plain` tells where
-    /// there are some.
+    /// Of weights, gradients and states. Master copies and wider states are not simulated: `is_plain` tells if there
+    /// are some.
     #[must_use]
     pub fn weights(self) -> Dtype {
         match self {
@@ -33,7 +33,7 @@ impl Precision {
         }
     }
 
-    /// What autocast computes in.
+    /// The type that autocast computes in.
     #[must_use]
     pub fn autocast(self) -> Option<Dtype> {
         match self {
@@ -44,7 +44,7 @@ impl Precision {
     }
 }
 
-/// Which blocks of a run are run again in its backward pass: what [`crate::settings::Checkpointing`] comes to.
+/// Which blocks of a run are run again in its backward pass, as [`crate::settings::Checkpointing`] asks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Recomputed {
     #[default]
@@ -54,7 +54,7 @@ pub enum Recomputed {
     Blocks(Vec<bool>),
 }
 
-/// What is run.
+/// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     pub mode: Mode,
@@ -64,19 +64,19 @@ pub struct Run {
     pub precision: Precision,
     pub optimizer: Optimizer,
     pub recomputed: Recomputed,
-    /// Where it is not the model's own.
+    /// `None` for the model's own.
     pub attention: Option<Attention>,
     pub lora: Option<Lora>,
-    /// How the weights are stored, where they are not trained; in the run's own type where nothing is said.
+    /// Format of weights that are not trained; `None` for the run's own type.
     pub stored: Option<Arc<Stored>>,
-    /// Bytes of a key-value cache beyond what the pass itself keeps.
+    /// Bytes of a key-value cache beyond that of the pass itself.
     pub more_cache: u64,
     /// Forward and backward passes before each step of the optimizer.
     pub accumulation: u64,
     pub steps: u32,
-    /// Serving: whether the head sees the last token of each sequence alone, as `generate` has it.
+    /// Serving: true if the head sees the last token of each sequence alone, as `generate` has it.
     pub last_logits: bool,
-    /// Whether to note where each operator began.
+    /// True to note the place of each operator's beginning.
     pub note_ops: bool,
 }
 
@@ -102,7 +102,7 @@ impl Default for Run {
 }
 
 impl Run {
-    /// Whether block `at` is run again.
+    /// True if block `at` is run again.
     #[must_use]
     pub fn checkpoints(&self, at: usize) -> bool {
         match &self.recomputed {
@@ -119,14 +119,14 @@ impl Run {
     }
 }
 
-/// What a run left.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Steps {
     pub log: Log,
     /// Events before the first that belongs to the model: libraries' workspaces.
     pub base: u32,
     pub parameters: u64,
-    /// Of those, what takes gradients.
+    /// Those of them that take gradients.
     pub trained: u64,
 }
 
@@ -136,12 +136,13 @@ const WORKSPACES: [u64; 5] = [32 << 20, 1 << 20, 32 << 20, 1 << 20, 512];
 /// Runs `run` on `architecture`.
 ///
 /// # Errors
-/// When the architecture is one that is not followed, or its numbers do not fit together.
+/// When the architecture cannot be followed, or its numbers do not fit together.
 pub fn simulate(architecture: &Architecture, run: &Run) -> Result<Steps, BuildError> {
     simulate_telling(architecture, run, &mut |_| {})
 }
 
-/// The same; `tell` sees the log whenever a phase has ended, the last time at its end: who replays it need not wait.
+/// The same; `tell` sees the log whenever a phase has ended, the last time at its end. The caller can replay it
+/// meanwhile.
 pub(crate) fn simulate_telling(
     architecture: &Architecture,
     run: &Run,
@@ -226,7 +227,7 @@ pub(crate) fn simulate_telling(
     drop(network);
     drop(workspaces);
     let mut log = sim.log.replace(Log::empty());
-    // What is freed when the process ends is no part of the run.
+    // Frees at the end of the process are no part of the run.
     log.events.truncate(end);
     Ok(Steps { log, base, parameters, trained })
 }

@@ -2,7 +2,7 @@
 //!
 //! Nodes run from the last recorded to the first, as PyTorch's engine takes them; a node's saved tensors go when it has
 //! run, gradients of parameters are kept as soon as they are complete. The order of frees within one node follows the
-//! engine too: the gradients it was given, then what it saved, then what it gave on.
+//! engine too: the gradients it was given, then its saved tensors, then the gradients it gave on.
 
 use super::checkpoint::Frame;
 use super::ledger::{Kernel, Ledger};
@@ -16,13 +16,13 @@ use std::rc::Rc;
 /// Gradients of a node's inputs, in order.
 pub type Grads = Vec<Option<Tensor>>;
 
-/// What a node's backward sees.
+/// The arguments of a node's backward.
 #[derive(Debug)]
 pub struct Ctx<'a> {
     /// Gradients of its outputs.
     pub grads: &'a [Option<Tensor>],
     pub saved: &'a [Tensor],
-    /// Which inputs want a gradient.
+    /// True for inputs that want a gradient.
     pub needs: &'a [bool],
 }
 
@@ -71,19 +71,20 @@ pub struct Sim {
     /// Parameters in order of registration, with their shapes.
     pub(crate) params: RefCell<Vec<(Param, Vec<u64>)>>,
     pub(crate) grad_enabled: Cell<bool>,
-    /// The type that autocast computes in, where it is on.
+    /// The type that autocast computes in, if it is on.
     pub(crate) amp: Cell<Option<Dtype>>,
     pub(crate) casts: RefCell<Vec<(u32, Tensor)>>,
     /// The checkpoint whose forward is running: its saved tensors are dropped.
     pub(crate) packing: RefCell<Option<Rc<Frame>>>,
     /// The checkpoint that is being recomputed.
     pub(crate) recomputing: RefCell<Option<Rc<Frame>>>,
-    /// A recomputation has all that it needs: what follows in the code does not run.
+    /// True once a recomputation has all that it needs: the rest of the code does not run.
     pub(crate) stopped: Cell<bool>,
     /// Adapters, with which everything else is frozen.
     pub(crate) lora: Cell<Option<Lora>>,
     pub(crate) ledger: RefCell<Option<Ledger>>,
-    /// What lives as long as the model, and no code reads by name: scales, and the frozen one of two copies.
+    /// Tensors that live as long as the model, and that no code reads by name: scales, and the frozen one of two
+    /// copies.
     kept: RefCell<Vec<Tensor>>,
 }
 
@@ -157,7 +158,7 @@ impl Sim {
         drop(self.alloc_as(bytes, Dtype::U8, Kind::Temporary));
     }
 
-    /// The name of what runs now.
+    /// Names the operator that runs now.
     pub fn begin(&self, op: &'static str) {
         if !self.stopped.get() {
             self.log.borrow_mut().begin(op);
@@ -168,7 +169,7 @@ impl Sim {
         self.log.borrow_mut().scope = scope;
     }
 
-    /// The kind of layer that runs now; gives what ran before.
+    /// Sets the kind of layer that runs now; returns the one before.
     pub fn layer(&self, layer: Layer) -> Layer {
         std::mem::replace(&mut self.log.borrow_mut().layer, layer)
     }
@@ -234,7 +235,7 @@ impl Sim {
         param
     }
 
-    /// The gradient of a parameter, where it has one.
+    /// The gradient of a parameter, if it has one.
     #[must_use]
     pub fn grad_of(&self, param: u32) -> Option<Tensor> {
         self.leaves.borrow()[param as usize].grad.clone()
@@ -288,13 +289,13 @@ impl Sim {
         self.nodes.borrow_mut().clear();
     }
 
-    /// Drops what a forward pass recorded.
+    /// Drops the nodes that a forward pass recorded.
     pub fn forget(&self) {
         let nodes = std::mem::take(&mut *self.nodes.borrow_mut());
         drop(nodes);
     }
 
-    /// How many gradients each parameter will be given, so that the last is known.
+    /// Counts the gradients that each parameter will be given, so that the last is known.
     fn count_uses(&self, root: u32) {
         let nodes = self.nodes.borrow();
         let mut leaves = self.leaves.borrow_mut();
@@ -345,7 +346,7 @@ impl Sim {
         self.like(&before)
     }
 
-    /// The gradient of a parameter is complete. It is taken over where nobody else has it, else copied.
+    /// The gradient of a parameter is complete. It is taken over if no other tensor shares its storage, else copied.
     fn keep(&self, id: u32, grad: Tensor) {
         let existing = self.leaves.borrow_mut()[id as usize].grad.take();
         let kept = match existing {
@@ -365,7 +366,7 @@ impl Sim {
 }
 
 impl Recording<'_> {
-    /// Whether a gradient will flow through it.
+    /// True if a gradient will flow through it.
     #[must_use]
     pub fn wanted(&self) -> bool {
         self.wanted
@@ -398,7 +399,7 @@ impl Recording<'_> {
             return;
         }
         let id = if self.sim.recomputing.borrow().is_some() {
-            // Only what it saves matters: the node itself never runs.
+            // Only the tensors that it saves matter: the node itself never runs.
             u32::MAX
         } else {
             let mut nodes = self.sim.nodes.borrow_mut();

@@ -1,7 +1,7 @@
-//! Tensors as far as memory sees them: a counted storage, a number of elements, a type, and where its gradient goes.
+//! Tensors as memory sees them: a counted storage, a number of elements, a type, and the target of the gradient.
 //!
-//! A storage's last owner going away is the free, as in PyTorch: so scopes of the Rust code stand for those of the
-//! Python code.
+//! A storage is freed when its last owner goes, as in PyTorch. So scopes of the Rust code stand for those of the Python
+//! code.
 
 use super::ledger::Kernel;
 use super::log::{Kind, Log};
@@ -14,7 +14,7 @@ pub(crate) type SharedLog = Rc<RefCell<Log>>;
 /// Memory with owners.
 #[derive(Debug)]
 pub struct Storage {
-    /// In the log; `NONE` where nothing was allocated.
+    /// In the log; `NONE` if nothing was allocated.
     pub(crate) slot: u32,
     log: SharedLog,
 }
@@ -23,7 +23,7 @@ const NONE: u32 = u32::MAX;
 
 impl Storage {
     pub(crate) fn new(log: &SharedLog, bytes: u64, kind: Kind) -> Rc<Storage> {
-        // PyTorch asks for no memory where there are no elements.
+        // PyTorch asks for no memory if there are no elements.
         let slot = if bytes == 0 { NONE } else { log.borrow_mut().alloc(bytes, kind) };
         Rc::new(Storage { slot, log: Rc::clone(log) })
     }
@@ -34,7 +34,7 @@ impl Storage {
         }
     }
 
-    /// Marks what was a temporary so far as kept for the backward pass.
+    /// Marks a temporary as kept for the backward pass.
     pub(crate) fn set_saved(&self) {
         if self.slot != NONE {
             let mut log = self.log.borrow_mut();
@@ -54,7 +54,7 @@ impl Drop for Storage {
     }
 }
 
-/// Where a gradient goes.
+/// The target of a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// Output `1` of node `0` of the tape.
@@ -108,6 +108,6 @@ pub struct Param {
     pub id: u32,
     /// How products read it.
     pub kernel: Kernel,
-    /// Whether it gets an adapter.
+    /// True if it gets an adapter.
     pub adapted: bool,
 }

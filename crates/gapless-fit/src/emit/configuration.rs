@@ -7,7 +7,7 @@ use crate::search::space::{Config, Offload, Space};
 use crate::settings::{Optimizer, Precision};
 use serde_json::{Map, Value, json};
 
-/// Leaves of a space what the target can realise.
+/// Leaves in a space only values that the target can realise.
 pub(super) fn restrict(target: Target, space: &mut Space) {
     for degrees in
         [&mut space.tensor, &mut space.pipeline, &mut space.context, &mut space.expert, &mut space.chunks]
@@ -25,7 +25,7 @@ pub(super) fn restrict(target: Target, space: &mut Space) {
             space.offloads.retain(|offload| !offload.optimizer && !offload.parameters);
         }
         Target::Fsdp => {
-            // Alone there is nothing to share, and one rank's shard is the whole.
+            // With one rank there is nothing to share: its shard is the whole.
             let shared = space.shardings.contains(&Sharding::Fsdp);
             space
                 .shardings
@@ -44,7 +44,7 @@ pub(super) fn restrict(target: Target, space: &mut Space) {
     }
 }
 
-/// Whether the target can realise the plan.
+/// An error if the target cannot realise the plan.
 pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     let config = &recipe.config;
     let cannot = |what: String, hint| Err(EmitError::Cannot { target: target.name(), what, hint });
@@ -151,7 +151,7 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// Adapters are peft's; formats of the frozen weights are bitsandbytes'.
+/// Adapters are peft's; the frozen weights take bitsandbytes' formats.
 fn adapters(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     let config = &recipe.config;
     let Some(lora) = config.lora else { return Ok(()) };
@@ -190,7 +190,7 @@ fn adapters(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// ZeRO's stage; what is offloaded needs at least the one that can.
+/// ZeRO's stage: offloading needs at least one that supports it.
 fn stage(config: &Config) -> u64 {
     let shards = match config.sharding {
         Sharding::Ddp => 0,
@@ -200,7 +200,7 @@ fn stage(config: &Config) -> u64 {
     };
     let offload = match (config.offload.parameters, config.offload.optimizer) {
         (true, _) => 3,
-        // Alone, gradients leave as they are made.
+        // With one rank, gradients leave the GPU as they are made.
         (false, true) if config.data == 1 => 2,
         (false, true) => 1,
         (false, false) => 0,

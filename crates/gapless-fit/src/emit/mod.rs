@@ -1,8 +1,8 @@
 //! A plan as something that runs: a Python script, a configuration file, or a command line.
 //!
 //! Scripts are templates whose behaviour follows from two JSON values written into them, the plan and the model's
-//! configuration, so what is syntax-checked in the tests is what users get. A target that cannot realise a plan is an
-//! error that says which can. What is written never depends on time or place: the same plan gives the same bytes.
+//! configuration, so the tests check the syntax of the very text that users get. A target that cannot realise a plan is
+//! an error that names a target that can. The files do not depend on time or place: the same plan gives the same bytes.
 
 mod configuration;
 mod script;
@@ -16,10 +16,10 @@ use crate::search::space::{Config, Space};
 use crate::search::train::Plan;
 use serde_json::Value;
 
-/// Who runs the plan.
+/// The program that runs the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Plain PyTorch, with DistributedDataParallel where there are several GPUs.
+    /// Plain PyTorch, with DistributedDataParallel if there are several GPUs.
     Torch,
     /// PyTorch's `fully_shard`.
     Fsdp,
@@ -52,7 +52,7 @@ pub struct File {
     pub text: String,
 }
 
-/// What is written down.
+/// The contents of the files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     /// How the plan is called in output.
@@ -60,10 +60,10 @@ pub struct Recipe {
     /// The model's config.json, whole: the script builds the model from it. For a network of torchvision its row of the
     /// table of names, with `name` and `num_classes`.
     pub model: Value,
-    /// Folder or name to load weights from; random ones where there is none.
+    /// Folder or name to load weights from; random ones if there is none.
     pub weights: Option<String>,
     pub attention: Attention,
-    /// The layers that peft adapts where nothing is said.
+    /// The layers that peft adapts if none are named.
     pub usual_targets: &'static [&'static str],
     pub blocks: u64,
     pub config: Config,
@@ -76,7 +76,7 @@ pub struct Recipe {
     pub steps: u64,
 }
 
-/// Why a target cannot realise a plan.
+/// The reason why a target cannot realise a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
     #[error("{target} cannot realise {what}: {hint}")]
@@ -90,8 +90,8 @@ pub enum EmitError {
 }
 
 impl Recipe {
-    /// A plan of the search; of each kind the first blocks are recomputed, since what the last ones save is needed
-    /// again at once.
+    /// A plan of the search. Of each kind the first blocks are recomputed, since backward needs the saved tensors of
+    /// the last ones again at once.
     #[must_use]
     pub fn from_plan(profile: &Profile, plan: &Plan, model: Value, gpus_per_node: u64, nodes: u64) -> Recipe {
         let mut left = plan.counts.clone();
@@ -123,7 +123,7 @@ impl Recipe {
         }
     }
 
-    /// Whether the model is torchvision's, not transformers'.
+    /// True if the model is torchvision's, not transformers'.
     pub(crate) fn is_torchvision(&self) -> bool {
         self.model
             .get("model_type")

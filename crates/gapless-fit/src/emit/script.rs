@@ -41,13 +41,13 @@ pub(super) fn write(recipe: &Recipe, target: Target) -> File {
     File { name, text }
 }
 
-/// JSON for a raw Python string in triple quotes: what could end it is written as an escape of JSON.
+/// JSON for a raw Python string in triple quotes: quotes, which could end it, are written as escapes of JSON.
 fn literal(value: &Value) -> String {
     let text = serde_json::to_string_pretty(value).expect("a value prints");
     text.replace('\'', "\\u0027")
 }
 
-/// One line of prose, without what could end a docstring.
+/// One line of prose, without characters that could end a docstring.
 fn title(recipe: &Recipe) -> String {
     let config = &recipe.config;
     let name: String = recipe.name.chars().filter(|c| !c.is_control() && *c != '"' && *c != '\\').collect();
@@ -102,8 +102,8 @@ fn plan(recipe: &Recipe, target: Target) -> Value {
     let half = if config.precision == Precision::Fp16 { "float16" } else { "bfloat16" };
     let wide = matches!(config.precision, Precision::Fp32 | Precision::AmpBf16);
     let mixed = matches!(config.precision, Precision::Mixed | Precision::MixedMainGrad);
-    // Whoever shards keeps the fp32 weights and computes with gathered copies in 16 bits; DeepSpeed makes its master
-    // copies itself.
+    // A target that shards keeps the fp32 weights and computes with gathered copies in 16 bits; DeepSpeed makes its
+    // master copies itself.
     let weight_type = if wide || mixed && target != Target::DeepSpeed { "float32" } else { half };
     let compute_type = if config.precision == Precision::Fp32 { "float32" } else { half };
     let reduce_type = match config.precision {

@@ -4,7 +4,7 @@ use super::{EmitError, File};
 use crate::formulas::weights::Format;
 use crate::search::serve::ServePlan;
 
-/// What is served.
+/// The server's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeRecipe {
     /// A folder or a name that vLLM finds.
@@ -21,7 +21,7 @@ pub fn vllm(recipe: &ServeRecipe) -> Result<File, EmitError> {
         Format::Half => None,
         Format::Fp8 => Some("fp8"),
         Format::Nf4 | Format::Nf4Double => Some("bitsandbytes"),
-        // What is quantised already says so itself.
+        // A quantised checkpoint says so itself.
         Format::Int4(_) | Format::Int8 | Format::Mxfp4 | Format::Nvfp4 | Format::Stored { .. } => None,
         Format::F32
         | Format::Q2K

@@ -1,10 +1,10 @@
-//! Bytes that one layer keeps for backward, by implementation and by how it is cut.
+//! Bytes that one layer keeps for backward, by implementation and by the way in which it is cut.
 
 use super::Term;
 use crate::model::{Activation, Attention, Decoder};
 use crate::settings::Precision;
 
-/// What is recomputed in Korthikanti's table.
+/// The part that is recomputed, in Korthikanti's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
     None,
@@ -44,14 +44,14 @@ pub fn megatron(
     )
 }
 
-/// What the first stage holds of all layers with interleaved 1F1B: 1 + (p - 1) / (p v), and 1 where nothing is
-/// interleaved.
+/// Factor on the activations of all layers that the first stage holds with interleaved 1F1B: 1 + (p - 1) / (p v); 1 if
+/// nothing is interleaved.
 #[must_use]
 pub fn interleave_penalty(p: u64, v: u64) -> f64 {
     if v > 1 { 1.0 + (p - 1) as f64 / (p * v) as f64 } else { 1.0 }
 }
 
-/// What the stage's layers do not count: embedding dropout, and with one stage the final norm, the head's input and
+/// Activations outside the stage's layers: embedding dropout, and with one stage the final norm, the head's input and
 /// fp32 logits.
 #[must_use]
 pub fn megatron_ends(s: u64, b: u64, h: u64, vocab: u64, p: u64, t: u64) -> Term {
@@ -73,16 +73,16 @@ pub fn selective_overhead(s: u64, h: u64) -> (f64, f64) {
     (s as f64 / (18 * h) as f64, s as f64 / (6 * h) as f64)
 }
 
-/// Bytes a token of one layer, split by what tensor parallelism does to them.
+/// Bytes a token of one layer, split by the way in which tensor parallelism divides them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PerToken {
     /// Tensors of the residual stream's width: replicated, or cut with sequence parallelism.
     pub wide: f64,
     /// Cut by tensor parallelism.
     pub cut: f64,
-    /// Of `cut`, what the attention core keeps: selective recomputation drops it.
+    /// The part of `cut` that the attention core keeps: selective recomputation drops it.
     pub core: f64,
-    /// Times the length: attention scores where they are tensors (also cut, also the core's).
+    /// Times the length: attention scores if they are tensors (also cut, also the core's).
     pub scores: f64,
     /// Once, whatever the tokens, cut: autocast's copies of the layer's weights.
     pub once: f64,
@@ -128,8 +128,8 @@ pub fn eager(decoder: &Decoder, precision: Precision, layer: u64) -> PerToken {
         // Of 16 h in 16 bits: queries, keys, values and the core's output are 8 h.
         let core = x * 4.0 * h + if scores { 0.0 } else { 4.0 * a };
         kept.core = core;
-        // GELU written out, five operators; under CUDA's autocast `pow` and what follows it run in fp32 (on CPU it does
-        // not).
+        // GELU written out, five operators; under CUDA's autocast `pow` and the operators after it run in fp32 (on CPU
+        // it does not).
         let written = decoder.activation == Activation::GeluNew;
         kept.cut = core + if autocast && written { 16.0 } else { 5.0 * x } * f;
         kept.wide = x * 4.0 * h + dropout + if autocast { 4.0 * h + 16.0 } else { 8.0 };

@@ -1,16 +1,16 @@
-//! What DeepSpeed's ZeRO holds beside weights, master copies and states, and when, as its optimizers do it (0.19,
+//! Bytes that DeepSpeed's ZeRO holds beside weights, master copies and states, and when, as its optimizers do it (0.19,
 //! `runtime/zero/stage_1_and_2.py` and `stage3.py`) with contiguous gradients and overlapping communication.
 //!
 //! Stages 1 and 2:
-//! The first gradient of a backward pass makes two buffers of `reduce_bucket_size` elements, whatever the model has. A
+//! The first gradient of a backward pass makes two buffers of `reduce_bucket_size` elements, however small the model. A
 //! gradient is copied into one of them and freed. Whenever the next one has no room, the bucket is reduced: if it has
-//! gradients of several partitions, they are copied once more. Then a rank copies what is its own into a buffer for all
-//! gradients that its partition touches, cut or not; the rank that owns the end of the model does so first, and holds
+//! gradients of several partitions, they are copied once more. Then a rank copies its own part into a buffer for all
+//! gradients that its partition touches, cut or not. The rank that owns the end of the model does so first, and holds
 //! most. Stage 1 does the same at the last of several micro-batches, and keeps all gradients and both buffers before
 //! it.
 //!
-//! Stage 3 makes one buffer for a bucket and one for its partition's gradients at the beginning. It keeps gathered what
-//! `stage3_max_live_parameters` allows.
+//! Stage 3 makes one buffer for a bucket and one for its partition's gradients at the beginning. It keeps as many
+//! weights gathered as `stage3_max_live_parameters` allows.
 
 use super::Term;
 
@@ -19,7 +19,7 @@ const SOURCE: &str = "DeepSpeed 0.19, runtime/zero/stage_1_and_2.py";
 /// One rank: counts are elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zero {
-    /// That the rank trains, and its share of them.
+    /// Parameters that the rank trains, and its share of them.
     pub parameters: f64,
     pub partition: f64,
     /// The largest parameter.
@@ -27,7 +27,7 @@ pub struct Zero {
     /// Parameters whose gradients come first; if the embedding is one of them, its gradient waits for the last block.
     pub head: f64,
     pub tied: bool,
-    /// Of one block, and how many there are.
+    /// Parameters of one block, and the number of blocks.
     pub block: f64,
     pub blocks: f64,
     /// `reduce_bucket_size`.
@@ -69,7 +69,7 @@ impl Zero {
         )
     }
 
-    /// When the head's gradient is there, beside the two buffers: one that no buffer holds is reduced at once.
+    /// Bytes beside the two buffers when the head's gradient is there: one that no buffer holds is reduced at once.
     #[must_use]
     pub fn at_first(&self) -> f64 {
         let copies = if self.head > self.bucket && self.partition < self.head { 2.0 } else { 1.0 };
@@ -106,8 +106,8 @@ impl Zero {
         }
     }
 
-    /// The optimizer's step, gradients included: their norm in 64 bits one by one, or one flat copy of them and another
-    /// in the master copies' type, or that one with what the optimizer needs for each element.
+    /// The optimizer's step, gradients included. It is the largest of three: their norm in 64 bits one by one; one flat
+    /// copy of them and another in the master copies' type; that one with the optimizer's temporaries for each element.
     #[must_use]
     pub fn step(&self, master: f64, transient: f64) -> Term {
         let own = self.gradients().value as f64;
@@ -133,7 +133,7 @@ impl Zero {
     }
 }
 
-/// Weights that stage 3 has gathered: it prefetches and keeps as many as it may.
+/// Weights that stage 3 has gathered: it prefetches and keeps up to its limit.
 #[must_use]
 pub fn live(parameters: f64, most: f64, x: f64) -> Term {
     Term::bytes(

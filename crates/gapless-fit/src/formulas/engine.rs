@@ -1,9 +1,9 @@
-//! What serving engines take beside weights and cache: their defaults, and the peak of the pass that they profile
-//! before they size the cache.
+//! Memory that serving engines take beside weights and cache: their defaults, and the peak of the pass that they
+//! profile before they size the cache.
 //!
-//! vLLM runs a dummy batch of `max_num_batched_tokens` tokens and samples for `max_num_seqs` sequences, and gives what
-//! is left of its share of the card to the cache, in blocks of 16 tokens. SGLang gives its static share to weights and
-//! cache and leaves the rest to activations and graphs. CUDA graphs are captured after the cache exists, outside vLLM's
+//! vLLM runs a dummy batch of `max_num_batched_tokens` tokens, samples for `max_num_seqs` sequences, and gives the rest
+//! of its share of the card to the cache, in blocks of 16 tokens. SGLang gives its static share to weights and cache
+//! and leaves the rest to activations and graphs. CUDA graphs are captured after the cache exists, outside vLLM's
 //! share. The tests hold these figures against lines of public logs.
 
 use super::Term;
@@ -17,10 +17,10 @@ pub const LOGIT_BYTES: f64 = 41.0;
 /// Memory that is kept for captured CUDA graphs. It is no measurement: vllm pull request 39559 prints 0.73 GiB for one
 /// model.
 pub const GRAPHS: u64 = 1 << 30;
-/// By how much a serving account may be off, as a share: weights and cache are exact, activations come from a formula.
+/// Share by which a serving account may be off: weights and cache are exact, activations come from a formula.
 pub const ERROR: f64 = 0.05;
 
-/// What an engine does where nothing is set.
+/// Values that an engine takes if nothing is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Defaults {
     /// Share of the card: vLLM's `gpu_memory_utilization`, SGLang's `mem_fraction_static`.
@@ -31,15 +31,15 @@ pub struct Defaults {
     pub batched_tokens: u64,
     /// Sequences that are sampled at once in the profiled pass.
     pub sampled: u64,
-    /// Whether activations come out of the share, or out of what it leaves.
+    /// True if activations come out of the share, false if out of the rest.
     pub activations_inside: bool,
 }
 
 /// The defaults of an engine's server on a card, `ranks` of which share the model.
 ///
-/// vLLM's depend on whether the card has 70 GiB and is no A100 (`get_batch_defaults`). SGLang keeps 512 MiB, 1.5 MiB
-/// for each token of a chunk, 2 MiB for each sequence of its largest graph and 128 MiB for each rank outside its static
-/// share (`_handle_gpu_memory_settings`).
+/// vLLM's differ if the card has 70 GiB and is no A100 (`get_batch_defaults`). SGLang keeps 512 MiB, 1.5 MiB for each
+/// token of a chunk, 2 MiB for each sequence of its largest graph and 128 MiB for each rank outside its static share
+/// (`_handle_gpu_memory_settings`).
 #[must_use]
 pub fn defaults(engine: Engine, gpu: &Gpu, ranks: u64) -> Defaults {
     let memory = gpu.memory() >> 30;
@@ -151,7 +151,7 @@ mod tests {
         // one rank and on each of two.
         assert!((gib("llama-3-8b", 8192, 256, 1) - 1.26).abs() < 0.02);
         assert!((gib("llama-3-8b", 8192, 256, 2) - 1.26).abs() < 0.02);
-        // vllm issue 13061, a Qwen 2.5 14B over two 4090: what the driver has less for its cache than the other rank
+        // vllm issue 13061, a Qwen 2.5 14B over two 4090: the driver has so much less for its cache than the other rank
         // (7.47 of 8.69 GiB), beside the other rank's 0.19 GiB.
         assert!((gib("qwen2.5-14b", 512, 256, 2) - 1.42).abs() < 0.1);
     }

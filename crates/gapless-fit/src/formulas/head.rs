@@ -3,7 +3,7 @@
 use super::Term;
 use crate::settings::Precision;
 
-/// How the loss is computed.
+/// The way in which the loss is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
     /// transformers: logits upcast to fp32, the caller keeps the logits.
@@ -57,7 +57,7 @@ pub fn autocast_copy(vocab: u64, hidden: u64, t: u64, precision: Precision) -> T
     )
 }
 
-/// What the head keeps from forward to backward.
+/// Bytes that the head keeps from forward to backward.
 #[must_use]
 pub fn saved(tokens: u64, vocab: u64, precision: Precision) -> Term {
     let logits = precision.bytes().activation as f64;

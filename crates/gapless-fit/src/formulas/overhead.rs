@@ -1,4 +1,4 @@
-//! What a process takes on the device beside tensors, and tensors that libraries ask for.
+//! Device memory of a process beside tensors, and tensors that libraries ask for.
 
 use super::Term;
 
@@ -18,7 +18,7 @@ pub fn context(lazy: bool) -> Term {
     )
 }
 
-/// What cuBLAS asks the caching allocator for, of each handle and stream: it counts as allocated.
+/// The workspace that cuBLAS asks the caching allocator for, of each handle and stream: it counts as allocated.
 #[must_use]
 pub fn cublas_workspace(compute_capability: u32) -> Term {
     let kib: f64 = if compute_capability == 90 { 32.0 * 1024.0 } else { 8320.0 };

@@ -1,9 +1,9 @@
-//! Parameter counts from architecture numbers. Where a file's headers are there, their sum is exact and comes first.
+//! Parameter counts from architecture numbers. If a file's headers are there, their exact sum comes first.
 
 use super::{Term, Unit};
 use crate::model::{Decoder, DecoderStyle, Mla, Moe};
 
-/// Parameters by how parallelism divides them.
+/// Parameters by the way in which parallelism divides them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Divided {
     /// Matrices that tensor parallelism cuts.
@@ -164,7 +164,7 @@ pub fn layer(decoder: &Decoder, place: u64) -> Divided {
     divided
 }
 
-/// Embedding, positions, final norm; and the head where it is not the embedding.
+/// Embedding, positions, final norm; and the head if it is not the embedding.
 #[must_use]
 pub fn ends(decoder: &Decoder) -> (Divided, Divided) {
     let h = decoder.hidden;

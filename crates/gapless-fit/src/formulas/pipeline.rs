@@ -1,4 +1,4 @@
-//! How many micro-batches' activations a pipeline stage holds at its worst.
+//! The number of micro-batches whose activations a pipeline stage holds at its worst.
 
 use super::{Term, Unit};
 

@@ -1,4 +1,4 @@
-//! What sharding leaves on one rank: data-parallel schemes, and the divisors of tensor, pipeline and expert
+//! Bytes that sharding leaves on one rank: data-parallel schemes, and the divisors of tensor, pipeline and expert
 //! parallelism.
 
 use super::Term;
@@ -31,7 +31,7 @@ impl Sharding {
         }
     }
 
-    /// By what weights, gradients and optimizer states are divided over `degree` ranks.
+    /// The divisors of weights, gradients and optimizer states over `degree` ranks.
     #[must_use]
     pub fn divisors(self, degree: u64) -> (u64, u64, u64) {
         match self {
@@ -83,7 +83,7 @@ pub fn ddp_buckets(parameters: u64, gradient: f64) -> Term {
     )
 }
 
-/// What FSDP holds beyond its shards: U parameters of the largest unit, x compute bytes, r reduction bytes.
+/// Bytes that FSDP holds beyond its shards: U parameters of the largest unit, x compute bytes, r reduction bytes.
 #[must_use]
 pub fn fsdp_transient(unit: u64, compute: f64, reduce: f64) -> Term {
     let u = unit as f64;
@@ -130,7 +130,7 @@ pub fn rank_parameters(divided: &Divided, degrees: &Degrees) -> RankParameters {
     }
 }
 
-/// ZeRO-Offload: what stays on the device (16-bit weights and one bucket of gradients), and what the host holds.
+/// ZeRO-Offload: the bytes that stay on the device (16-bit weights and one bucket of gradients), and those on the host.
 #[must_use]
 pub fn offload(parameters: u64, degree: u64, bucket: u64) -> (Term, Term) {
     let psi = parameters as f64;

@@ -1,4 +1,4 @@
-//! Bytes of weights, gradients, master copies and optimizer states, and what the optimizer's step needs on top.
+//! Bytes of weights, gradients, master copies and optimizer states, and the temporaries of the optimizer's step.
 
 use super::{Term, Unit};
 use crate::settings::{Optimizer, Precision};
@@ -36,8 +36,8 @@ pub struct Widths {
 }
 
 impl Optimizer {
-    /// Bytes of state for a parameter. Adafactor's depends on shapes: `adafactor`; what is here holds for large square
-    /// matrices.
+    /// Bytes of state for a parameter. Adafactor's depends on shapes (`adafactor`); the value here holds for large
+    /// square matrices.
     #[must_use]
     pub fn state_bytes(self, state: u64) -> f64 {
         let state = state as f64;
@@ -46,7 +46,7 @@ impl Optimizer {
             Optimizer::AmsGrad => 3.0 * state,
             // Two bytes, and two fp32 scales a block of 256.
             Optimizer::AdamW8bit => 2.0 + 8.0 / 256.0,
-            // What is paged is on the host, or on the card as long as there is room.
+            // Paged states are on the host, or on the card as long as there is room.
             Optimizer::PagedAdamW => 0.0,
             Optimizer::PagedAdamW8bit => 8.0 / 256.0,
             Optimizer::Sgd | Optimizer::Adafactor => 0.0,
@@ -58,8 +58,8 @@ impl Optimizer {
         }
     }
 
-    /// What the step needs at its worst beyond weights, gradients and states: bytes a parameter, and bytes an element
-    /// of the largest parameter.
+    /// Bytes of the step at its worst beyond weights, gradients and states: a parameter, and an element of the largest
+    /// parameter.
     #[must_use]
     pub fn transient(self, state: u64) -> (f64, f64) {
         let state = state as f64;
@@ -125,7 +125,7 @@ pub fn step_transient(parameters: u64, largest: u64, precision: Precision, optim
     )
 }
 
-/// What low-rank adapters have of parameters.
+/// Parameters of low-rank adapters.
 #[must_use]
 pub fn adapters(trained: u64, rank: u64) -> Term {
     Term::bytes(

@@ -25,21 +25,21 @@ impl StepPeak {
     }
 }
 
-/// What is run.
+/// The settings of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub batch: u64,
     pub length: u64,
     pub precision: Precision,
     pub optimizer: Optimizer,
-    /// Every block below a checkpoint.
+    /// True if every block is checkpointed.
     pub checkpointing: bool,
     pub accumulation: bool,
-    /// Whether the caller holds the logits through backward; `model(...).loss` does not.
+    /// True if the caller holds the logits through backward; `model(...).loss` does not.
     pub logits_kept: bool,
 }
 
-/// `loss`: W + O + sum A + T (8 h + 4) + 14 V T (12 where the logits are not kept); `backward` of layer l: W + O +
+/// `loss`: W + O + sum A + T (8 h + 4) + 14 V T (12 if the logits are not kept); `backward` of layer l: W + O +
 /// sum_{j<=l} A_j + sum_{j>l} G_j + G_head + T (2 h + 6 f) (+ 2 V T); `optimizer`: W + O + G + transient. With
 /// checkpointing the sum of A_j is 2 h T l + A_l; with accumulation G is there from the beginning.
 #[must_use]

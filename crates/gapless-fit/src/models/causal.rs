@@ -1,4 +1,4 @@
-//! What causal language models have in common: blocks one after another, and a head whose logits are the loss or the
+//! Code that causal language models share: blocks one after another, and a head whose logits are the loss or the
 //! answer.
 
 use super::Network;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 /// A causal language model: its stack of blocks, and its head.
 pub(crate) trait Causal {
-    /// Hidden states after the last norm, and in inference what the cache holds.
+    /// Hidden states after the last norm, and in inference the tensors of the cache.
     fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>);
 
     fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor;
@@ -39,7 +39,7 @@ impl<T: Causal> Network for T {
 /// A block by its number, with all that it needs beside its input.
 type Block = dyn Fn(&Sim, usize, &Tensor) -> Tensor;
 
-/// Runs `count` blocks, each on what the one before gave; in training those that the run names are checkpointed.
+/// Runs `count` blocks, each on the output of the one before; in training those that the run names are checkpointed.
 pub(crate) fn through_blocks(
     sim: &Sim,
     run: &Run,

@@ -112,7 +112,7 @@ impl Classifier for ConvNext {
         hidden = self.stem.1.forward_strided(sim, &hidden);
         let mut at = 0;
         for (number, stage) in self.stages.iter().enumerate() {
-            // The caller of a stage holds what it gave to it.
+            // The caller of a stage holds the stage's input.
             let given = hidden.clone();
             for (place, block) in stage.blocks.iter().enumerate() {
                 sim.scope(Scope::Block(at));

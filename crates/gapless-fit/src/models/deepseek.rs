@@ -229,7 +229,7 @@ impl Deepseek {
         let kv_low = layer.kv_norm.forward(sim, &low_parts[0]);
         let q_turn = turn_pairs(sim, &q_parts[1], &shared.cos, &shared.sin);
         let k_turn = turn_pairs(sim, &low_parts[1], &shared.cos, &shared.sin);
-        // What is cached is the latent, and the turned part that all heads share.
+        // The cache has the latent, and the turned part that all heads share.
         let (kv_low, k_turn) = match &shared.cache {
             Some(cache) => update(sim, cache, &kv_low, &k_turn),
             None => (kv_low, k_turn),

@@ -1,4 +1,4 @@
-//! torchvision's DenseNet: every layer of a block sees what all before it made.
+//! torchvision's DenseNet: every layer of a block reads the outputs of all layers before it.
 
 use super::parts::{Linear, through_block, weight_dtype};
 use super::vision::{BatchNorm, Classes, Classifier, Conv2d, conv_norm};

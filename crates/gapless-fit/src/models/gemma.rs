@@ -37,7 +37,7 @@ struct Gemma {
 
 struct Shared {
     heads: Heads,
-    /// Of full layers, and of sliding ones where they differ.
+    /// Of full layers, and of sliding ones if they differ.
     angles: Vec<(Tensor, Tensor)>,
     full_mask: Option<Tensor>,
     sliding_mask: Option<Tensor>,

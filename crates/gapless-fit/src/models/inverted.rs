@@ -27,7 +27,7 @@ struct Network2d {
     head: Linear,
 }
 
-/// Dropout before the classifier: its share does not matter to memory.
+/// Dropout before the classifier: its probability does not matter to memory.
 const DROPOUT: f64 = 0.2;
 
 pub(crate) fn build(sim: &Sim, run: &Run, network: &Inverted) -> Result<Rc<dyn Network>, BuildError> {

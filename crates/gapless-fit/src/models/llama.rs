@@ -55,12 +55,12 @@ struct Llama {
     head: Linear,
 }
 
-/// What every layer is given beside the hidden states.
+/// Inputs of every layer beside the hidden states.
 struct Shared {
     heads: Heads,
     cos: Tensor,
     sin: Tensor,
-    /// Of bytes; for sliding windows that bite.
+    /// A mask of numbers for eager attention, else one of bytes if the sequence is longer than the sliding window.
     mask: Option<Tensor>,
     cache: Option<RefCell<Vec<Tensor>>>,
 }
@@ -211,7 +211,7 @@ impl Llama {
                 None => out,
             }
         };
-        // Where the scores become a tensor, or keys are repeated, the values' gradient comes back in another order too.
+        // If the scores become a tensor, or keys are repeated, the values' gradient comes back in another order too.
         let how = run.attention(self.d.attention);
         let fp32 = sim.amp.get().is_none() && x.dtype == Dtype::F32;
         let repeated = h.heads != h.kv_heads && (fp32 || shared.mask.is_some());
@@ -234,7 +234,7 @@ impl Llama {
         (q, k) = {
             let turn = |x: &Tensor| {
                 if matches!(layer.qkv, Qkv::Fused(_)) {
-                    // All of a head is turned, and what is left, nothing, is appended by a copy.
+                    // The whole head is turned; the rest, which is empty, is still appended by a copy.
                     let rest = sim.slice(x, 0);
                     let turned = rotate(sim, x, &shared.cos, &shared.sin);
                     sim.cat(&[&turned, &rest])
@@ -252,14 +252,14 @@ impl Llama {
         let (mut attended, weights) =
             attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
         if matches!(layer.qkv, Qkv::Fused(_)) && !fp32 {
-            // Heads came in order, so they leave in order, and have to be transposed by a copy.
+            // Heads were contiguous before attention, so its output is too, and transposing it back takes a copy.
             attended = sim.contiguous(&attended);
         }
         (layer.o.forward(sim, &attended), weights)
     }
 }
 
-/// `DynamicCache.update`: what is new is appended by a copy.
+/// `DynamicCache.update`: new keys and values are appended by a copy.
 pub(crate) fn update(sim: &Sim, cache: &RefCell<Vec<Tensor>>, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
     sim.begin("cat");
     let k = sim.alloc_as(k.n, k.dtype, Kind::KvCache);
@@ -268,7 +268,7 @@ pub(crate) fn update(sim: &Sim, cache: &RefCell<Vec<Tensor>>, k: &Tensor, v: &Te
     (k, v)
 }
 
-/// Attention by the chosen implementation, heads contiguous again; and the weights, where there are any.
+/// Attention by the chosen implementation, heads contiguous again; and the weights, if there are any.
 pub(crate) fn attend(
     sim: &Sim,
     how: Attention,

@@ -25,8 +25,7 @@ use std::rc::Rc;
 
 /// A model whose weights are allocated.
 pub(crate) trait Network {
-    /// A batch, as the caller makes and holds it: tokens where a model does not say otherwise, which are the labels
-    /// too.
+    /// A batch, as the caller makes and holds it. By default it is tokens, which are the labels too.
     fn batch(&self, sim: &Sim, run: &Run) -> Tensor {
         parts::tokens(sim, run.batch * run.length)
     }
@@ -34,11 +33,11 @@ pub(crate) trait Network {
     /// A forward pass with labels; gives the loss, and drops everything else that Python would.
     fn loss(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor;
 
-    /// A forward pass without: what the caller holds afterwards.
+    /// A forward pass without labels; returns the tensors that the caller holds afterwards.
     fn infer(self: Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Vec<Tensor>;
 }
 
-/// Why a model cannot be run.
+/// The reason why a model cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     #[error(
@@ -49,13 +48,13 @@ pub enum BuildError {
     Shape(String),
 }
 
-/// More blocks than any model has: what is recorded for each would outgrow memory.
+/// More blocks than any model has: their records would outgrow memory.
 const MOST_BLOCKS: u64 = 10_000;
 /// Tokens of a batch, and of one sequence (or pixels a side), so that no product of sizes wraps.
 const MOST_TOKENS: u64 = 1 << 28;
 const LONGEST: u64 = 1 << 20;
 
-/// Refuses what cannot be run, before anything is allocated.
+/// Refuses runs that cannot be simulated, before anything is allocated.
 fn check(architecture: &Architecture, run: &Run) -> Result<(), BuildError> {
     let wrong = |text: String| Err(BuildError::Shape(text));
     if run.batch == 0 || run.length == 0 {

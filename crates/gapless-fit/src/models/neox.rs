@@ -144,7 +144,7 @@ impl Neox {
         let (mut out, _weights) =
             attend(sim, how, (&q, &k, &v), h, shared.mask.as_ref(), self.d.attention_dropout);
         if how != Attention::Eager && (q.dtype != Dtype::F32 || sim.amp.get().is_some()) {
-            // Heads came in order, so they leave in order, and have to be transposed by a copy.
+            // Heads were contiguous before attention, so its output is too, and transposing it back takes a copy.
             out = sim.contiguous(&out);
         }
         layer.dense.forward(sim, &out)

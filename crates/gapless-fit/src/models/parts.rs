@@ -1,4 +1,4 @@
-//! What several families share.
+//! Layers that several families share.
 
 use crate::eager::tensor::Param;
 use crate::eager::{Kernel, Kind, Layer, Mode, Run, Scope, Sim, Tensor};
@@ -6,7 +6,7 @@ use crate::model::{Activation, Dtype};
 use crate::settings::Lora;
 use std::rc::Rc;
 
-/// What follows a linear layer whose matrix is frozen, as PEFT's `Linear.forward` has it.
+/// The adapter behind a linear layer whose matrix is frozen, as PEFT's `Linear.forward` runs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Adapter {
     down: Param,
@@ -29,7 +29,7 @@ impl Adapter {
         Some(Box::new(Adapter { down, up, magnitude, outputs, lora }))
     }
 
-    /// `result` is what the frozen layer gave for `x`.
+    /// `result` is the frozen layer's output for `x`.
     pub(crate) fn forward(
         &self,
         sim: &Sim,
@@ -65,7 +65,7 @@ impl Adapter {
         sim.to(&sum, before)
     }
 
-    /// The weight with its adapter is made whole in every pass, for its norm.
+    /// PEFT makes the whole weight with its adapter in every pass, for its norm.
     fn dora(
         &self,
         sim: &Sim,
@@ -79,7 +79,7 @@ impl Adapter {
         let dtype = self.down.tensor.dtype;
         let wanted = sim.grad_enabled.replace(false);
         sim.begin("dora");
-        // What is saved for the gradient of this product lives as long as the product, which is never used for one.
+        // No backward pass uses this product, but the tensors saved for its gradient live as long as it does.
         let eye = sim.alloc(inputs * inputs, dtype);
         let low = sim.alloc(inputs * self.lora.rank, dtype);
         let product = sim.alloc(n, dtype);
@@ -162,7 +162,7 @@ impl LayerNorm {
         within(sim, Layer::Norm, || sim.layer_norm(x, &self.weight, &self.bias, self.width))
     }
 
-    /// Of what is not contiguous.
+    /// For a tensor that is not contiguous.
     pub(crate) fn forward_strided(&self, sim: &Sim, x: &Tensor) -> Tensor {
         within(sim, Layer::Norm, || sim.layer_norm_strided(x, &self.weight, &self.bias, self.width))
     }

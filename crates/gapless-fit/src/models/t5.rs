@@ -46,7 +46,7 @@ struct T5 {
     head: Linear,
 }
 
-/// What the blocks of one stack share.
+/// Values that the blocks of one stack share.
 struct Shared {
     heads: Heads,
     /// Made by the first block.
@@ -57,7 +57,7 @@ struct Shared {
     training: bool,
 }
 
-/// What the first block makes, also when it is run again, and the others are given.
+/// The value that the first block makes, also when it is run again; the other blocks are given it.
 fn given(place: &RefCell<Option<Tensor>>, first: bool, make: impl FnOnce() -> Tensor) -> Tensor {
     let known = place.borrow().clone();
     match known {

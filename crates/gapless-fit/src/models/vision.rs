@@ -1,4 +1,4 @@
-//! What torchvision's models share: convolutions with their norms, the classifier's loss, images.
+//! Layers that torchvision's models share: convolutions with their norms, the classifier's loss, images.
 
 use super::Network;
 use super::parts::{weight_dtype, within};
@@ -23,7 +23,7 @@ impl Conv2d {
         Conv2d { weight, bias, shape }
     }
 
-    /// With the side of what comes out.
+    /// The output, and its side.
     pub(crate) fn forward(&self, sim: &Sim, run: &Run, x: &Tensor, side: u64) -> (Tensor, u64) {
         let out = within(sim, Layer::Convolution, || {
             sim.conv(x, &self.weight, self.bias.as_ref(), self.shape, run.batch, side)
@@ -59,7 +59,7 @@ impl BatchNorm {
     }
 }
 
-/// A convolution, its norm, and the activation in place where wanted.
+/// A convolution, its norm, and the activation in place if wanted.
 pub(crate) fn conv_norm(
     sim: &Sim,
     run: &Run,
@@ -89,12 +89,12 @@ fn class_loss(sim: &Sim, run: &Run, logits: &Tensor) -> Tensor {
     sim.cross_entropy(&logits, &labels)
 }
 
-/// A network that tells images into classes.
+/// A network that sorts images into classes.
 pub(crate) trait Classifier {
     fn logits(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> Tensor;
 }
 
-/// Any of them, as a step sees it.
+/// Any classifier, as a step runs it.
 pub(crate) struct Classes<T>(Rc<T>);
 
 impl<T: Classifier + 'static> Classes<T> {

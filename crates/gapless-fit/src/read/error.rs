@@ -1,9 +1,9 @@
-//! Why a model could not be read: what is wrong, where, and what to do next.
+//! The reason why a model could not be read: the fault, its place, and the next step.
 
 pub use gapless_formats::fault::Problem;
 pub(crate) use gapless_formats::fault::{Fault, malformed, unsupported};
 
-/// Why `name` could not be read.
+/// The reason why `name` could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {problem}")]
 pub struct ReadError {
@@ -13,7 +13,7 @@ pub struct ReadError {
 }
 
 pub(crate) trait Named<T> {
-    /// The fault with the name of what was being read.
+    /// The fault with the name of the file or member that was being read.
     fn named(self, name: &str) -> Result<T, ReadError>;
 }
 

@@ -1,14 +1,14 @@
 //! Typed access to the keys of a configuration. A key that is missing takes the default that transformers' own class
-//! has; one of the wrong type, or larger than any model, is an error with the byte where it stands.
+//! has; one of the wrong type, or larger than any model, is an error with its byte offset.
 
 use super::error::{Fault, Problem};
 use super::json::{Json, Value};
 use crate::model::Activation;
 
 /// No dimension of a model is larger, and the product of two of them fits 64 bits, so that shapes can be computed
-/// without a look at each step.
+/// without a check at each step.
 const LARGEST: u64 = (1 << 31) - 1;
-/// Layers, experts, stages: what becomes a list.
+/// The most layers, experts or stages, which become lists.
 const LONGEST: u64 = 10_000;
 
 /// The object of a configuration.
@@ -29,7 +29,7 @@ impl<'a> Fields<'a> {
         Err(Box::new(Problem::Key { key: key.to_owned(), offset, what: what.into() }))
     }
 
-    /// A size, or nothing where the key is missing or null.
+    /// A size, or `None` if the key is missing or null.
     pub(crate) fn optional(self, key: &str) -> Result<Option<u64>, Fault> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number = match value.value {
@@ -53,7 +53,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A size of at least 1, or nothing where the key is missing or null.
+    /// A size of at least 1, or `None` if the key is missing or null.
     pub(crate) fn optional_size(self, key: &str) -> Result<Option<u64>, Fault> {
         match self.optional(key)? {
             Some(0) => self.fault(key, "must be at least 1, or null"),
@@ -67,7 +67,7 @@ impl<'a> Fields<'a> {
         self.size(key, default)
     }
 
-    /// How many there are of what becomes a list.
+    /// A count of entries that become a list.
     pub(crate) fn number_of(self, keys: &[&str], default: u64) -> Result<u64, Fault> {
         let key = keys.iter().find(|key| self.has(key)).unwrap_or(&keys[0]);
         let number = self.optional(key)?.unwrap_or(default);
@@ -126,7 +126,7 @@ impl<'a> Fields<'a> {
         Ok(Some(sizes))
     }
 
-    /// One side of what may be written as a number or as a pair of equal ones.
+    /// One side of a size that may be written as a number or as a pair of equal ones.
     pub(crate) fn side(self, key: &str, default: u64) -> Result<u64, Fault> {
         if self.get(key).is_some_and(|value| value.list().is_some()) {
             return match self.sizes(key)?.as_deref() {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// What is said of a method that is not known, where headers are there.
+/// Said of an unknown method if headers are there.
 const HEADERS_TELL: &str = "the files say what their tensors take";
 const INDEX: &str = "model.safetensors.index.json";
 /// The index of the largest models is some megabytes.
@@ -37,7 +37,7 @@ pub(crate) fn read(folder: &Path) -> Result<Model, ReadError> {
     combine(name_of(folder), config.is_file().then_some(config.as_path()), weights, folder)
 }
 
-/// One `.safetensors` file, with the `config.json` beside it where there is one.
+/// One `.safetensors` file, with the `config.json` beside it if there is one.
 pub(crate) fn read_safetensors(path: &Path) -> Result<Model, ReadError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let config = folder.join("config.json");
@@ -55,7 +55,7 @@ pub(crate) fn read_config(path: &Path) -> Result<Model, ReadError> {
     combine(name_of(folder), Some(path), weights(folder)?, folder)
 }
 
-/// What a folder is called.
+/// The name of a model in a folder.
 fn name_of(folder: &Path) -> String {
     let whole = fs::canonicalize(folder).ok();
     let name = whole.and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
@@ -111,8 +111,8 @@ fn combine(name: String, config: Option<&Path>, weights: Weights, folder: &Path)
     Ok(Model { name, architecture, weights: list, stored, notes })
 }
 
-/// How the weights are quantised: by the configuration, or by a file that AutoGPTQ or modelopt wrote beside it. A
-/// method that is not known is an error, unless there are `headers` that say what each tensor takes.
+/// The format of quantised weights: by the configuration, or by a file that AutoGPTQ or modelopt wrote beside it. A
+/// method that is not known is an error, unless `headers` tell the bytes of each tensor.
 fn stored(config: &Path, headers: bool, notes: &mut Vec<String>) -> Result<Option<Stored>, ReadError> {
     let read = |path: &Path| text(path, config::LARGEST);
     let found = config::stored(&read(config)?).named(&config.display().to_string());
@@ -133,8 +133,8 @@ fn stored(config: &Path, headers: bool, notes: &mut Vec<String>) -> Result<Optio
     Ok(stored)
 }
 
-/// A file that stores other numbers of elements than the architecture has is worth a word: a head stored twice, an
-/// adapter, packed weights.
+/// Notes a file that stores another number of elements than the architecture has: a head stored twice, an adapter,
+/// packed weights.
 fn compare(architecture: &Architecture, weights: &[Weight], notes: &mut Vec<String>) {
     let stored: u128 = weights
         .iter()

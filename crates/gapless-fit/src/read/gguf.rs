@@ -6,7 +6,7 @@ pub(crate) use gapless_formats::gguf::Meta;
 use std::collections::HashMap;
 use std::io::{Read, Seek};
 
-/// What a file says of itself.
+/// The metadata and tensors of a file.
 #[derive(Debug)]
 pub(crate) struct Gguf {
     pub(crate) meta: HashMap<String, Meta>,

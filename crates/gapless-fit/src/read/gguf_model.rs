@@ -1,5 +1,5 @@
-//! From GGUF metadata to an architecture: llama.cpp's keys, and the tensors where the keys say too little (tied heads,
-//! biases). What runs is taken to be the transformers implementation of the same family.
+//! From GGUF metadata to an architecture: llama.cpp's keys, and the tensors if the keys say too little (tied heads,
+//! biases). The simulation runs the transformers implementation of the same family.
 
 use super::error::{Fault, Problem};
 use super::gguf::{Gguf, Meta};
@@ -52,7 +52,7 @@ impl Reader<'_> {
         match self.gguf.meta.get(key) {
             None => Ok(None),
             Some(Meta::Int(number)) if (0..=LARGEST).contains(number) => Ok(Some(*number as u64)),
-            // One number per layer, where all layers have the same.
+            // One number per layer, if all layers have the same.
             Some(Meta::Numbers(numbers)) => match numbers.split_first() {
                 Some((first, rest))
                     if rest.iter().all(|number| number == first) && (0..=LARGEST).contains(first) =>

@@ -1,9 +1,9 @@
 //! Models from files and names: a Hugging Face `config.json` or its folder, `.safetensors`, `.gguf`, `.pt2`, `.onnx`,
 //! or a built-in name.
 //!
-//! Every file is hostile until parsed: lengths are compared with what is there before anything is allocated, nesting
-//! and counts have limits, and an error names the file and the byte. Weights themselves are never read, only their
-//! headers.
+//! Every file is hostile until parsed: lengths are compared with the bytes that are there before anything is allocated,
+//! nesting and counts have limits, and an error names the file and the byte. Weights themselves are never read, only
+//! their headers.
 
 mod config;
 mod error;
@@ -33,10 +33,10 @@ use std::fs::{self, File};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-/// What a description may leave open.
+/// Values that a description may leave open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Stands for the symbolic dimensions of an ONNX file; 1 where it is not given.
+    /// Stands for the symbolic dimensions of an ONNX file; 1 if it is not given.
     pub batch: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub fn open(text: &str) -> Result<Model, ReadError> {
     open_with(text, &Options::default())
 }
 
-/// The same, with what a description may leave open.
+/// The same, with values that a description may leave open.
 ///
 /// # Errors
 /// As `open`.
@@ -114,7 +114,7 @@ pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
     }
 }
 
-/// Formats by what their files are called and how they begin.
+/// Formats by the names of their files and their first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Config,
@@ -180,7 +180,7 @@ fn hub(text: &str) -> Option<(&str, &str)> {
     (plain(owner) && plain(name)).then_some((owner, name))
 }
 
-/// Refuses a graph whose tensors together are more than can be counted.
+/// Refuses a graph whose tensors together have more bytes than can be counted.
 fn bounded(graph: &Graph) -> Result<(), Fault> {
     let bytes = graph.tensors.iter().try_fold(0u64, |sum, tensor| {
         let elements = tensor.shape.iter().try_fold(1u64, |product, side| product.checked_mul(*side))?;

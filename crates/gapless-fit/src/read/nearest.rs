@@ -1,4 +1,4 @@
-//! How near one name is to another, for messages that suggest what was meant.
+//! How near one name is to another, for messages that suggest a known name.
 
 /// Edits from one word to the other: insertions, deletions, replacements.
 pub(crate) fn distance(from: &str, to: &str) -> usize {

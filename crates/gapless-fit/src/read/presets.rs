@@ -7,10 +7,10 @@ use crate::stored::Origin;
 
 const TABLE: &str = include_str!("presets.txt");
 
-/// What checkpoints add to the name of their architecture.
+/// Words that checkpoints add to the name of their architecture.
 const SUFFIXES: [&str; 8] = ["hf", "instruct", "chat", "it", "base", "pt", "uncased", "2507"];
 
-/// Rows that are a part of what was published under their name: a checkpoint that sees too.
+/// Rows that are only the text part of the checkpoint under their name, which sees pictures too.
 const TEXT_ALONE: [&str; 5] =
     ["gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "llama-4-scout", "llama-4-maverick"];
 
@@ -24,7 +24,7 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
     TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(": "))
 }
 
-/// What is left of a name without case, dashes and underscores.
+/// A name without case, dashes and underscores.
 fn bare(name: &str) -> String {
     name.chars().filter(|letter| *letter != '-' && *letter != '_').flat_map(char::to_lowercase).collect()
 }
@@ -52,13 +52,13 @@ fn row(text: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The keys of the configuration that a name stands for, as JSON; what they leave out has the defaults of transformers.
+/// The keys of the configuration that a name stands for, as JSON; missing keys have the defaults of transformers.
 #[must_use]
 pub fn preset_config(text: &str) -> Option<&'static str> {
     row(text).map(|(_, keys)| keys)
 }
 
-/// The model of that name, where there is one.
+/// The model of that name, if there is one.
 pub(crate) fn preset(text: &str) -> Option<Model> {
     let (names, keys) = row(text)?;
     let mut notes = Vec::new();
@@ -74,7 +74,7 @@ pub(crate) fn preset(text: &str) -> Option<Model> {
     Some(Model { name, architecture: Some(architecture), weights: None, stored, notes })
 }
 
-/// The known names that are nearest to one that is not: those that begin with it, then those with the fewest edits.
+/// The known names that are nearest to an unknown one: those that begin with it, then those with the fewest edits.
 pub(crate) fn nearest(text: &str) -> Vec<&'static str> {
     let name: String = bare(text.rsplit('/').next().unwrap_or(text)).chars().take(60).collect();
     let score = |known: &str| (!bare(known).starts_with(&name), distance(&name, &bare(known)));

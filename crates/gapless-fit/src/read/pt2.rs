@@ -1,7 +1,7 @@
 //! `.pt2` archives of torch.export: the graph's JSON becomes a `Graph`. Both layouts are read: one program at the root
-//! (torch 2.4 to 2.7), and `models/<name>.json` with a table of weights (2.8 and later). Weights are never read; where
-//! the table says that two parameters are one tensor, they become one. Dimensions that were exported as symbols take
-//! the value of the example they were exported with.
+//! (torch 2.4 to 2.7), and `models/<name>.json` with a table of weights (2.8 and later). Weights are never read; if the
+//! table says that two parameters are one tensor, they become one. Dimensions that were exported as symbols take the
+//! value of the example they were exported with.
 
 use super::error::{Fault, Problem, unsupported};
 use super::json::{Json, brief};
@@ -92,7 +92,7 @@ fn program(members: &[Member]) -> Result<Option<Member>, Fault> {
     }
 }
 
-/// Names of parameters by the member that stores them, where the archive has that table.
+/// Names of parameters by the member that stores them, if the archive has that table.
 fn aliases<R: Read + Seek>(zip: &mut Zip<R>, program: &Member) -> Result<HashMap<String, String>, Fault> {
     let mut paths = HashMap::new();
     let stem = program
@@ -109,8 +109,8 @@ fn aliases<R: Read + Seek>(zip: &mut Zip<R>, program: &Member) -> Result<HashMap
     let text = zip.read(&member, LARGEST)?;
     let json = Json::parse(&text, VALUES).map_err(|fault| inside(*fault, &member.name))?;
     for (name, entry) in json.get("config").and_then(Json::object).unwrap_or_default() {
-        // A view of part of a stored tensor is not the tensor again: it needs the same shape, which is compared where
-        // the two meet.
+        // A view of part of a stored tensor is not the same tensor: that needs the same shape, which is compared when
+        // both are known.
         if let Some(path) = entry.get("path_name").and_then(Json::text) {
             paths.insert(name.clone(), path.to_owned());
         }

@@ -95,7 +95,8 @@ impl<'a> Builder<'a> {
         Ok(self.out)
     }
 
-    /// Old archives do not say which parameters are one tensor; a tied one shows in that no node uses its second name.
+    /// Old archives do not say which parameters are one tensor. One that no node uses may be the second name of a tied
+    /// one, and gets a note.
     fn unused(&mut self) {
         if !self.aliases.is_empty() {
             return;

@@ -16,7 +16,7 @@ pub(crate) fn read<R: Read + Seek>(file: R) -> Result<Vec<Weight>, Fault> {
     Ok(header.tensors.into_iter().map(weight).collect())
 }
 
-/// Our word for a type, where there is one.
+/// Our word for a type, if there is one.
 fn dtype(dtype: &str) -> Option<Dtype> {
     Some(match dtype {
         "F64" => Dtype::F64,

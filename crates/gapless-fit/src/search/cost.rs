@@ -1,10 +1,10 @@
 //! The stated cost model: seconds of a step, from operations, bytes over links, bytes over PCIe and idle stages.
 //!
-//! Operations run at `efficiency` of the device's dense peak, less where a micro-batch is small (T / (T +
+//! Operations run at `efficiency` of the device's dense peak, less if a micro-batch is small (T / (T +
 //! `half_speed_tokens`)). A ring all-reduce of n bytes over g ranks moves 2 n (g - 1) / g over the slowest link of the
-//! group, a gather or a scatter half of that. Tensor, context and expert traffic waits, and so does an update on the
-//! host; data-parallel traffic and offloading hide behind the share `overlap` of the computing time. Ranks are laid out
-//! tensor first, then context, data, pipeline, so that the heaviest traffic stays within a node.
+//! group, a gather or a scatter half of that. Tensor, context and expert traffic delays the step, and so does an update
+//! on the host; data-parallel traffic and offloading hide behind the share `overlap` of the computing time. Ranks are
+//! laid out tensor first, then context, data, pipeline, so that the heaviest traffic stays within a node.
 
 use super::holding::Holding;
 use super::memory::{Layout, Stage};
@@ -53,7 +53,7 @@ impl Cost {
     }
 }
 
-/// Traffic that degrees alone decide, for one sequence, in seconds; and what computing takes.
+/// Traffic that degrees alone decide, for one sequence, in seconds; and the time of computing.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
     /// Forward of one sequence on the slowest stage, at full efficiency.
@@ -132,7 +132,7 @@ impl CostModel {
             Schedule::OneForwardOneBackward
         };
         let bubble = schedule.bubble(config.pipeline, config.accumulation) * (compute + again);
-        // What runs forward again reduces again: a third more for all of it.
+        // A forward that runs again reduces again: a third more if all of it does.
         let repeated = 1.0 + 0.5 * (again / (compute / 3.0)).min(1.0);
         let (data, offload, optimizer) = self.states(cluster, layout, holdings, config);
         let hidden = self.overlap * compute;
@@ -192,7 +192,7 @@ impl CostModel {
             let (_, _, k) = config.sharding.divisors(ranks);
             let mine = trained / k as f64;
             if config.offload.optimizer {
-                // Gradients leave while backward runs; the update, and the weights' way back, are waited for.
+                // Gradients leave while backward runs; the step waits for the update and for the weights' way back.
                 away = away.max(mine * widths.gradient as f64 / host);
                 // Of the host's memory: weight, gradient and two states are read, all but the gradient written.
                 let states = mine * (4.0 * 4.0 + 3.0 * 4.0) / self.host_bytes;

@@ -1,7 +1,7 @@
-//! What sharding and offloading leave on a rank, and when: the moments of a step that can be its peak.
+//! Bytes that sharding and offloading leave on a rank, and when: the moments of a step that can be its peak.
 //!
-//! `Holding::fit` adds micro-batch and checkpointing, and picks the fewest operations to recompute. What DeepSpeed
-//! holds is in `formulas::deepspeed`.
+//! `Holding::fit` adds micro-batch and checkpointing, and picks the fewest operations to recompute.
+//! `formulas::deepspeed` has the bytes that DeepSpeed holds.
 
 use super::memory::{Account, BUCKET, Chosen, LIVE, Layout, Moment, Stage};
 use super::pick::{Room, choose};
@@ -25,11 +25,11 @@ pub struct Holding {
     pub between: f64,
     /// When the head's gradients are there, and all activations still are.
     pub at_first: f64,
-    /// While blocks' gradients are computed: the moments that can hold most, by how many blocks are done.
+    /// While blocks' gradients are computed: the moments that can hold most, by the share of blocks that is done.
     pub in_blocks: [Reduced; 3],
     /// When the last block's gradients are there, beside all gradients.
     pub at_end: f64,
-    /// What the optimizer's step takes beside gradients.
+    /// Bytes of the optimizer's step beside gradients.
     pub optimizer_step: f64,
     /// While the optimizer is made: weights included.
     pub setup: f64,
@@ -97,7 +97,7 @@ impl Holding {
             }
             Sharding::Fsdp => {
                 let root = stage.root as f64 * compute;
-                // The gradients of what is outside of the blocks wait for the last of them.
+                // The gradients of parameters outside the blocks wait for the last of them.
                 let waiting = if frozen { 0.0 } else { stage.head as f64 * compute };
                 holding.at_loss = root + unit * compute;
                 holding.at_first = holding.at_loss + waiting;
@@ -111,7 +111,7 @@ impl Holding {
                 let buckets = zero.buckets().value as f64;
                 holding.at_first = buckets + zero.at_first();
                 if config.sharding == Sharding::Zero1 {
-                    // Stage 1 frees its buffers at the last micro-batch alone.
+                    // Stage 1 frees its buffers only at the last micro-batch.
                     holding.between = buckets;
                 }
                 holding.at_end = buckets;
@@ -148,7 +148,7 @@ impl Holding {
         holding
     }
 
-    /// What is there whatever the batch and checkpointing: a lower bound of the peak.
+    /// Bytes that are there whatever the batch and checkpointing: a lower bound of the peak.
     #[must_use]
     pub fn floor(&self) -> f64 {
         let ended = self.gradients + self.at_end.max(self.optimizer_step);
@@ -164,7 +164,7 @@ impl Holding {
         self.in_blocks.iter().map(|at| at.bytes).fold(0.0, f64::max)
     }
 
-    /// The fewest operations to recompute with which the stage stays within `room` (overhead taken off); none where
+    /// The fewest operations to recompute with which the stage stays within `room` (overhead taken off); none if
     /// nothing fits.
     #[must_use]
     pub fn fit(&self, layout: &Layout, stage: &Stage, config: &Config, room: f64) -> Option<Chosen> {
@@ -238,7 +238,7 @@ impl Holding {
     }
 }
 
-/// Whether gradients are there before backward: they accumulate, or are in buffers that are made once, as those of
+/// True if gradients are there before backward: they accumulate, or are in buffers that are made once, as those of
 /// DistributedDataParallel and ZeRO 3.
 fn accumulates(config: &Config) -> bool {
     let buffers =
@@ -246,7 +246,7 @@ fn accumulates(config: &Config) -> bool {
     config.accumulation > 1 || config.pipeline > 1 || buffers
 }
 
-/// What DeepSpeed sees of a stage; its partition is left open.
+/// A stage as DeepSpeed sees it; the partition is left open.
 fn zero(layout: &Layout, stage: &Stage, config: &Config) -> Zero {
     let parameters = (stage.trained.dense + stage.trained.experts) as f64;
     Zero {
@@ -262,7 +262,7 @@ fn zero(layout: &Layout, stage: &Stage, config: &Config) -> Zero {
     }
 }
 
-/// What the loss takes on the last stage.
+/// Bytes of the loss on the last stage.
 fn head(layout: &Layout, stage: &Stage, config: &Config) -> f64 {
     if stage.is_last { layout.head * config.micro_batch as f64 + layout.head_once } else { 0.0 }
 }
@@ -292,7 +292,7 @@ pub fn chain(profile: &Profile, layout: &Layout, holding: &Holding, config: &Con
         }
         .block()
     });
-    // A chain knows no share that is gone: the most that any block finds.
+    // A chain knows no share of gathered bytes that is gone already: the most that any block finds.
     let gathered = holding.gathered();
     let base = holding.weights + holding.states + gathered + if accumulates { holding.waiting } else { 0.0 };
     Chain {

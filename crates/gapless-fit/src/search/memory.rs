@@ -1,10 +1,10 @@
 //! Bytes of one point of the space on its worst rank.
 //!
-//! `Layout` holds what follows from model and degrees, for a micro-batch of one sequence, on each pipeline stage that
-//! can be the worst; `holding` what follows from sharding and offloading on one of them, and adds micro-batch and
-//! checkpointing. A stage holds `in flight x retained` of all its blocks and the working set of the worst block at
-//! once: for equal blocks that is its peak, for different ones an upper bound (`checkpoint::chain` refines it for a
-//! single stage).
+//! `Layout` holds the bytes that follow from model and degrees, for a micro-batch of one sequence, on each pipeline
+//! stage that can be the worst; `holding` those that follow from sharding and offloading on one of them, and adds
+//! micro-batch and checkpointing. A stage holds `in flight x retained` of all its blocks and the working set of the
+//! worst block at once: for equal blocks that is its peak, for different ones an upper bound (`checkpoint::chain`
+//! refines it for a single stage).
 
 use super::profile::Profile;
 use super::space::Config;
@@ -15,8 +15,8 @@ use crate::formulas::sharding::{self, Degrees, RankParameters};
 use crate::hardware::Cluster;
 use crate::settings::Lora;
 
-/// Elements of DeepSpeed's buckets, here and in what `emit` writes: a tenth of its default, which alone would take 9
-/// GB.
+/// Elements of DeepSpeed's buckets, here and in the files that `emit` writes: a tenth of its default, which alone would
+/// take 9 GB.
 pub const BUCKET: u64 = 50_000_000;
 /// Elements of weights that ZeRO 3 keeps gathered.
 pub const LIVE: u64 = 4 * BUCKET;
@@ -43,7 +43,7 @@ pub struct Stage {
     /// Blocks of each kind.
     pub counts: Vec<u64>,
     pub parameters: RankParameters,
-    /// Of those, what is trained.
+    /// Those of them that are trained.
     pub trained: RankParameters,
     /// Parameters of the largest unit that is gathered at once.
     pub unit: u64,
@@ -51,13 +51,13 @@ pub struct Stage {
     /// gradients come first: the head's, or those of the embedding that it shares.
     pub root: u64,
     pub head: u64,
-    /// Whether the head's matrix is the embedding's on this stage.
+    /// True if the head's matrix is the embedding's on this stage.
     pub tied: bool,
     /// Operations of one sequence's forward.
     pub flops: f64,
 }
 
-/// What degrees make of a model.
+/// A model under given degrees.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub blocks: Vec<BlockBytes>,
@@ -75,7 +75,7 @@ pub struct Layout {
     pub selective_helps: bool,
 }
 
-/// A moment that can be a step's peak: what is there beside weights, states and overhead.
+/// A moment that can be a step's peak: the bytes beside weights, states and overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moment {
     pub phase: &'static str,
@@ -101,7 +101,7 @@ pub struct Account {
     pub weights: f64,
     pub gradients: f64,
     pub states: f64,
-    /// What sharding holds while a block's gradients are computed.
+    /// Bytes that sharding holds while a block's gradients are computed.
     pub gathered: f64,
     pub activations: f64,
     pub working: f64,
@@ -111,13 +111,13 @@ pub struct Account {
     pub overhead: f64,
     /// The moment that holds most.
     pub at: Moment,
-    /// Then, overhead included.
+    /// The bytes at that moment, overhead included.
     pub peak: f64,
-    /// Of the host's memory, where something is offloaded.
+    /// Of the host's memory, if something is offloaded.
     pub host: f64,
 }
 
-/// How many blocks of each kind are kept, half recomputed, recomputed.
+/// Numbers of blocks of each kind that are kept, half recomputed, recomputed.
 pub type Counts = Vec<[u64; 3]>;
 
 /// A stage's fewest operations to recompute, for one micro-batch of one sequence.
@@ -161,7 +161,7 @@ impl Layout {
             })
             .collect();
         let stages = stages(profile, config, &blocks, tokens / t);
-        // `model(...).loss` lets go of the logits before backward.
+        // `model(...).loss` frees the logits before backward.
         let vocab = head::factor(config.precision, Loss::Released) * profile.vocab as f64 / t;
         let communicators = [
             config.data * config.context,

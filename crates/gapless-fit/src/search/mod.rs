@@ -2,9 +2,9 @@
 //! cheaper fits" is proven.
 //!
 //! `profile` holds what is known of a model a block, from the closed forms or from a simulated step; `space` says which
-//! dimensions are free and refuses what contradicts itself; `memory`, `holding` and `cost` price one point; `train` and
-//! `serve` walk through all of them. A cost is an estimate in seconds, from terms that can be printed; memory decides
-//! what fits, and errs to the safe side where it is not exact.
+//! dimensions are free and refuses contradictions; `memory`, `holding` and `cost` price one point; `train` and `serve`
+//! walk through all of them. A cost is an estimate in seconds, from terms that can be printed; memory decides what
+//! fits, and errs to the safe side if it is not exact.
 
 pub mod cost;
 pub mod holding;
@@ -16,7 +16,7 @@ pub mod space;
 pub mod train;
 pub mod why;
 
-/// What is wrong with a question.
+/// An error in a question.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SearchError {
     #[error("{what} is 0: give at least 1")]

@@ -1,5 +1,5 @@
-//! How many blocks of a stage to recompute: the fewest operations with which activations fit, over all counts of each
-//! kind.
+//! The number of blocks of a stage to recompute: the fewest operations with which activations fit, over all counts of
+//! each kind.
 //!
 //! Blocks of a kind are alike, so only counts matter. All counts of all kinds but the most numerous are tried; of that
 //! one the fewest that fit follows by a division.
@@ -27,10 +27,10 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// By how much `retained` has to shrink.
+    /// The bytes by which `retained` has to shrink.
     fn excess(&self, retained: f64, working: f64) -> f64 {
         let blocks = self.blocks.iter().map(|&(stays, bytes)| match retained * stays + working - bytes {
-            // Where nothing stays, nothing that is retained can help.
+            // If nothing stays, less retained bytes cannot help.
             more if more > 0.0 => {
                 if stays > 0.0 {
                     more / stays
@@ -57,7 +57,7 @@ pub(super) fn choose(layout: &Layout, stage: &Stage, config: &Config, room: &Roo
         let working = block.backward_working.max(block.forward_working) * batch;
         let way = |retained: f64, once: f64, again: f64, cost: f64| {
             let all = retained * batch * in_flight + once;
-            // What is on the host is fetched one block ahead.
+            // Activations on the host are fetched one block ahead.
             let buffer = 2.0 * (retained * batch + once);
             Way {
                 retained: if away { 0.0 } else { all },
@@ -115,7 +115,7 @@ struct Picker<'a> {
 }
 
 impl Picker<'_> {
-    /// Tries every count of the kinds from `place` on; of the last kind, recomputed blocks follow from what is left.
+    /// Tries every count of the kinds from `place` on; of the last kind, recomputed blocks follow from the bytes left.
     fn pick(&mut self, place: usize, sum: Sum) {
         let Some(&(_, count, ways)) = self.kinds.get(place) else {
             return self.offer(sum);
@@ -146,7 +146,7 @@ impl Picker<'_> {
                     let saves = kept.retained - full.retained;
                     let needed = if excess <= 0.0 { 1 } else { (excess / saves).ceil() as u64 };
                     if rest > 0 && saves > 0.0 {
-                        // One more, should rounding have cut a hair.
+                        // One more, in case rounding made it too small.
                         self.take(
                             place,
                             sum,

@@ -10,20 +10,19 @@ use crate::settings::Precision;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
     pub parameters: Divided,
-    /// What a token leaves for backward, by precision.
+    /// Bytes that a token leaves for backward, by precision.
     pub kept: Vec<(Precision, PerToken)>,
-    /// Elements a token of the block's input: what a checkpoint keeps.
+    /// Elements a token of the block's input, which a checkpoint keeps.
     pub input: f64,
-    /// Elements a token that forward holds beyond what it saves, and backward beyond what was saved; cut by tensor
-    /// parallelism.
+    /// Elements a token that forward holds beyond the saved ones, and backward beyond them; cut by tensor parallelism.
     pub forward_working: f64,
     pub backward_working: f64,
     /// Operations of one token's forward, the attention core apart; and the core's, for each position looked at.
     pub flops: f64,
     pub core_flops: f64,
-    /// Elements of keys and values a token: what a ring passes on, and what a cache keeps.
+    /// Elements of keys and values a token, which a ring passes on and a cache keeps.
     pub kv: f64,
-    /// Whether the cache is a latent that tensor parallelism cannot cut.
+    /// True if the cache is a latent that tensor parallelism cannot cut.
     pub latent: bool,
     /// Elements a token that experts exchange in one direction.
     pub routed: f64,
@@ -32,7 +31,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// What a token leaves, of the precision or the nearest known.
+    /// Bytes that a token leaves, in this precision or the nearest known.
     #[must_use]
     pub fn kept(&self, precision: Precision) -> PerToken {
         let width = |p: &Precision| p.bytes().activation;
@@ -53,7 +52,7 @@ pub struct Profile {
     pub kinds: Vec<Kind>,
     /// The kind of each block, in the order of forward.
     pub order: Vec<usize>,
-    /// Before the blocks: embeddings. After: norm, and the head where it has weights of its own.
+    /// Before the blocks: embeddings. After: norm, and the head if it has weights of its own.
     pub first: Divided,
     pub last: Divided,
     pub tied: bool,
@@ -65,8 +64,7 @@ pub struct Profile {
     pub experts: u64,
     /// Elements of the largest parameter.
     pub largest: u64,
-    /// Whether the attention core can be recomputed by itself: where scores are tensors of the program, not of a
-    /// kernel.
+    /// True if the attention core can be recomputed by itself: its scores are tensors of the program, not of a kernel.
     pub selective: bool,
 }
 
@@ -103,7 +101,7 @@ impl Profile {
     }
 
     /// A counted model that serves sequences of `context` tokens. Its blocks have parameters and a cache, averaged over
-    /// such a sequence; what they save for backward is not known.
+    /// such a sequence; the tensors that they save for backward are not known.
     #[must_use]
     pub fn from_counted(name: &str, model: &Counted, text: &Text, context: u64) -> Profile {
         let divided = |list: &[Parameter]| {

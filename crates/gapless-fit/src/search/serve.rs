@@ -1,5 +1,5 @@
-//! Serving: weights, cache and the activation peak of a batch, over formats and degrees; how many tokens fit, cheapest
-//! first.
+//! Serving: weights, cache and the activation peak of a batch, over formats and degrees; the number of tokens that fit,
+//! and the plans, cheapest first.
 //!
 //! The cost is GPU-seconds for a generated token when as many sequences run at once as asked (or as fit): a decode step
 //! reads the weights that are active and the whole cache once, and reduces twice a block over tensor-parallel ranks.
@@ -17,7 +17,7 @@ use crate::settings::{Checkpointing, Optimizer, Precision};
 use crate::simulated::RESERVE;
 use crate::weigh::Table;
 
-/// What is asked.
+/// The settings of the server, and the values that may be tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
     /// Tokens of context of one sequence, and sequences at once over all replicas.
@@ -26,13 +26,13 @@ pub struct Serving {
     /// Tokens of one forward at most: vLLM's `max_num_batched_tokens`.
     pub batched_tokens: u64,
     pub formats: Vec<Format>,
-    /// What the weights take in those of the formats whose tensors are known one by one.
+    /// Bytes of the weights in those of the formats whose tensors are known one by one.
     pub weights: Vec<Weights>,
     /// Bytes of an element of the cache.
     pub cache_bytes: Vec<u64>,
     pub tensor: Vec<u64>,
     pub pipeline: Vec<u64>,
-    /// Whether experts may be spread over the tensor-parallel ranks instead of cut.
+    /// True if experts may be spread over the tensor-parallel ranks instead of cut.
     pub expert: Vec<bool>,
     /// vLLM's `gpu_memory_utilization`.
     pub utilization: f64,
@@ -40,11 +40,11 @@ pub struct Serving {
     pub sparse: bool,
     /// Tokens of one page of the cache.
     pub page: u64,
-    /// What a forward pass holds of a token within a block.
+    /// Elements that a forward pass holds of a token within a block.
     pub working: Working,
     /// Sequences that are sampled at once in the pass that sizes the cache.
     pub sampled: u64,
-    /// Whether activations come out of the share of the memory, or out of what it leaves.
+    /// True if activations come out of the share of the memory, false if out of the rest.
     pub activations_inside: bool,
     /// Memory for CUDA graphs, outside the share.
     pub graphs: u64,
@@ -55,7 +55,7 @@ pub struct Serving {
 pub struct Weights {
     pub format: Format,
     pub table: Table,
-    /// What the engine adds over all ranks, and on each rank within a pass.
+    /// Bytes that the engine adds over all ranks, and on each rank within a pass.
     pub held: u64,
     pub working: u64,
 }
@@ -92,13 +92,13 @@ impl ServePlan {
         self.tokens / self.page.max(1)
     }
 
-    /// What a process takes of a GPU with a cache of so many tokens of each replica.
+    /// Bytes that a process takes of a GPU with a cache of so many tokens of each replica.
     #[must_use]
     pub fn needs(&self, tokens: u64) -> u64 {
         self.weights + self.activations + self.overhead + self.graphs + self.cache_per_token * tokens
     }
 
-    /// What is left of a GPU of `memory` bytes once the engine runs, its graphs included.
+    /// Bytes that are left of a GPU of `memory` bytes once the engine runs, its graphs included.
     #[must_use]
     pub fn left(&self, memory: u64) -> u64 {
         let cache = self.tokens * self.cache_per_token;
@@ -106,14 +106,14 @@ impl ServePlan {
     }
 }
 
-/// Plans that hold what is asked, cheapest first; and how many points were looked at.
+/// Plans that hold all sequences, cheapest first; and the number of points looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Served {
     pub plans: Vec<ServePlan>,
     pub examined: u64,
-    /// Of those that do not hold it, the one that needs least.
+    /// Of the plans that do not hold them, the one that needs least.
     pub nearest: Option<ServePlan>,
-    /// The least that any of them needs of a GPU, for what is asked.
+    /// The least bytes of a GPU with which any of them would.
     pub least: Option<u64>,
 }
 
@@ -199,7 +199,7 @@ impl Serving {
         Ok(())
     }
 
-    /// All ways that hold what is asked.
+    /// All ways that hold all sequences.
     pub fn search(&self, profile: &Profile, cluster: &Cluster) -> Result<Served, SearchError> {
         self.check(cluster)?;
         let mut plans = Vec::new();
@@ -274,7 +274,7 @@ impl Serving {
         let kv = |kind: usize| {
             let kind = &profile.kinds[kind];
             let heads = profile.kv_heads.max(1);
-            // Heads are copied where there are more ranks than heads; a latent is whole on every rank.
+            // Heads are copied if there are more ranks than heads; a latent is whole on every rank.
             let cut = if kind.latent { 1.0 } else { heads as f64 / heads.div_ceil(tensor) as f64 };
             kind.kv * cache_bytes as f64 / cut
         };
@@ -314,7 +314,7 @@ impl Serving {
         let step = pipeline as f64
             * ((weights + cache * held) / (cluster.gpu.memory_gbs * 1e9 * 0.7)
                 + if tensor > 1 {
-                    // Two reductions a block: what a kernel waits, and the bytes.
+                    // Two reductions a block: a kernel's latency, and the bytes.
                     let blocks = profile.blocks() as f64 / pipeline as f64;
                     let bytes = 2.0 * running * 2.0 * profile.hidden as f64 * (t - 1.0) / t;
                     2.0 * blocks * (10e-6 + bytes / cluster.bandwidth(tensor))

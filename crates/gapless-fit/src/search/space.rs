@@ -1,4 +1,4 @@
-//! What is asked: the step, the hardware's share, and for each dimension the values that may be tried.
+//! The question of a search: the step, the hardware's share, and for each dimension the values that may be tried.
 
 use super::SearchError;
 use super::profile::Profile;
@@ -8,7 +8,7 @@ use crate::formulas::weights::Format;
 use crate::hardware::Cluster;
 use crate::settings::{Checkpointing, Lora, Optimizer, Precision};
 
-/// What lives on the host while it is not used.
+/// Tensors that live on the host while they are not used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Offload {
     pub optimizer: bool,
@@ -16,7 +16,7 @@ pub struct Offload {
     pub activations: bool,
 }
 
-/// The values that each dimension may take. What is fixed has one.
+/// The values that each dimension may take. A fixed dimension has one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Space {
     pub global_batch: u64,
@@ -118,7 +118,7 @@ impl Space {
         }
     }
 
-    /// Whether the question makes sense: nothing is 0 or empty, and what is fixed divides what it must.
+    /// Refuses a question that makes no sense: something is 0 or empty, or a fixed degree does not divide its count.
     pub fn check(&self, profile: &Profile, cluster: &Cluster) -> Result<(), SearchError> {
         for (what, value) in [
             ("the batch", self.global_batch),
@@ -288,8 +288,8 @@ impl Config {
         self.data * self.tensor * self.pipeline * self.context
     }
 
-    /// Bytes of what a rank holds between steps. `fully_shard` keeps its shards in the parameters' own type, which is
-    /// that of the master copies; it casts a unit as it gathers it, and gives gradients in the parameters' type
+    /// Bytes that a rank holds between steps. `fully_shard` keeps its shards in the parameters' own type, which is that
+    /// of the master copies; it casts a unit as it gathers it, and gives gradients in the parameters' type
     /// (`_fsdp_param.py`, `foreach_reduce` of `_fsdp_collectives.py`).
     #[must_use]
     pub fn held(&self) -> Widths {

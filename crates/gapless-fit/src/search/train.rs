@@ -1,10 +1,10 @@
 //! The search over training configurations: every group of degrees, sharding and offloading, each with its best
 //! micro-batch and checkpointing.
 //!
-//! Points are left out only where that is proven to lose nothing: `by_memory`, where states alone, or a smaller
-//! micro-batch, do not fit; `by_cost`, where computing and waiting without any recomputation already costs more than
-//! the last plan that is kept; `by_rule`, where a dimension has no meaning (offloaded parameters that nobody gathers,
-//! chunks of one stage) or optimal checkpointing covers the point. `examined` and these add up to the whole space.
+//! Points are left out only if that is proven to lose nothing: `by_memory`, if states alone, or a smaller micro-batch,
+//! do not fit; `by_cost`, if computing and waiting without any recomputation already costs more than the last plan that
+//! is kept; `by_rule`, if a dimension has no meaning (offloaded parameters without a scheme that gathers them, chunks
+//! of one stage) or optimal checkpointing covers the point. `examined` and these add up to the whole space.
 
 use super::SearchError;
 use super::cost::{Cost, CostModel};
@@ -23,14 +23,13 @@ pub struct Plan {
     pub cost: Cost,
     /// On the worst rank.
     pub account: Account,
-    /// How blocks of each kind are treated on that rank's stage: kept, half recomputed, recomputed.
+    /// Numbers of blocks of each kind on that rank's stage: kept, half recomputed, recomputed.
     pub counts: Counts,
-    /// The largest micro-batch that fits with everything else the same (checkpointing free to rise where it is
-    /// optimal).
+    /// The largest micro-batch that fits with everything else the same (checkpointing may rise if it is optimal).
     pub largest_micro_batch: u64,
 }
 
-/// How many points there were, and what became of them.
+/// The number of points, and of those that each rule left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     pub points: u64,
@@ -46,7 +45,7 @@ pub struct Census {
 pub struct Found {
     pub plans: Vec<Plan>,
     pub census: Census,
-    /// Where nothing fits: the least bytes that a point needed of the memory there is, at least.
+    /// If nothing fits: a lower bound of the bytes that a point needs.
     pub least_needed: Option<u64>,
 }
 
@@ -56,7 +55,7 @@ struct Best {
 }
 
 impl Best {
-    /// What a plan has to cost less than.
+    /// The cost that a plan has to stay below.
     fn bar(&self) -> f64 {
         if self.plans.len() < self.keep {
             f64::INFINITY
@@ -190,8 +189,8 @@ impl Group<'_> {
                 let mut config = Config { sharding, offload, ..*first };
                 let gathers = matches!(sharding, Sharding::Zero3 | Sharding::Fsdp);
                 let alone = config.data * config.context == 1;
-                // A shard of one rank is no shard; parameters come from the host block by block only where they are
-                // gathered so.
+                // A shard of one rank is no shard. Parameters come from the host block by block only if the scheme
+                // gathers them block by block.
                 if alone && sharding != Sharding::Ddp && !only(&self.space.shardings, sharding)
                     || offload.parameters && !gathers && !alone
                     || config.pipeline > 1 && gathers && config.accumulation > 1 && offload.parameters
@@ -236,7 +235,7 @@ impl Group<'_> {
         let mut mine: Option<Plan> = None;
         let mut is_full = false;
         for (place, &micro_batch) in micro_batches.iter().enumerate() {
-            // The only micro-batch of a step may fit where smaller ones do not: no gradients wait for the next.
+            // The only micro-batch of a step may fit though smaller ones do not: no gradients wait for the next.
             if is_full && micro_batch < local {
                 census.by_memory += modes.len() as u64;
                 continue;
@@ -275,7 +274,7 @@ impl Group<'_> {
             if !fits && place == 0 && best.plans.is_empty() {
                 *least = least.min(self.least_peak(layout, holdings, config));
             }
-            // In a pipeline fewer micro-batches are in flight where they are larger, so a larger one may fit again.
+            // In a pipeline, larger micro-batches mean fewer in flight, so a larger one may fit again.
             is_full |= !fits && config.pipeline == 1;
         }
         if let Some(plan) = mine {
@@ -285,7 +284,7 @@ impl Group<'_> {
 }
 
 impl Group<'_> {
-    /// What the point needs with the most recomputation that is allowed.
+    /// Bytes of the point with the most recomputation that is allowed.
     fn least_peak(&self, layout: &Layout, holdings: &[Holding], config: &Config) -> f64 {
         let modes = &self.space.checkpointing;
         let most = modes.iter().copied().max().unwrap_or(Checkpointing::Full);
@@ -347,8 +346,8 @@ pub fn largest_micro_batch(profile: &Profile, cluster: &Cluster, space: &Space, 
     low
 }
 
-/// The account of one given point, whether it fits or not: with everything that can be recomputed recomputed where
-/// nothing less fits. `Account::host` says what of the host it needs, however much there is.
+/// The account of one given point, whether it fits or not: with everything recomputed that can be, if nothing less
+/// fits. `Account::host` has the bytes of the host that it needs, however much there is.
 ///
 /// Optimal checkpointing recomputes as little as `usable` bytes of the device allow.
 #[must_use]

@@ -1,4 +1,4 @@
-//! Where a plan's numbers come from: each component of its account as a term, each part of its cost with its equation.
+//! The equations behind a plan's numbers: each component of its account as a term, each part of its cost.
 
 use super::cost::{Cost, CostModel};
 use super::memory::Account;

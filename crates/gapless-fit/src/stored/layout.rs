@@ -1,5 +1,5 @@
-//! How one weight of a linear layer lies in the files of a quantised checkpoint: its tensors, with their shapes, as the
-//! library that packs them makes them. `docs/internals/fit.md` names the code that each follows.
+//! The layout of one weight of a linear layer in the files of a quantised checkpoint: its tensors, with their shapes,
+//! as the library that packs them makes them. `docs/internals/fit.md` names the code that each follows.
 
 /// Values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ pub enum Layout {
     Bits4 { nested: bool },
     /// bitsandbytes in 8 bits (LLM.int8).
     Bits8,
-    /// One byte a value, in floating point or not; `scale` is the bytes of a scale, `half` where that of the model.
+    /// One byte a value, in floating point or not; `inputs` adds a scale of the layer's inputs.
     Bytes { scales: Scales, scale: ScaleType, zeros: bool, inputs: bool },
     /// compressed-tensors' `pack-quantized`: words of 32 bits along the inputs.
     Packed { bits: u64, scales: Scales, zeros: bool, index: bool },
@@ -46,7 +46,7 @@ pub enum Layout {
     Float4 { group: u64, globals: u64 },
     /// 6-bit floats with a scale of one byte for 32.
     Float6,
-    /// compressed-tensors' `marlin-24`: half of the values, and where they stand.
+    /// compressed-tensors' `marlin-24`: half of the values, and their places.
     Marlin24 { bits: u64, group: u64 },
     /// HQQ: values packed in bytes, a scale and a zero for each group.
     Hqq { bits: u64, group: u64 },
@@ -60,7 +60,7 @@ pub enum Layout {
     Tiles4 { group: u64 },
     /// BitNet: four values a byte, one scale.
     BitNet,
-    /// So many thousandths of a bit a value, where only that is known.
+    /// So many thousandths of a bit a value, if only that is known.
     Bits { thousandths: u64 },
 }
 

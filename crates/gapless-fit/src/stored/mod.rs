@@ -1,5 +1,5 @@
-//! How the weights of a quantised checkpoint lie in its files: which module has which layout. `weigh` has what that
-//! makes of a model's parameters.
+//! The format of a quantised checkpoint's weights: which module has which layout. `weigh` has the bytes of a model's
+//! parameters in it.
 
 pub mod layout;
 pub mod pattern;
@@ -7,18 +7,18 @@ pub mod pattern;
 pub use layout::{Layout, Piece, ScaleType, Scales};
 pub use pattern::Pattern;
 
-/// Where a format comes from.
+/// The source of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The configuration beside the weights.
     Checkpoint,
     /// A built-in name, whose files were published in it.
     Released,
-    /// What the user asked for.
+    /// The user asked for it.
     Asked,
 }
 
-/// Modules, and their layout; `None` where they keep the model's own type.
+/// Modules, and their layout; `None` if they keep the model's own type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub modules: Pattern,
@@ -34,12 +34,12 @@ pub struct Stored {
     pub words: String,
     /// The first that matches counts.
     pub rules: Vec<Rule>,
-    /// What no rule names: linear layers of blocks, experts, and the head.
+    /// Modules that no rule names: linear layers of blocks, experts, and the head.
     pub linears: Option<Layout>,
     pub experts: Option<Layout>,
     pub head: Option<Layout>,
     pub origin: Origin,
-    /// Bytes of all of it, where the headers of its files say so.
+    /// Bytes of all of it, if the headers of its files tell them.
     pub total: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Stored {
         }
     }
 
-    /// Bits of the smallest layout: what people call 4-bit weights has some in four.
+    /// Bits of the smallest layout: people say 4-bit weights if some have four.
     #[must_use]
     pub fn bits(&self) -> f64 {
         let layouts = [self.linears, self.experts, self.head].into_iter().flatten();

@@ -1,7 +1,7 @@
-//! Which modules a configuration means: names, names with stars, and the regular expressions that begin with `re:`.
+//! The modules that a configuration names: names, names with stars, and the regular expressions that begin with `re:`.
 //!
-//! The expressions come from files, so a match has a limited number of steps. What is not known of their grammar is an
-//! error: a layer that is taken for another one would be counted in the wrong format.
+//! The expressions come from files, so a match has a limited number of steps. Grammar that is not known is an error: a
+//! layer that is taken for another one would be counted in the wrong format.
 
 use std::cell::Cell;
 
@@ -30,7 +30,7 @@ pub enum Node {
     End,
     /// Alternatives.
     Group(Vec<Vec<Node>>),
-    /// The same, to be seen ahead and not taken; or not to be seen.
+    /// The same as a look-ahead, which takes no characters; `not` for the negative one.
     Ahead {
         not: bool,
         options: Vec<Vec<Node>>,
@@ -65,7 +65,7 @@ impl Pattern {
                 letter => format!("\\{letter}"),
             })
             .collect();
-        // A star after a name stands for what is inside it as well.
+        // A star after a name also stands for the modules inside.
         Pattern::expression(&format!("(?:{whole})(?:\\..*)?$"))
     }
 
@@ -82,7 +82,7 @@ impl Pattern {
         Ok(Pattern::Expression(options))
     }
 
-    /// Whether it means the module.
+    /// True if it matches the module's name.
     #[must_use]
     pub fn matches(&self, module: &str) -> bool {
         match self {
@@ -135,7 +135,7 @@ fn repeat(
 ) -> bool {
     if most > 0 {
         let more = run(std::slice::from_ref(node), text, at, left, &mut |next| {
-            // What takes nothing would be repeated without end.
+            // A node that takes no characters would be repeated without end.
             next > at
                 && repeat(node, least.saturating_sub(1), most.saturating_sub(1), rest, text, next, left, then)
         });
@@ -215,7 +215,7 @@ impl Reader<'_> {
             _ => return Ok(node),
         };
         self.at += 1;
-        // Whether few or many are tried first changes nothing of whether there is a match.
+        // A lazy repetition tries few first, which does not change whether there is a match.
         self.take(b"?");
         Ok(Node::Repeat { node: Box::new(node), least, most })
     }

@@ -1,4 +1,4 @@
-//! What an engine makes of stored weights when it loads them: copies, padding, workspaces, or 16 bits where it has no
+//! Memory that an engine adds when it loads stored weights: copies, padding, workspaces, or 16 bits if it has no
 //! kernel.
 //!
 //! From vLLM 0.11 (`quantization/mxfp4.py`, `marlin_utils.py`, `mla/common.py`, `bitsandbytes.py`) and transformers
@@ -14,7 +14,7 @@ use crate::stored::{Layout, ScaleType, Stored};
 /// A workspace of Marlin's kernels for each layer: a lock for each multiprocessor, rounded by the allocator.
 const MARLIN_WORKSPACE: u64 = 1024;
 
-/// Beside the weights as they are stored.
+/// Bytes beside the weights as they are stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Beside {
     /// As long as the engine runs.
@@ -26,7 +26,7 @@ pub struct Beside {
     pub notes: Vec<String>,
 }
 
-/// What `engine` adds to `stored` on `gpu`, where what is not quantised has `half` bytes an element.
+/// Bytes that `engine` adds to `stored` on `gpu`; weights that are not quantised have `half` bytes an element.
 #[must_use]
 pub fn beside(
     stored: &Stored,
@@ -120,7 +120,7 @@ fn pad(beside: &mut Beside, stored: &Stored, architecture: &Architecture, capabi
     let mut more = 0;
     for (p, weighed) in list.iter().zip(&weighed).filter(|(_, weighed)| weighed.layout.is_some()) {
         let [_, a, b] = *p.shape.as_slice() else { continue };
-        // Of gate and up the inner size is there twice; the hidden size is the other side.
+        // Of gate and up the inner size counts twice; the hidden size is the other side.
         let pair = p.name.contains("gate_up");
         let (hidden, size) = if pair { (a, b / 2) } else { (b, a) };
         let padded = size.next_multiple_of(inner) as f64 * hidden.next_multiple_of(outer) as f64;

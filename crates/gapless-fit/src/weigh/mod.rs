@@ -16,7 +16,7 @@ use crate::stored::{Layout, Origin, ScaleType, Scales, Stored};
 /// A parameter as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weighed {
-    /// Its tensors: one where it keeps the model's type.
+    /// Its tensors: one if it keeps the model's type.
     pub pieces: Vec<u64>,
     pub layout: Option<Layout>,
 }
@@ -28,7 +28,7 @@ impl Weighed {
     }
 }
 
-/// Matrices of a parameter that are stored each on its own: how many, of how many outputs and inputs.
+/// Matrices of a parameter that are stored each on its own: their number, outputs and inputs.
 fn matrices(p: &Parameter, turned: bool, fused: bool) -> Option<(u64, u64, u64)> {
     let (count, a, b) = match (p.role, p.shape.as_slice()) {
         (Role::Matrix | Role::Head | Role::Router | Role::Embedding, [a, b]) => (1, *a, *b),
@@ -57,7 +57,7 @@ impl Stored {
         }
     }
 
-    /// All weights of the blocks in one layout, as a flag asks for it; `None` where they keep the model's type.
+    /// All weights of the blocks in one layout, as a flag asks for it; `None` if they keep the model's type.
     #[must_use]
     pub fn asked(format: Format, sparse: bool) -> Option<Stored> {
         let thinned = |layout: Layout| {
@@ -118,7 +118,7 @@ impl Stored {
         }
     }
 
-    /// Every parameter of `architecture`, in its order, where what stays has `half` bytes an element.
+    /// Every parameter of `architecture`, in its order; weights that are not quantised have `half` bytes an element.
     #[must_use]
     pub fn weigh(&self, architecture: &Architecture, half: u64) -> Vec<Weighed> {
         let (turned, fused) = orientation(architecture);
@@ -150,7 +150,7 @@ impl Stored {
     }
 }
 
-/// Whether matrices have their inputs first, and whether gate and up of experts lie in one.
+/// True if matrices have their inputs first, and true if gate and up of experts lie in one.
 fn orientation(architecture: &Architecture) -> (bool, bool) {
     match architecture {
         Architecture::Decoder(d) => (d.style == DecoderStyle::Gpt2, false),

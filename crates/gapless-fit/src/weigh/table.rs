@@ -4,7 +4,7 @@ use super::Weighed;
 use crate::model::{Architecture, Role};
 use crate::parameters::parameters;
 
-/// Bytes by how tensor parallelism cuts them.
+/// Bytes by the way in which tensor parallelism cuts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Share {
     pub sharded: f64,

@@ -1,5 +1,5 @@
-//! Random questions about what to recompute, the same on every machine: for the tests, and for the integer programs
-//! they are held against.
+//! Random questions about which blocks to recompute, the same on every machine: for the tests, and for the integer
+//! programs they are held against.
 
 use gapless_fit::checkpoint::chain::{Block, Chain, Choice, Measured};
 
@@ -62,7 +62,7 @@ pub(crate) fn chain(seed: u64, blocks: usize) -> Chain {
     }
 }
 
-/// What is asked: a size, a seed, and how tight the budget is between the least peak and that of keeping all, in
+/// One question: a size, a seed, and the place of the budget between the least peak and that of keeping all, in
 /// hundredths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {

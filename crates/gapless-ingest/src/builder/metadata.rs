@@ -1,4 +1,4 @@
-//! What a user attached to an event as a dict, as one line of JSON. PyTorch writes that line itself since 2.15; other
+//! A dict that a user attached to an event, as one line of JSON. PyTorch writes that line itself since 2.15; other
 //! writers of snapshots may leave the dict as it is.
 
 use super::Builder;

@@ -8,7 +8,7 @@ pub(super) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// `at`: where the record lies in the file, for errors.
+    /// `at`: the record's offset in the file, for errors.
     pub(super) fn new(bytes: &'a [u8], at: u64) -> Body<'a> {
         Body { bytes, at }
     }

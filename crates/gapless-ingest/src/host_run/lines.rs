@@ -1,7 +1,7 @@
 //! From an instruction of a Python code object to its line. Releases differ: pairs of bytes in 3.9 (`co_lnotab`),
 //! ranges in 3.10 (PEP 626), entries with columns from 3.11 on (PEP 657). Instructions are counted in bytes.
 
-/// Where lines begin, in order of instructions.
+/// Beginnings of lines, in order of instructions.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     first: u32,
@@ -19,7 +19,7 @@ impl Lines {
         Lines { first, ranges }
     }
 
-    /// The line of an instruction; that of the function where the table does not say.
+    /// The line of an instruction; that of the function if the table has none.
     pub(super) fn at(&self, instruction: u32) -> u32 {
         // A frame that has not begun stands one before its first instruction.
         let instruction = if instruction > u32::MAX / 2 { 0 } else { instruction };
@@ -29,7 +29,7 @@ impl Lines {
     }
 }
 
-/// 3.9: how many bytes further, how many lines further.
+/// 3.9: differences of bytes and of lines.
 fn pairs(first: u32, table: &[u8]) -> Vec<(u32, u32)> {
     let (mut at, mut line) = (0u32, i64::from(first));
     let mut found = vec![(0, first)];
@@ -41,7 +41,7 @@ fn pairs(first: u32, table: &[u8]) -> Vec<(u32, u32)> {
     found
 }
 
-/// 3.10: bytes of the range, and how many lines further; -128: no line.
+/// 3.10: bytes of the range, and the difference of lines; -128: no line.
 fn deltas(first: u32, table: &[u8]) -> Vec<(u32, u32)> {
     let (mut at, mut line) = (0u32, i64::from(first));
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! Recordings of host memory: what `libgapless_malloc.so` writes with `GAPLESS_HOST_RECORD`. The bytes are drawn in
+//! Recordings of host memory by `libgapless_malloc.so` with `GAPLESS_HOST_RECORD`. The bytes are drawn in
 //! `crates/gapless-host/src/record/journal.rs`.
 //!
 //! A block of the trace stands for all that were allocated like it: its size is the estimate, and its address is made
-//! up, because blocks that stand for others would overlap. [`HostSample`] has what was really recorded.
+//! up, because blocks that stand for others would overlap. [`HostSample`] has the blocks that were really recorded.
 
 mod body;
 mod lines;
@@ -24,7 +24,7 @@ use symbols::Symbols;
 
 pub(crate) const MAGIC: &[u8] = b"GAPHOST1";
 
-/// What the scope of a step is called.
+/// The name of a step's scope.
 const STEP: &str = "step";
 
 /// A code object of Python.
@@ -89,7 +89,7 @@ pub(crate) fn read(input: &mut (dyn Read + Send), format: String, limits: Limits
     reader.finish(format)
 }
 
-/// Fills the buffer; false where the file ends before, as that of a killed process may.
+/// Fills the buffer; false if the file ends before, as that of a killed process may.
 fn take(input: &mut (dyn Read + Send), buffer: &mut [u8], offset: u64) -> Result<bool, Fault> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -190,7 +190,7 @@ impl Reader {
         Frame { name: strings.intern(name), file: strings.intern(file), line }
     }
 
-    /// Times never go back: records of several threads may.
+    /// A time that never goes back, as those of several threads' records may.
     fn time(&mut self, body: &mut Body<'_>) -> Result<u64, Fault> {
         let time = body.u64()?.wrapping_add(self.epoch);
         self.time = if time >> 62 == 0 { self.time.max(time) } else { self.time };
@@ -331,7 +331,7 @@ impl Reader {
     }
 }
 
-/// What a sample of `size` bytes stands for, and the variance of that.
+/// The bytes that a sample of `size` bytes stands for, and their variance.
 fn estimate(size: u64, interval: u64) -> (u64, f64) {
     if interval == 0 {
         return (size, 0.0);

@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NativeFrame {
     pub(super) name: String,
-    /// The source, or the file of the code where the source is not known.
+    /// The source, or the file of the code if the source is not known.
     pub(super) file: String,
     pub(super) line: u32,
 }

@@ -1,5 +1,5 @@
-//! Names and lines of native code, from the files that the recording names: only from the very file that was mapped,
-//! by its size and time of change. What cannot be read stays an offset in a file.
+//! Names and lines of native code, from the files that the recording names: only from the very file that was mapped, by
+//! its size and time of change. An address in a file that cannot be read stays an offset in it.
 
 use super::body::Body;
 use super::program::{NativeFrame, Program};
@@ -15,7 +15,7 @@ struct Module {
 
 #[derive(Default)]
 pub(super) struct Symbols {
-    /// The latest last: it is what lies there now.
+    /// The latest last: it is the one that is mapped now.
     modules: Vec<Module>,
     programs: Vec<Program>,
     by_path: FxHashMap<(String, u64, u64), usize>,
@@ -36,7 +36,7 @@ impl Symbols {
         Ok(())
     }
 
-    /// The frames of return addresses, innermost first. Functions that the compiler put into others are frames too.
+    /// The frames of return addresses, innermost first. Inlined functions are frames too.
     /// `in_python`: frames of the interpreter itself say nothing beside those of Python.
     pub(super) fn frames(&mut self, addresses: &[u64], in_python: bool) -> Vec<NativeFrame> {
         let mut frames = Vec::new();
@@ -54,7 +54,7 @@ impl Symbols {
             let known = self.known.entry(place).or_insert_with(|| program.frames(place.1));
             frames.extend(known.iter().cloned());
         }
-        // Headers and libraries of the system stand before the program's own line, and say less.
+        // Frames in headers and libraries of the system come before the program's own line, and help less.
         if !in_python {
             let own = |frame: &NativeFrame| frame.line > 0 && !frame.file.starts_with("/usr/");
             if let Some(first) = frames.iter().position(own) {

@@ -2,7 +2,7 @@
 //!
 //! It knows the dicts of which a snapshot has millions, events and frames, in the ways in which picklers write them: an
 //! optional memo entry, MARK, keys and flat values, SETITEMS. Anything else gives `None`, the memo is as before, and
-//! the machine reads the dict again from its first byte; so this path decides nothing on its own but speed.
+//! the machine reads the dict again from its first byte; so this path changes the speed and nothing else.
 //!
 //! Keys are predicted: the n-th key of an event is nearly always written with the same bytes as the n-th key of the
 //! event before it, a memo reference, so one comparison of a word replaces decoding and look-up. Events that look like
@@ -17,7 +17,7 @@ use crate::value::{Packed, Table, Value};
 use gapless_trace::stacks::FrameId;
 use gapless_trace::{Bytes, StackId, StreamId, StringId};
 
-/// How a key was written: `word & mask == bits` at its place means `name`, in `length` bytes.
+/// The bytes of a key: `word & mask == bits` at its place means `name`, in `length` bytes.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     bits: u64,
@@ -29,7 +29,7 @@ struct Written {
 /// An entry that no word matches.
 const NEVER: Written = Written { bits: 1, mask: 0, length: 0, name: Name::Other };
 
-/// What is remembered from dict to dict.
+/// State that is kept from dict to dict.
 #[derive(Debug)]
 pub(super) struct State {
     event_keys: [Written; 16],
@@ -50,7 +50,7 @@ impl Default for State {
 }
 
 impl State {
-    /// A memo entry was overwritten: what keys meant may no longer hold.
+    /// Forgets the keys: a memo entry was overwritten, which may have been one.
     pub(super) fn forget(&mut self) {
         self.event_keys = [NEVER; 16];
         self.frame_keys = [NEVER; 4];
@@ -70,7 +70,7 @@ pub(super) fn dict(bytes: &[u8], builder: &mut Builder, state: &mut State) -> Op
             events.get_or_insert((row, 0)).1 += 1;
             continue;
         }
-        // Past the limit of the memo the machine says so.
+        // Above the limit of the memo the machine gives the error.
         let whole = if path.bytes.get(start) == Some(&op::EMPTY_DICT) && memo < path.builder.limits.memo {
             path.at += 1;
             path.dict()
@@ -82,7 +82,7 @@ pub(super) fn dict(bytes: &[u8], builder: &mut Builder, state: &mut State) -> Op
             (Some(Value::Rows(Table::Events, ..)), Some((_, count))) => *count += 1,
             (Some(value), None) => return Some((path.at, value)),
             (_, Some((first, count))) => {
-                // Not an event: leave it to the next call, as if it had not been looked at.
+                // Not an event: leave it to the next call, with the memo as before.
                 path.builder.memo.truncate(memo);
                 return Some((start, Value::Rows(Table::Events, *first, *count)));
             }
@@ -137,7 +137,7 @@ impl Path<'_> {
             self.fields(&mut draft, n.max(1))?;
         }
         self.at += 1;
-        // Only events may be read twice: what is counted otherwise is the machine's.
+        // Only events may be read twice: the machine reads other dicts, which count something.
         if draft.is_note_or_unknown() {
             return None;
         }
@@ -152,8 +152,9 @@ impl Path<'_> {
         Some(Value::row(Table::Events, row))
     }
 
-    /// The fields of an event that has them in the usual order, written in the usual way, as far as that holds: how
-    /// many keys were read. Straight-line code: every branch but the width of the size goes the same way nearly always.
+    /// The fields of an event that has them in the usual order, written in the usual way, up to the first that is not:
+    /// the number of keys read. Straight-line code: every branch but the width of the size goes the same way nearly
+    /// always.
     #[inline]
     fn usual(&mut self, draft: &mut EventDraft) -> usize {
         let keys = &self.state.event_keys;
@@ -327,7 +328,7 @@ impl Path<'_> {
         {
             *memo = packed;
         }
-        // The C++ pickler memoises what is whole.
+        // The C++ pickler memoises whole values.
         self.memoize(packed)?;
         Some(Value::Frame(id))
     }
@@ -438,7 +439,7 @@ impl Path<'_> {
         }
     }
 
-    /// An integer as 64 bits whatever its sign; LONG1 of nine bytes where the ninth is zero, too.
+    /// An integer as 64 bits whatever its sign; LONG1 of nine bytes too, if the ninth is zero.
     #[inline]
     fn unsigned(&mut self) -> Option<u64> {
         if let [op::LONG1, 9, low @ .., 0] = self.bytes.get(self.at..)?.first_chunk::<11>()? {
@@ -554,7 +555,7 @@ impl Path<'_> {
 
     // ---- bytes ----
 
-    /// The next eight bytes; `None` near the end of what is at hand.
+    /// The next eight bytes; `None` near the end of the bytes at hand.
     #[inline]
     fn word(&self) -> Option<u64> {
         Some(u64::from_le_bytes(*self.bytes.get(self.at..)?.first_chunk::<8>()?))
@@ -565,7 +566,7 @@ impl Path<'_> {
         (*self.bytes.get(self.at)? == opcode).then(|| self.at += 1)
     }
 
-    /// Stores `packed` where the pickler memoised what was just read, in order; other orders are the machine's.
+    /// Stores `packed` if the pickler memoised the last value, in order; other orders are the machine's.
     #[inline]
     fn memoize(&mut self, packed: Packed) -> Option<()> {
         let word = self.word()?;
@@ -602,11 +603,11 @@ fn word_at(bytes: &[u8; ROOM], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// "N/A" with MEMOIZE: it stands in every event of a dump by Python, in full.
+/// "N/A" with MEMOIZE, which every event of a dump by Python has in full.
 const NOT_APPLICABLE: u64 =
     u64::from_le_bytes([op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, 0, 0]);
 
-/// A string by reference, and where it ends.
+/// A string by reference, and the end of the reference.
 #[inline(always)]
 fn reference(word: u64, at: usize, memo: &[Packed]) -> Option<(StringId, usize)> {
     let (index, length) = match word as u8 {
@@ -617,7 +618,7 @@ fn reference(word: u64, at: usize, memo: &[Packed]) -> Option<(StringId, usize)>
     Some((memo.get(index)?.as_string()?, at + length))
 }
 
-/// LONG1 of at most eight bytes: `word` is what stands at its opcode, `digits` what stands two bytes later.
+/// LONG1 of at most eight bytes: `word` is the one at its opcode, `digits` the one two bytes later.
 #[inline(always)]
 fn long(word: u64, digits: u64, at: usize) -> Option<(i64, usize)> {
     let length = (word >> 8) as u8;
@@ -628,7 +629,7 @@ fn long(word: u64, digits: u64, at: usize) -> Option<(i64, usize)> {
     Some(((digits << spare) as i64 >> spare, at + 2 + usize::from(length)))
 }
 
-/// BININT1, BININT2, or BININT from 0 on, without a branch on which: sizes come in all three.
+/// BININT1, BININT2, or BININT from 0 on, without a branch between them: sizes come in all three.
 #[inline(always)]
 fn short(word: u64, at: usize) -> Option<(u64, usize)> {
     let length = WIDTH[word as u8 as usize];

@@ -1,9 +1,9 @@
 //! The pickle machine: reads the value of a pickle, protocols 2 to 5, in one pass, into rows.
 //!
-//! It is the whole of the pickle language that data needs, with its memo by reference, and none of what runs code. The
-//! stack holds small values; a dict collapses into a row as soon as it becomes part of something (see `builder`). At
-//! the beginning of a dict `fast` tries to read it as a whole; what it does not know comes here, from the dict's first
-//! byte.
+//! It is the whole of the pickle language that data needs, with its memo by reference, and nothing that runs code. The
+//! stack holds small values; a dict collapses into a row as soon as it becomes part of another value (see `builder`).
+//! At the beginning of a dict `fast` tries to read it as a whole; dicts that it does not know come here, from their
+//! first byte.
 //!
 //! Bounds: memory grows with the bytes read, not with the numbers in them; nothing recurses; every limit is an error.
 
@@ -18,13 +18,13 @@ use crate::value::{Value, push_joined};
 use crate::window::Window;
 use opcodes as op;
 
-/// What a pickle held.
+/// The content of a pickle.
 #[derive(Debug)]
 pub(crate) struct Pickle {
     pub(crate) builder: Builder,
     pub(crate) top: Value,
     pub(crate) protocol: u8,
-    /// Where the pickle ended.
+    /// Offset of the end of the pickle.
     pub(crate) end: u64,
     pub(crate) trailing: bool,
 }
@@ -51,7 +51,7 @@ struct Machine<'a> {
     stack: Vec<Value>,
     /// Lengths of the stack at the open marks.
     marks: Vec<u32>,
-    /// The length of the stack at the last open mark, 0 without one: what is below cannot be taken.
+    /// The length of the stack at the last open mark, 0 without one: values below it cannot be taken.
     fence: usize,
     protocol: u8,
     fast: fast::State,
@@ -59,7 +59,7 @@ struct Machine<'a> {
 
 /// Enough for any opcode with its fixed argument.
 const OPCODE: usize = 16;
-/// What the fast path wants at hand: events with stacks written in full are a few KiB.
+/// Bytes that the fast path needs at hand: events with stacks written in full are a few KiB.
 const DICT: usize = 32 << 10;
 
 impl Machine<'_> {
@@ -104,7 +104,7 @@ impl Machine<'_> {
                 self.protocol = self.protocol.max(protocol);
                 Ok(())
             }
-            // How long the next frame is helps a reader that works in frames; the window does not.
+            // The length of the next frame helps a reader that works in frames; the window does not.
             op::FRAME => self.take::<9>("FRAME").map(drop),
             op::MARK => {
                 self.window.skip(1);
@@ -316,8 +316,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// An event is whole with its SETITEMS, and becomes a row now: later, when the list takes it, events that the fast
-    /// path read in the meantime would stand before it.
+    /// An event is whole with its SETITEMS, and becomes a row now. If it became one later, when the list takes it,
+    /// events that the fast path read in the meantime would stand before it.
     fn settle_event(&mut self) -> Result<(), Fault> {
         let top = self.top()?;
         if self.builder.is_event(top) {

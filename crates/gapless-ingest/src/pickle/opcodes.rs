@@ -1,4 +1,4 @@
-//! The opcodes of the pickle protocols 0 to 5, by what this reader does with them.
+//! The opcodes of the pickle protocols 0 to 5, by the way in which this reader treats them.
 
 pub(crate) const PROTO: u8 = 0x80;
 pub(crate) const FRAME: u8 = 0x95;

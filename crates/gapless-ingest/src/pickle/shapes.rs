@@ -4,8 +4,8 @@
 //! these places and the bytes around them. An event of a known shape is read by comparing all bytes around at once, and
 //! loading the numbers: about half of the time that going from key to key takes.
 //!
-//! A shape is learned from an event that the fast path has read. What it reads becomes the row and the memo entries
-//! that the fast path would have made of it; anything else gives `None`, and nothing has changed.
+//! A shape is learned from an event that the fast path has read. An event of it becomes the row and the memo entries
+//! that the fast path would have made; anything else gives `None`, and nothing has changed.
 
 use super::opcodes as op;
 use crate::builder::Builder;
@@ -58,17 +58,17 @@ struct Shape {
     /// `word & mask == bits` for each word of an event of this shape.
     masks: [u64; WORDS],
     bits: [u64; WORDS],
-    /// What all events of this shape have in common.
+    /// The fields that all events of this shape have in common.
     draft: EventDraft,
     /// An index into the memo.
     action: Number,
     addr: Number,
     size: Number,
     time: Option<Number>,
-    /// Indices into the memo, where the value is a reference.
+    /// Indices into the memo, if the value is a reference.
     context: Option<Number>,
     stack: Option<Number>,
-    /// Whether the event is the first of its memo entries; the others are always the same.
+    /// True if the event is the first of its memo entries; the others are always the same.
     memoized: bool,
     entries: [Packed; ENTRIES],
     entry_count: usize,
@@ -121,7 +121,7 @@ impl Shape {
             if let (Some(place), Some((at, width, most))) = (place, number) {
                 let mask = u64::MAX >> (64 - 8 * width);
                 let most = if name == Name::Size { Bytes::LIMIT.0.min(most) } else { most };
-                // Of a key that comes twice the last value counts: the fast path knows.
+                // If a key comes twice, its last value counts, which the fast path handles.
                 if place.replace(Number { at, mask, most }).is_some() || at + width > event.len() {
                     return None;
                 }
@@ -196,7 +196,7 @@ impl Shape {
     }
 }
 
-/// The memo index of a reference at `at`, and where it ends.
+/// The memo index of a reference at `at`, and its end.
 fn reference(event: &[u8], at: usize) -> Option<(u32, usize)> {
     match *event.get(at)? {
         op::BINGET => Some((u32::from(*event.get(at + 1)?), at + 2)),
@@ -205,8 +205,8 @@ fn reference(event: &[u8], at: usize) -> Option<(u32, usize)> {
     }
 }
 
-/// Where a value at `at` ends that is the same in all events of a shape: a reference, a number, a string, or two
-/// numbers as a tuple. Whoever memoises by index writes other bytes each time.
+/// The end of a value at `at` that is the same in all events of a shape: a reference, a number, a string, or two
+/// numbers as a tuple. Picklers that memoise by index write other bytes each time.
 fn constant(event: &[u8], at: usize) -> Option<usize> {
     let memoized = |end: usize| if event.get(end) == Some(&op::MEMOIZE) { end + 1 } else { end };
     let number = |at: usize| match *event.get(at)? {

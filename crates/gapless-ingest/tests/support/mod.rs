@@ -40,13 +40,13 @@ pub(crate) enum Py {
     Dict(Vec<(&'static str, Py)>),
 }
 
-/// How to write.
+/// The way of writing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     pub(crate) protocol: u8,
     /// Write equal strings, frames and lists of frames once.
     pub(crate) share: bool,
-    /// Memoise everything, referred to or not, as Python does; the C++ pickler memoises what is whole.
+    /// Memoise everything, referred to or not, as Python does; the C++ pickler memoises whole values.
     pub(crate) memoize: bool,
     /// Memoise lists and dicts when they are whole, as the C++ pickler does.
     pub(crate) late: bool,

@@ -1,14 +1,14 @@
-//! The greedy planners that others ship, written anew from their published descriptions, to be measured against.
+//! The greedy planners of other projects, written anew from their published descriptions, for comparison.
 //!
 //! | name | order | place |
 //! |---|---|---|
 //! | `XlaBestFit` | size, largest first | the smallest gap that is large enough, else on top |
-//! | `TfliteGreedyBySize` | size, largest first; then earliest start | the smallest gap between neighbours, else on top |
+//! | `TfliteGreedyBySize` | size, largest first; then earliest start | the smallest gap between neighbours, or on top |
 //! | `TflmGreedy` | size, largest first; then longest | the lowest gap that is large enough |
 //! | `TvmGreedyBySize` | size, largest first; then most conflicts | the lowest gap |
 //! | `TvmGreedyByConflicts` | most conflicts first; then size | the lowest gap |
 //! | `TvmHillClimb` | swaps in the order above, kept when not worse or by chance | the lowest gap |
-//! | `OnnxRuntime` | as the program allocates | the smallest gap among what is live at that time, else on top |
+//! | `OnnxRuntime` | as the program allocates | the smallest gap among the live ones, else on top |
 //!
 //! Gaps within lifetimes are filled and fixed offsets ignored: these planners know neither.
 
@@ -95,7 +95,8 @@ impl Baseline {
     }
 }
 
-/// How many others each buffer is alive with: all, less those that end before it begins or begin after it ends.
+/// The number of others that each buffer is alive with: all, less those that end before it begins or begin after it
+/// ends.
 fn conflicts(c: &Compact) -> Vec<usize> {
     let mut begin = vec![0usize; c.sections + 2];
     let mut end = vec![0usize; c.sections + 2];

@@ -1,5 +1,5 @@
-//! Measures the planner on the kinds of instances that its targets speak of, one line each: ours, what is wanted,
-//! peers.
+//! Measures the planner on the kinds of instances that its targets speak of, one line each: our figures, the wanted
+//! ones, those of peers.
 //!
 //! `cargo run --release -p gapless-plan --example plan_bench --
 //! [challenging|cliff|minimise|tensors|guillotine|heavy|million|training|replan|baselines|FILE.csv]...` Limits count
@@ -191,7 +191,7 @@ fn minimise() {
     let chosen = LETTERS.chars().filter(|letter| only.is_empty() || only.contains(*letter));
     let mut early = Vec::new();
     for letter in chosen {
-        // Of D and J nothing more is asked than to be as low as can be.
+        // D and J have no target but to be as low as can be.
         let ratio = Some(1.0).filter(|_| !"DJ".contains(letter));
         let wanted = Wanted { ratio, ..Wanted::default() };
         early.push(
@@ -212,7 +212,7 @@ enum Question {
     Times(f64),
 }
 
-/// What is asked of a case, each where it is given.
+/// The target of a case; each figure may be missing.
 #[derive(Default)]
 struct Wanted {
     fits: bool,
@@ -282,7 +282,7 @@ fn case(
         Options { capacity, seed: number("SEED", 1.0) as u64, tricks: tricks(), ..Options::default() };
     let cancel = AtomicBool::new(false);
     let finished = AtomicBool::new(false);
-    // The kernel forgets the largest resident size so far; where it cannot, the figure is that of the whole run.
+    // The kernel forgets the largest resident size so far; if it cannot, the figure is that of the whole run.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let begin = cpu_seconds();
     let (mut early, mut first) = (f64::NAN, f64::NAN);
@@ -375,7 +375,7 @@ fn line(case: &str, n: &str, ours: &str, cpu: &str, memory: &str, wanted: &str, 
     println!("{}", row.trim_end());
 }
 
-/// One buffer in a hundred thousand changes its size: how long, how many moved, how much higher.
+/// One buffer in a hundred thousand changes its size: time, buffers moved, rise of the peak.
 fn replans(problem: &Problem, old: &Plan) {
     let (mut slowest, mut most, mut worst) = (0f64, 0, 0f64);
     for step in 0..50usize {
@@ -399,7 +399,7 @@ fn replans(problem: &Problem, old: &Plan) {
     line("replan, one buffer changed", &count, &ours, &cpu, "", "0.05 s, under 1 % moved", met, &peak);
 }
 
-/// Whether a generated case is among those that `CASE` names by a part of their name.
+/// True if a generated case is among those that `CASE` names by a part of their name.
 fn picked(name: &str) -> bool {
     std::env::var("CASE").map_or(true, |part| name.contains(&part))
 }
@@ -431,8 +431,8 @@ fn file(name: &str) -> Problem {
     csv::read_text(&text, csv::OffsetColumn::Fixed).expect("a valid problem")
 }
 
-/// User and system time of this process so far: of the main thread to the nanosecond, or, where others did real work
-/// too, of all in ticks of 10 ms; 0 where there is no /proc.
+/// User and system time of this process so far: of the main thread to the nanosecond, or, if others did real work too,
+/// of all in ticks of 10 ms; 0 if there is no /proc.
 fn cpu_seconds() -> f64 {
     let main = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let main =
@@ -445,7 +445,7 @@ fn cpu_seconds() -> f64 {
     if all > 1.2 * main + 0.2 { all } else { main }
 }
 
-/// The largest resident size since it was last cleared, in millions of bytes; NaN where there is no /proc.
+/// The largest resident size since it was last cleared, in millions of bytes; NaN if there is no /proc.
 fn peak_resident_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

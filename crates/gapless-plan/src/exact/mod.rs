@@ -1,8 +1,8 @@
 //! Exact search within a capacity, restarted with growing budgets and changing orders.
 //!
-//! One run of the search may be lost for a long time after a wrong choice near the root; many short ones in different
-//! orders seldom all are. Budgets follow Luby's sequence in units of a little more than one dive to the bottom, so
-//! the search stays complete, and refuted states are remembered from run to run.
+//! One run of the search may be lost for a long time after a wrong choice near the root. Of many short runs in
+//! different orders, some usually avoid it. Budgets follow Luby's sequence in units of a little more than one dive to
+//! the bottom, so the search stays complete, and refuted states are remembered from run to run.
 
 pub(crate) mod search;
 
@@ -11,7 +11,7 @@ use crate::options::Tricks;
 pub(crate) use search::Answer;
 use search::{Order, Search, Value};
 
-/// A search that is taken up again and again.
+/// A search that can be continued run by run.
 pub(crate) struct Restarts<'a> {
     search: Search<'a>,
     unit: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Restarts<'a> {
 const INLINE_LIMIT: usize = 300;
 
 /// The search is cut off at a depth of three times the buffers ([`search::DEPTH_PER_BUFFER`]); a level takes less than
-/// 1 KiB in release builds and 3 KiB in debug builds. Only what is touched becomes real memory.
+/// 1 KiB in release builds and 3 KiB in debug builds. The system backs only those pages of a stack that are touched.
 const STACK_PER_BUFFER: usize = 16 << 10;
 
 const VALUES: [Value; 4] = [Value::Size, Value::Length, Value::LengthSize, Value::Area];
@@ -53,7 +53,7 @@ impl<'a> Restarts<'a> {
         answer
     }
 
-    /// The search recurses once a buffer: a thread with the stack for it. Without one there is no answer.
+    /// The search recurses once for each buffer, so it runs in a thread with a stack that is deep enough.
     fn on_a_deep_stack(
         &mut self,
         order: Order,
@@ -65,7 +65,7 @@ impl<'a> Restarts<'a> {
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().stack_size(search.len() * STACK_PER_BUFFER);
             let thread = builder.spawn_scoped(scope, || search.run(order, seed, budget, stop));
-            // Without a thread to be had there is no answer; a panic of it is one of ours.
+            // If no thread can be started, there is no answer; a panic in it is passed on.
             let joined = thread.ok().map(std::thread::ScopedJoinHandle::join);
             joined.map_or(Answer::Unknown, |run| run.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })

@@ -1,12 +1,12 @@
 //! Depth-first search for a plan within a capacity: complete, so that "no" is a proof.
 //!
 //! Plans are built from the bottom up. The state is one number for each unplaced buffer: `low`, the lowest offset that
-//! what is placed below leaves it. From these follow, for each section, its floor (the least `low` of the buffers in
+//! the placed buffers below leave it. From these follow, for each section, its floor (the least `low` of the buffers in
 //! it). A *valley* is a run of sections of equal floor with higher floors on both sides: only buffers wholly inside it
-//! can lie on its floor. At one section of one valley the search asks: which buffer lies on the floor here? The
-//! answers exclude each other: one of the buffers inside the valley that cover the section, or none; "none" raises
-//! the floor there to the next height that anything could rest on. Every plan, once all its buffers are let down, is
-//! reached by exactly one sequence of answers.
+//! can lie on its floor. At one section of one valley the search asks: which buffer lies on the floor here? The answers
+//! exclude each other: one of the buffers inside the valley that cover the section, or none; "none" raises the floor
+//! there to the next height that anything could rest on. Every plan, once all its buffers are let down, is reached by
+//! exactly one sequence of answers.
 //!
 //! Pruning: in each section the unplaced buffers are jobs with release dates `low` on one machine with the deadline
 //! `capacity` (the section bound); failed states are remembered by hash; parts of time that no unplaced buffer
@@ -16,11 +16,11 @@ use crate::compact::Compact;
 use crate::options::Tricks;
 use crate::rng::{Rng, mix};
 
-/// 2^17 states of 16 bytes: 2 MiB, which stays in the second-level cache and is cleared in no time.
+/// 2^17 states of 16 bytes: 2 MiB, which stays in the second-level cache and is cleared quickly.
 const MEMO_BITS: u32 = 17;
 
-/// What one failure adds to the weight of its section. Larger values chase the last failure and lose the measure:
-/// on the challenging set 0.002 solved all of 88 runs within 50,000 nodes, 0.01 left 3 to 7, and 0.03 up to 14.
+/// Weight that one failure adds to its section. Larger values follow the last failure too closely: on the challenging
+/// set 0.002 solved all of 88 runs within 50,000 nodes, 0.01 left 3 to 7, and 0.03 up to 14.
 const FAILURE_WEIGHT: f64 = 0.002;
 
 /// The deepest that the search goes, in buffers: each is placed once, and floors are raised now and then.
@@ -34,11 +34,11 @@ pub(crate) enum Answer {
     Unknown,
 }
 
-/// In which order the buffers that may lie at one place are tried.
+/// The order in which the buffers that may lie at one place are tried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) value: Value,
-    /// How strongly chance disturbs the order of buffers: 0 not at all.
+    /// Strength of the random changes to the order of buffers: 0 for none.
     pub(crate) noise: f64,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Search<'a> {
         self.compact.len()
     }
 
-    /// Searches from the root until the budget of nodes is used up. What earlier calls refuted stays refuted.
+    /// Searches from the root until the budget of nodes is used up. States that earlier calls refuted stay refuted.
     pub(crate) fn run(
         &mut self,
         order: Order,
@@ -243,7 +243,7 @@ impl<'a> Search<'a> {
         answer
     }
 
-    /// For each section the valley it belongs to, or an empty interval.
+    /// Finds the valley of each section, or an empty interval.
     fn find_valleys(&mut self, begin: usize, end: usize) {
         let mut at = begin;
         while at < end {
@@ -260,7 +260,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The section to ask about, or none where some section has no answer left.
+    /// The section to ask about, or none if some section has no answer left.
     fn choose(&mut self, from: usize, to: usize, begin: usize, end: usize) -> Option<(usize, i64)> {
         let c = self.compact;
         self.count[begin..=end].fill(0);
@@ -298,7 +298,7 @@ impl<'a> Search<'a> {
                 self.weight[section] += self.heat;
                 return None;
             }
-            // Alignment lets a floor rise by any step, and fill from within by buffers that are not yet low enough.
+            // With alignment, a floor may rise by any step, and buffers inside that are not yet low enough may fill it.
             let step = self.least[start as usize].min(if wall == i64::MAX { i64::MAX } else { wall - floor });
             let options = f64::from(count) + if slack >= step || !plain { 1.0 } else { 0.0 };
             if options == 0.0 {
@@ -306,7 +306,8 @@ impl<'a> Search<'a> {
                 return None;
             }
             let score = if self.options.fewest_answers {
-                // Fewest answers first; among equals where failures were frequent, low, and with little to waste.
+                // Fewest answers first; among equals, sections that failed often, low ones, and those with little to
+                // waste.
                 options / self.weight[section]
                     + (0.5 * floor as f64 + 2.0 * slack as f64) / self.capacity as f64
             } else {
@@ -330,7 +331,7 @@ impl<'a> Search<'a> {
         let c = self.compact;
         let slack = self.capacity - base - self.total[section];
         let (left, right) = self.valley[section];
-        // Where nothing lies on the floor here, what comes first here rests on one of these.
+        // If nothing lies on the floor here, the lowest buffer here rests on one of these.
         let mut next = i64::MAX;
         let mark = self.candidates.len();
         for item in &self.items[from..to] {

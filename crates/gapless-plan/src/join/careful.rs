@@ -1,11 +1,11 @@
 //! Joining with second thoughts, for problems in which many buffers begin or end together by chance.
 //!
-//! Every possible join has a *doubt*: how likely it is to be chance. Equal sizes end to end say the more the larger the
-//! sizes are and the fewer begin and end there; equal lifetimes, the longer they are. A stack that is as large as what
-//! ends where it begins or begins where it ends (its *witness*, a node or a stack itself) is less in doubt by that
-//! much. The join of the least doubt comes first, and what it makes possible is weighed anew. Then second thoughts:
-//! what is left over takes from others what would fit it, whatever that undoes is joined anew, and it stays so where
-//! less is left in all.
+//! Every possible join has a *doubt*: how likely it is to be chance. Equal sizes end to end mean more the larger they
+//! are and the fewer buffers begin and end there; equal lifetimes, the longer they are. If a stack is as large as a
+//! node or stack that ends where it begins or begins where it ends (its *witness*), it is less in doubt by that much.
+//! The join of the least doubt comes first, and the joins that it makes possible are weighed anew. Then come second
+//! thoughts: a left-over node takes a fitting one from others, whatever that undoes is joined anew, and the change is
+//! kept if fewer are left over in all.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,25 +19,25 @@ use crate::rng::Rng;
 /// The most members of a stack that is looked at as one.
 const MOST_STACKED: usize = 4;
 
-/// In groups of more equal lifetimes than this only pairs are looked at, with so many of the others.
+/// In groups of more equal lifetimes than this only pairs are tried, with so many of the others.
 const MOST_COMBINED: usize = 7;
 
-/// While there are second thoughts, joins of more doubt are left for later.
+/// During second thoughts, joins of more doubt are left for later.
 const MOST_DOUBT: f64 = 0.5;
 
-/// What a join of full doubt costs, where a node that is left over costs 1.
+/// Cost of a join of full doubt; a left-over node costs 1.
 const DOUBT_COST: f64 = 0.9;
 
 /// Doubts are blurred by up to this power of e, either way, when things are joined anew.
 const BLUR: f64 = 1.0;
 
-/// By how much a move may make the whole worse: a way off from where only detours lead down.
+/// The most by which a move may make the whole worse: sometimes only a detour leads to a better one.
 const WORSE: f64 = 0.01;
 
-/// Moves for each node that is left over, without success, after which nothing more is expected.
+/// Unsuccessful moves for each left-over node after which the search of joins ends.
 const PATIENCE: usize = 100;
 
-/// The first joins of all are not to be undone, and need no journal.
+/// A longer journal is dropped: only the first joins of all make one, and they are never undone.
 const MOST_LOGGED: usize = 1 << 16;
 
 /// The most that may be undone in one move.
@@ -55,12 +55,13 @@ impl Careful {
         Careful(work)
     }
 
-    /// Second thoughts that touch so many nodes; returns how many they did touch. Few when nothing more is expected.
+    /// Second thoughts that touch so many nodes; returns the number that they did touch: few once `PATIENCE` is used
+    /// up.
     pub(crate) fn think(&mut self, effort: u64, stop: &dyn Fn() -> bool) -> u64 {
         self.0.think_again(effort, stop)
     }
 
-    /// What is left when all is joined that can be, whatever the doubt.
+    /// The problem that is left when all is joined that can be, whatever the doubt.
     pub(crate) fn joined(&self, compact: &Compact) -> Joined {
         let mut work = self.0.clone();
         work.propose_all();
@@ -96,11 +97,11 @@ struct Work {
     size: Vec<i64>,
     alive: Vec<bool>,
     parent: Vec<u32>,
-    /// What the join that made the node costs.
+    /// The cost of the join that made the node.
     cost: Vec<f32>,
-    /// A stack that is only there for the chain above it.
+    /// True for a stack that is only there for the chain above it.
     inner: Vec<bool>,
-    /// How many of the living begin, and end, in each section.
+    /// Numbers of the living that begin, and end, in each section.
     begins_at: Vec<u32>,
     ends_at: Vec<u32>,
     /// The living by lifetime.
@@ -115,14 +116,14 @@ struct Work {
     /// By doubt; of equals the eldest.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     journal: Vec<Step>,
-    /// Where nodes and stacks were listed since the journal began: the key, and whether among the begins.
+    /// Lists of nodes and stacks that grew since the journal began: the key, and true for the begins.
     listed: Vec<((u32, i64), bool)>,
     total: f64,
     blur: f64,
     rng: Rng,
-    /// Second thoughts leave dead nodes behind: with this many, memory matters more than what they may yet find.
+    /// Second thoughts leave dead nodes behind. With this many they end, since memory matters more than a better join.
     most_nodes: usize,
-    /// Moves since the whole became better, and how good it was.
+    /// Moves since the whole became better, and its best total.
     stale: usize,
     best: f64,
 }
@@ -229,7 +230,7 @@ impl Work {
         (together * crowd as f64 / f64::from(last - first)).min(1.0)
     }
 
-    /// Lists a node or stack where it begins and ends, and proposes to chain it to what is there of its size.
+    /// Lists a node or stack where it begins and ends, and proposes to chain it to those there of its size.
     fn meet(&mut self, members: Members, first: u32, last: u32, size: i64, doubt: f64) {
         for (at, before) in [(first, true), (last, false)] {
             let there = if before { &mut self.ends } else { &mut self.begins };
@@ -270,7 +271,7 @@ impl Work {
         self.alike(first, last, crowd) * f64::from(1u32 << crowd)
     }
 
-    /// Joins what was proposed, the least doubt first, and what comes up on the way.
+    /// Makes the proposed joins, the least doubt first, and those that come up on the way.
     fn join_all(&mut self, most: f64) {
         while let Some(Reverse((_, at))) = self.queue.pop() {
             let Some((doubt, candidate)) = self.candidates[at].take() else { continue };
@@ -297,7 +298,7 @@ impl Work {
         }
     }
 
-    /// What is done from here on can be undone.
+    /// Starts the journal: changes from here on can be undone.
     fn begin(&mut self) {
         self.journal.clear();
         self.listed.clear();
@@ -392,7 +393,7 @@ impl Work {
         }
     }
 
-    /// Takes apart whatever the node is a part of, so that it lives; false where it is a part of nothing that does.
+    /// Takes apart the living node that this one is a part of, so that it lives itself; false if there is none.
     fn free(&mut self, node: u32, pieces: &mut Vec<u32>) -> bool {
         let mut path = Vec::new();
         let mut at = node;

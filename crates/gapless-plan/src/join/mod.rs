@@ -2,8 +2,8 @@
 //!
 //! Two joins keep the live bytes of every section as they are: *side by side*, two buffers of one lifetime, stacked;
 //! and *end to end*, a buffer that begins where another of its size ends, at the same offset. A problem that was cut
-//! from a rectangle by straight cuts falls back into the rectangle. For other problems a join is a guess: what the
-//! joined problem reaches is valid for the original, but a proof that it cannot do better is not.
+//! from a rectangle by straight cuts falls back into the rectangle. For other problems a join is a guess: plans of the
+//! joined problem are valid for the original, but a proof that it has no better one is not.
 
 mod careful;
 
@@ -41,7 +41,7 @@ pub(crate) fn join(compact: &Compact) -> Joined {
     work.finish(compact)
 }
 
-/// Joins in the order of chance, and leaves a share of the buffers as they are: another guess.
+/// Joins in a random order, and leaves a share of the buffers as they are: another guess.
 pub(crate) fn join_by_chance(compact: &Compact, apart: f64, rng: &mut Rng) -> Joined {
     let mut order: Vec<u32> = (0..compact.len() as u32).collect();
     for at in (1..order.len()).rev() {
@@ -57,7 +57,7 @@ pub(crate) fn join_by_chance(compact: &Compact, apart: f64, rng: &mut Rng) -> Jo
 }
 
 impl Joined {
-    /// What is left alive of the nodes, with time cut anew.
+    /// The living nodes, with time cut anew.
     fn of_nodes(
         compact: &Compact,
         nodes: Vec<Node>,

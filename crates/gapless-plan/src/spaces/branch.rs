@@ -1,6 +1,6 @@
-//! Branch and bound over choices: buffers that prices leave least in doubt first, cheapest choice first, cut off where
-//! the priced bound or the live bytes say no. A leaf is put to the packer; what does not pack leaves behind the pieces
-//! that conflict, so that no other leaf repeats them.
+//! Branch and bound over choices: buffers first about whose choice the prices leave least doubt, cheapest choice first,
+//! cut off if the priced bound or the live bytes allow no better plan. The packer judges each leaf. One that does not
+//! pack leaves behind the pieces that conflict, so that no other leaf repeats them.
 
 use super::exchange::State;
 use super::model::{Model, Placing};
@@ -16,19 +16,19 @@ struct Branch<'m, 'p, 'b, 'l> {
     order: Vec<usize>,
     /// Choices of each buffer in order of price.
     choices: Vec<Vec<u32>>,
-    /// What the buffers from here on pay at least.
+    /// The least that the buffers from here on pay.
     rest: Vec<i128>,
     active: Vec<bool>,
     /// Sets of pieces that do not pack, and for each piece those that it is in.
     conflicts: Vec<Vec<u32>>,
     conflicts_of: Vec<Vec<u32>>,
-    /// The least cost of a leaf about which the packer could not say.
+    /// The least cost of a leaf on which the packer had no verdict.
     doubtful: i128,
     limit: u64,
     cut_off: bool,
 }
 
-/// Improves the placing and returns a lower bound: that of the prices where the search was cut off.
+/// Improves the placing and returns a lower bound: that of the prices if the search was cut off.
 pub(super) fn search<'m>(
     model: &'m Model<'m>,
     prices: &Prices,
@@ -56,7 +56,7 @@ pub(super) fn search<'m>(
         (0..model.choices() as u32).flat_map(|choice| model.pieces_of(choice)).map(|(piece, _)| piece + 1);
     let pieces = pieces.max().unwrap_or(0) as usize;
     let limit = packer.effort.saturating_add(effort);
-    // The state starts with everything where it needs no room.
+    // The state starts with every buffer in its last resort, which needs no limited room.
     let state = State::of(model, capacities, &model.nowhere().choice_of);
     let mut branch = Branch {
         model,

@@ -1,8 +1,8 @@
-//! Choosing by exchange: a first choice in order of what room is worth, then buffers push others out where that lowers
-//! the traffic, and what room becomes free is given to whoever gains by it.
+//! Choosing by exchange: a first choice in the order of the value of room, then buffers push others out if that lowers
+//! the traffic, and freed room is given to buffers that gain by it.
 //!
-//! Room is judged by live bytes. Where a placing is given, the packer has the last word on each exchange, so that the
-//! placing stays valid; where none is, the result may not pack.
+//! Room is judged by live bytes. If a placing is given, the packer has the last word on each exchange, so that the
+//! placing stays valid; without one, the result may not pack.
 
 use crate::load::Load;
 use crate::rng::Rng;
@@ -14,13 +14,13 @@ use super::prices::Prices;
 /// Not placed for the moment.
 const TAKEN: u32 = u32::MAX;
 
-/// Passes over all who want a better place after which nothing more is expected.
+/// Passes without success over all buffers that want a better place after which the exchanges end.
 const PATIENCE: u32 = 24;
 
-/// How many others are asked whether they gain by the room that an exchange left.
+/// Other buffers that are tried in the room that an exchange left.
 const ASKED: usize = 256;
 
-/// Invariant: `loads[s]` holds the live bytes of what lies in the limited space s.
+/// Invariant: `loads[s]` holds the live bytes in the limited space s.
 pub(super) struct State<'m> {
     model: &'m Model<'m>,
     capacities: &'m [Option<u64>],
@@ -62,7 +62,7 @@ impl<'m> State<'m> {
         }
     }
 
-    /// Moves the buffer to a choice, whether there is room or not.
+    /// Moves the buffer to a choice, even if there is no room.
     pub(super) fn put(&mut self, buffer: usize, choice: u32) {
         let old = self.choice_of[buffer];
         if old != TAKEN {
@@ -76,7 +76,7 @@ impl<'m> State<'m> {
         self.choice_of[buffer] = choice;
     }
 
-    /// Whether there is room for a choice, besides all that is placed now.
+    /// True if there is room for a choice, besides all that is placed now.
     pub(super) fn has_room(&self, choice: u32) -> bool {
         let size = self.model.size(self.model.choice(choice).buffer) as i64;
         self.model.pieces_of(choice).all(|(_, piece)| {
@@ -89,7 +89,7 @@ impl<'m> State<'m> {
         })
     }
 
-    /// Where the pieces of a placed choice need more than there is: the space, the section and by how much.
+    /// If the pieces of a placed choice need more than there is: the space, the section and the excess.
     fn overfull(&self, choice: u32) -> Option<(u32, u32, i64)> {
         for (_, piece) in self.model.pieces_of(choice) {
             if let (Some(load), Some(capacity)) =
@@ -155,7 +155,7 @@ pub(super) fn greedy<'m>(model: &'m Model<'m>, prices: &Prices, capacities: &'m 
             let found = choices.into_iter().find(|choice| state.has_room(*choice));
             state.put(*buffer, found.unwrap_or_else(|| model.last_resort(*buffer)));
         }
-        // What prices kept out may fit after all.
+        // Buffers that the prices kept out may fit after all.
         for (_, buffer) in &buffers {
             let now = state.choice_of[*buffer];
             state.settle(*buffer, now);
@@ -167,7 +167,7 @@ pub(super) fn greedy<'m>(model: &'m Model<'m>, prices: &Prices, capacities: &'m 
     best.unwrap_or_else(|| State::empty(model, capacities))
 }
 
-/// Exchanges until nothing more is expected or the steps are spent. With a placing, only exchanges that pack are kept,
+/// Exchanges until `PATIENCE` is used up or the steps are spent. With a placing, only exchanges that pack are kept,
 /// the state must be the placing's, and the placing becomes the best one found; without, the state becomes that.
 pub(super) fn improve(
     state: &mut State<'_>,
@@ -191,7 +191,7 @@ pub(super) fn improve(
         for at in (1..wanting.len()).rev() {
             wanting.swap(at, rng.below(at as u64 + 1) as usize);
         }
-        // What one of them gains on average: every second pass may lose up to a share of that.
+        // The average gain of one of them: every second pass may lose up to a share of that.
         let gains: i128 = wanting
             .iter()
             .map(|at| {
@@ -255,8 +255,8 @@ fn undo(state: &mut State<'_>, log: &Log) {
     }
 }
 
-/// Moves the buffer to a cheaper choice, whoever is in its way elsewhere, and gives what is left to others. `None`,
-/// with nothing changed, where that loses more than `loss`.
+/// Moves the buffer to a cheaper choice, pushes out others in its way, and gives the room that is left to others.
+/// `None`, with nothing changed, if that loses more than `loss`.
 fn attempt(state: &mut State<'_>, buffer: usize, loss: i128, rng: &mut Rng) -> Option<Log> {
     let model = state.model;
     let (before, old, first) = (state.cost, state.choice_of[buffer], model.choices_of(buffer).start);
@@ -275,7 +275,7 @@ fn attempt(state: &mut State<'_>, buffer: usize, loss: i128, rng: &mut Rng) -> O
                 return None;
             }
         }
-        // Who gives up this much will hardly get it back.
+        // An exchange that has lost this much will hardly win it back.
         if log.len() > 64 {
             undo(state, &log);
             return None;
@@ -298,8 +298,8 @@ fn attempt(state: &mut State<'_>, buffer: usize, loss: i128, rng: &mut Rng) -> O
     Some(log)
 }
 
-/// Moves away one of those that lie in the space at that time and are not in the log: the one that loses least for the
-/// room it leaves.
+/// Moves away one of the buffers that lie in the space at that time and are not in the log: the one that loses least
+/// for the room it leaves.
 fn push_out(
     state: &mut State<'_>,
     log: &Log,

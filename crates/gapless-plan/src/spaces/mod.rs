@@ -1,5 +1,5 @@
-//! Memory spaces: which buffer lies in which memory, and when, so that every memory's plan is valid within its capacity
-//! and the traffic (accesses x size x cost of a byte) is as low as it can be.
+//! Memory spaces: the memory of each buffer at each time, so that every memory's plan is valid within its capacity and
+//! the traffic (accesses x size x cost of a byte) is as low as it can be.
 //!
 //! [`Spaces`] and one [`Usage`] a buffer in, [`SpacePlan`] out. A buffer whose accesses are only counted lies in one
 //! space for its whole lifetime; one whose access times are known may also be moved between accesses, which costs a
@@ -32,7 +32,7 @@ pub struct Space {
     pub name: String,
     /// `None`: as large as need be.
     pub capacity: Option<Bytes>,
-    /// What an access of one byte costs, in millionths of whatever unit the caller thinks in.
+    /// Cost of an access of one byte, in millionths of a unit that the caller chooses.
     pub cost: u64,
 }
 
@@ -95,7 +95,7 @@ impl Allowed {
     }
 }
 
-/// How often a buffer is read or written as a whole.
+/// The number of times that a buffer is read or written as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accesses {
     /// At times unknown, so it never moves.
@@ -104,7 +104,7 @@ pub enum Accesses {
     At(Box<[i64]>),
 }
 
-/// How a buffer is used.
+/// The accesses of a buffer, and the spaces that it may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub accesses: Accesses,
@@ -137,7 +137,7 @@ impl Usage {
     }
 }
 
-/// Where a buffer lies for a time.
+/// The place of a buffer for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residence {
     pub space: usize,
@@ -148,7 +148,7 @@ pub struct Residence {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpacePlan {
-    /// For each buffer where it lies, in order of time. One residence begins before the one before it ends: while both
+    /// For each buffer its residences in order of time. One residence begins before the one before it ends: while both
     /// places are held, the bytes are copied, and nothing accesses the buffer.
     pub residences: Vec<Vec<Residence>>,
     /// The peak of each space.
@@ -166,29 +166,29 @@ impl SpacePlan {
         self.traffic == self.lower_bound
     }
 
-    /// The space in which each buffer begins its life (and stays, where it does not move).
+    /// The space in which each buffer begins its life (and stays, if it does not move).
     #[must_use]
     pub fn space_of(&self) -> Vec<usize> {
         self.residences.iter().map(|all| all.first().map_or(0, |first| first.space)).collect()
     }
 
-    /// How many buffers move at least once.
+    /// The number of buffers that move at least once.
     #[must_use]
     pub fn moved(&self) -> usize {
         self.residences.iter().filter(|all| all.len() > 1).count()
     }
 }
 
-/// The work where neither effort nor time is limited.
+/// The work if neither effort nor time is limited.
 const DEFAULT_EFFORT: u64 = 4_000_000;
 
 /// Up to this many choices branch and bound is tried: beyond, it only costs time.
 const BRANCH_LIMIT: usize = 600;
 
-/// Shares of the capacity that are left free of live bytes, so that what was chosen packs more easily.
+/// Shares of the capacity that are left free of live bytes, so that the chosen buffers pack more easily.
 const MARGINS: [f64; 5] = [0.0, 0.01, 0.03, 0.06, 0.12];
 
-/// How far a search has come: a plan with less traffic than any before it.
+/// The progress of a search: a plan with less traffic than any before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceProgress {
     pub traffic: u128,
@@ -197,7 +197,7 @@ pub struct SpaceProgress {
     pub effort: u64,
 }
 
-/// What the caller hangs on a solve; empty by default.
+/// Hooks of the caller in a solve; empty by default.
 #[derive(Default)]
 pub struct SpaceWatch<'a> {
     /// Set it to stop: the best plan so far is returned.
@@ -215,8 +215,8 @@ impl std::fmt::Debug for SpaceWatch<'_> {
     }
 }
 
-/// Finds a plan. Of `options`, the capacity is not read (each space has its own); of `watch`, the flag that stops the
-/// work is; [`solve_spaces_watched`] also tells how far it has come. A buffer that can lie in an unlimited space always
+/// Finds a plan. Of `options`, the capacity is not read (each space has its own); of `watch`, only the flag that stops
+/// the work is; [`solve_spaces_watched`] also reports progress. A buffer that can lie in an unlimited space always
 /// finds a place.
 pub fn solve_spaces(
     problem: &Problem,
@@ -244,8 +244,8 @@ pub fn solve_spaces_watched(
         Error::SpacesTooSmall { id, proven } => Error::SpacesTooSmall { id, proven: proven && !three },
         other => other,
     })?;
-    // The search moves a buffer between two memories. Where a third could take part, its bounds are not bounds of the
-    // question: what is left is that every access is at best in the cheapest memory allowed.
+    // The search moves a buffer between two memories. If a third could take part, its bounds do not hold for the
+    // question. Then the bound is that every access is at best in the cheapest memory allowed.
     if three {
         plan.lower_bound = plan.lower_bound.min(every_access_at_its_cheapest(problem, usages, spaces));
     }
@@ -303,13 +303,13 @@ fn solve_model(model: &Model<'_>, options: &Options, watch: &mut SpaceWatch<'_>)
     let bound = answers.iter().flatten().map(|plan| plan.lower_bound).max();
     let rank = |answer: &Result<SpacePlan>| match answer {
         Ok(plan) => plan.traffic,
-        // A proof that there is no room comes before not having found any.
+        // A proof that there is no room ranks before a search that found none.
         Err(Error::SpacesTooSmall { proven: true, .. }) => u128::MAX - 1,
         Err(_) => u128::MAX,
     };
     // Of equals the first is taken.
     let best = answers.into_iter().min_by_key(rank);
-    // Without a single thread to be had, the work is done here.
+    // If not a single thread could be started, the work is done here.
     let Some(best) = best else { return solve_once(model, options, watch.cancel, &mut tell) };
     let mut plan = best?;
     plan.lower_bound = bound.map_or(plan.lower_bound, |bound| bound.min(plan.traffic));

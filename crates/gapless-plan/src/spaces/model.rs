@@ -84,7 +84,7 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
-    /// Adds the choices of a buffer and says what the dearest costs.
+    /// Adds the choices of a buffer and returns the cost of the dearest.
     fn add(&mut self, index: usize, usage: &Usage) -> Result<u128> {
         let buffer = &self.problem.buffers()[index];
         let wrong = |what: String| Error::Buffer { id: self.problem.name(index), what };
@@ -179,7 +179,7 @@ impl<'a> Model<'a> {
         let parts = |piece: usize| {
             let whole = self.pieces[piece].lifetime;
             let buffer = &self.problem.buffers()[owner[piece] as usize];
-            // Only whole lifetimes have gaps: what moves has none.
+            // Only whole lifetimes have gaps: a buffer that moves has none.
             buffer
                 .pieces()
                 .map(move |part| Lifetime::new(part.start.max(whole.start), part.end.min(whole.end)))
@@ -249,13 +249,13 @@ impl<'a> Model<'a> {
         self.spaces.all()[space].capacity.map(|capacity| capacity.0)
     }
 
-    /// What may be alive in each space when this share of it stays free.
+    /// The most bytes that may be alive in each space when this share of it stays free.
     pub(super) fn capacities(&self, margin: f64) -> Vec<Option<u64>> {
         let spaces = 0..self.spaces.all().len();
         spaces.map(|at| self.capacity(at).map(|all| all - (all as f64 * margin) as u64)).collect()
     }
 
-    /// Whether all pieces lie in unlimited spaces; lying nowhere does not count.
+    /// True if all pieces lie in unlimited spaces; lying nowhere does not count.
     fn is_unlimited(&self, choice: u32) -> bool {
         let mut pieces = self.pieces_of(choice).peekable();
         pieces.peek().is_some() && pieces.all(|(_, piece)| self.capacity(piece.space as usize).is_none())
@@ -291,7 +291,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// A way through the spaces: pieces in order of time, and how often the buffer's bytes are accessed in each space.
+/// A way through the spaces: pieces in order of time, and the number of accesses in each space.
 struct Path {
     pieces: Vec<(usize, i64, i64)>,
     accesses: Vec<(usize, u64)>,
@@ -304,7 +304,7 @@ impl Path {
 
     /// At home but for these times between accesses `(from, to)`: leaving in the one and back in the other. Time 0 is
     /// before the first access: there it begins its life away; the last is after the last access: it ends away. `None`
-    /// where a move would not leave the place free for a single step.
+    /// if a move would not leave the place free for a single step.
     fn away(
         home: usize,
         away: usize,
@@ -314,7 +314,7 @@ impl Path {
     ) -> Option<Path> {
         let mut pieces = Vec::with_capacity(trips.len() * 2 + 1);
         let (mut elsewhere, mut moves) = (0, 0);
-        // When the residence at home began; `None` while it has not.
+        // The beginning of the residence at home; `None` while away.
         let mut since = Some(life.start);
         for (from, to) in trips {
             elsewhere += (to - from) as u64;
@@ -366,7 +366,8 @@ fn excursions(home: usize, away: usize, life: Lifetime, times: &[i64], paths: &m
     for from in 0..=last {
         for to in from..=last {
             let edge = from == 0 || to == last || from == to;
-            // Away all the time is no excursion; nor is being away only before or after all accesses: it costs a move.
+            // Being away all the time is no excursion; nor is being away only before or after all accesses: it costs a
+            // move.
             if (from, to) != (0, last) && (edge || last <= EVERY_WINDOW) {
                 paths.extend(Path::away(home, away, life, times, &[(from, to)]));
             }

@@ -1,5 +1,4 @@
-//! Whether what was chosen packs: the planner of single spaces is asked, with a limited effort, and its answers are
-//! kept.
+//! Decides if a choice packs: asks the planner of single spaces, with a limited effort, and keeps its answers.
 
 use std::sync::atomic::AtomicBool;
 
@@ -40,7 +39,7 @@ pub(super) struct Packer<'a, 'l> {
     cancel: Option<&'a AtomicBool>,
     limit: u64,
     pub(super) effort: u64,
-    /// The best lower bound so far, for those who listen.
+    /// The best lower bound so far, for the listener.
     pub(super) bound: i128,
     listener: Option<&'l mut dyn FnMut(SpaceProgress)>,
     memo: FxHashMap<(usize, Box<[u32]>), Verdict>,
@@ -67,12 +66,12 @@ impl<'a, 'l> Packer<'a, 'l> {
         }
     }
 
-    /// Who is told of better plans.
+    /// Sets the listener for better plans.
     pub(super) fn listen(&mut self, listener: &'l mut dyn FnMut(SpaceProgress)) {
         self.listener = Some(listener);
     }
 
-    /// A plan of this cost was found, and none before was cheaper. What lies nowhere is no plan.
+    /// A plan of this cost was found, and none before was cheaper. A choice in which a buffer lies nowhere is no plan.
     pub(super) fn tell(&mut self, cost: i128) {
         if cost < self.model.no_place()
             && let Some(listener) = &mut self.listener
@@ -103,7 +102,7 @@ impl<'a, 'l> Packer<'a, 'l> {
         Problem::new(buffers.collect())
     }
 
-    /// The options for one space; what is left of the time is its time limit.
+    /// The options for one space; its time limit is the rest of the time.
     fn options(&self, capacity: Option<u64>, effort: u64) -> Options {
         let left = self.options.time_limit.map(|limit| limit.saturating_sub(self.clock.elapsed()));
         let options = self.options.clone();
@@ -125,7 +124,7 @@ impl<'a, 'l> Packer<'a, 'l> {
         Ok(solution)
     }
 
-    /// Whether these pieces, in ascending order, pack into the space.
+    /// The verdict on these pieces, in ascending order, in the space.
     pub(super) fn pack(&mut self, space: usize, pieces: &[u32], owner: &[u32]) -> Verdict {
         let key = (space, Box::from(pieces));
         if let Some(verdict) = self.memo.get(&key) {
@@ -139,7 +138,7 @@ impl<'a, 'l> Packer<'a, 'l> {
                 Some(false) => Verdict::No,
                 None => Verdict::Unknown,
             },
-            // What is fixed in the same place cannot lie in the same space.
+            // Two buffers that are fixed in the same place cannot lie in the same space.
             Err(_) => Verdict::No,
         };
         if self.memo.len() < MEMO_LIMIT && self.model.len() <= 2000 {
@@ -148,7 +147,7 @@ impl<'a, 'l> Packer<'a, 'l> {
         verdict
     }
 
-    /// Pieces that do not pack by themselves, among some that do not.
+    /// Pieces that do not pack by themselves, out of a set that does not.
     pub(super) fn conflict(&mut self, space: usize, pieces: &[u32], owner: &[u32]) -> Vec<u32> {
         let options = self.options(self.model.capacity(space), PACK_EFFORT + pieces.len() as u64 * 4);
         let answer = self.problem_of(pieces, owner).and_then(|problem| {
@@ -177,8 +176,8 @@ impl<'a, 'l> Packer<'a, 'l> {
         members.into_iter().unzip()
     }
 
-    /// Follows an exchange: spaces that gained pieces are packed again, where others lost some these are let go. False,
-    /// with the offsets as they were, where a space does not pack.
+    /// Follows an exchange: spaces that gained pieces are packed again, and pieces that left are dropped from the
+    /// others. False, with the offsets as they were, if a space does not pack.
     pub(super) fn repack(&mut self, choice_of: &[u32], log: &Log, offsets: &mut [Vec<(u32, u64)>]) -> bool {
         let mut gained = vec![false; offsets.len()];
         let mut lost: Vec<u32> = Vec::new();
@@ -196,7 +195,7 @@ impl<'a, 'l> Packer<'a, 'l> {
                 packed.push((space, pieces.into_iter().zip(found).collect()));
             }
         }
-        // A buffer may have left and come back within the log: what is still chosen stays.
+        // A buffer may have left and come back within the log: pieces that are still chosen stay.
         for (buffer, _) in log {
             let stays: Vec<u32> = self.model.pieces_of(choice_of[*buffer]).map(|(piece, _)| piece).collect();
             lost.retain(|piece| !stays.contains(piece));
@@ -210,8 +209,8 @@ impl<'a, 'l> Packer<'a, 'l> {
         true
     }
 
-    /// Packs each limited space in order of cost; what sticks out goes to the next, and in the end to where there is
-    /// always room. The flag says whether something did.
+    /// Packs each limited space in order of cost. Pieces that stick out go to the next space, and in the end to one
+    /// that always has room. The flag is true if some did.
     pub(super) fn pack_or_drop(&mut self, choice_of: &[u32]) -> (Placing, bool) {
         let model = self.model;
         let full = model.capacities(0.0);
@@ -265,7 +264,7 @@ impl<'a, 'l> Packer<'a, 'l> {
         (Placing { cost: model.cost(&choice_of), choice_of, offsets }, dropped)
     }
 
-    /// Pieces that are fixed where one before them is.
+    /// Pieces that are fixed in the place of one before them.
     fn fixed_twice(&self, pieces: &[u32], owner: &[u32]) -> Vec<u32> {
         let mut kept: Vec<&Buffer> = Vec::new();
         let mut out = Vec::new();

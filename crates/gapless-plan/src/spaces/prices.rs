@@ -1,9 +1,9 @@
-//! Prices: what a byte of a limited space is worth at each time. With prices paid for room instead of room being
-//! limited, every buffer can choose for itself, and what all pay together, less what all room is worth, is a lower
-//! bound on the traffic: any plan within the capacities pays for no more room than there is.
+//! Prices: the value of a byte of a limited space at each time. If room has a price instead of a limit, every buffer
+//! can choose for itself. The sum that all pay, less the value of all room, is a lower bound on the traffic: any plan
+//! within the capacities pays for no more room than there is.
 //!
-//! Prices rise where chosen buffers need more than there is, and fall where they leave room (subgradient steps). They
-//! are rounded to whole numbers before the bound is computed, so the bound is exact whatever the steps were.
+//! Prices rise in sections in which chosen buffers need more than there is, and fall in others (subgradient steps).
+//! They are rounded to whole numbers before the bound is computed, so the bound is exact whatever the steps were.
 
 use super::model::Model;
 
@@ -18,7 +18,7 @@ const WORK: u64 = 60_000_000;
 pub(super) struct Prices {
     /// For each choice its cost and the price of its room, times [`SCALE`].
     pub(super) priced: Vec<i128>,
-    /// What all room is worth, times [`SCALE`]: sum of the cheapest choices less this is the bound.
+    /// The value of all room, times [`SCALE`]: sum of the cheapest choices less this is the bound.
     pub(super) room: i128,
     pub(super) bound: i128,
     pub(super) effort: u64,
@@ -98,7 +98,7 @@ pub(super) fn find(
             let mut live = 0.0;
             for (at, slope) in line.iter_mut().enumerate() {
                 live += *slope;
-                // Falling below nothing is no change.
+                // A price that is 0 cannot fall, so it has no slope downwards.
                 *slope = if live < 0.0 && price[space][at] <= 0.0 { 0.0 } else { live };
                 norm += *slope * *slope;
             }
@@ -116,7 +116,7 @@ pub(super) fn find(
     best
 }
 
-/// Every choice with the price of its room, and the worth of all room; `None` where a sum leaves 128 bits.
+/// Every choice with the price of its room, and the worth of all room; `None` if a sum leaves 128 bits.
 fn priced(model: &Model<'_>, capacities: &[Option<u64>], price: &[Vec<f64>]) -> Option<(Vec<i128>, i128)> {
     let mut room = 0i128;
     let mut sums: Vec<Vec<i128>> = Vec::with_capacity(price.len());

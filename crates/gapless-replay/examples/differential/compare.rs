@@ -10,7 +10,7 @@ use crate::subject::{Entry, GROUPS, PoolStats, Segment, Stats, Subject};
 use std::io;
 use std::path::Path;
 
-/// Where the real library is, and what both sides get.
+/// The file of the real library, and the settings of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bench<'a> {
     pub(crate) driver: &'a Path,
@@ -18,7 +18,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) capacity: u64,
     /// Of 2.x.
     pub(crate) minor: u32,
-    /// Has the driver check torch's own history as well.
+    /// True if the driver checks torch's own history as well.
     pub(crate) history: bool,
 }
 
@@ -28,7 +28,7 @@ impl Bench<'_> {
     }
 }
 
-/// Where the two sides part.
+/// The first operation at which the two sides differ.
 #[derive(Debug)]
 pub(crate) struct Difference {
     /// Position in the program.
@@ -36,7 +36,7 @@ pub(crate) struct Difference {
     pub(crate) what: String,
 }
 
-/// What happened: a comparison in which nothing happened proves nothing.
+/// Counts of events: a comparison in which nothing happened proves nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) operations: u64,
@@ -74,8 +74,8 @@ impl Tally {
 
 pub(crate) type Outcome = io::Result<(Tally, Option<Difference>)>;
 
-/// The real library and another build of it: the same program has to give the same answers, up to what hangs on the
-/// order of hash tables. With itself: to the byte.
+/// The real library and another build of it: the same program has to give the same answers, up to figures that depend
+/// on the order of hash tables. With itself: to the byte.
 pub(crate) fn with_library(bench: Bench, other: &Path, program: &[Op]) -> Outcome {
     let mut second = Bench { driver: other, ..bench }.start(program)?;
     let exact = other == bench.driver;
@@ -131,21 +131,21 @@ fn walk(bench: Bench, program: &[Op], check: &mut Check) -> Outcome {
 struct ModelSide<'a> {
     model: &'a mut dyn Subject,
     fields: Vec<usize>,
-    /// By id; 0 where it holds nothing.
+    /// By id; 0 if it holds nothing.
     addresses: Vec<u64>,
-    /// By id: where its allocation lies, or lay last.
+    /// By id: the last address of its allocation.
     places: Vec<u64>,
     streams: Vec<u64>,
     stats: Stats,
     /// Of the real library, up to now.
     real_pools: PoolStats,
     pools: PoolStats,
-    /// Whether the release tells them at all.
+    /// True if the release has them at all.
     pooled: bool,
 }
 
 impl ModelSide<'_> {
-    /// Has the model do the same; what differs, if anything does.
+    /// Has the model do the same; returns the difference, if there is one.
     fn check(&mut self, op: &Op, real: &Answer) -> Option<String> {
         self.model.order_of(&real.entries);
         let (status, address) = self.apply(op);
@@ -287,8 +287,8 @@ impl ModelSide<'_> {
     }
 }
 
-/// The answer without what the order of completions inside one operation decides: how often, and how far, free pieces
-/// came and went.
+/// The answer without figures that depend on the order of completions inside one operation: the number and the sizes of
+/// free pieces that came and went.
 fn without_order(answer: &Answer) -> Answer {
     let mut loose = Answer { entries: trace_of(&answer.entries), ..answer.clone() };
     for (field, value) in loose.stats.0.iter_mut().enumerate() {
@@ -300,7 +300,7 @@ fn without_order(answer: &Answer) -> Answer {
     loose
 }
 
-/// What a recording would show, without marks of snapshots and without what was asked about events.
+/// The trace as a recording would show it, without marks of snapshots and without polls of events.
 fn trace_of(entries: &[Entry]) -> Vec<Entry> {
     ordered(
         entries.iter().filter(|e| e.action < Entry::POLL && e.action != Entry::SNAPSHOT).copied().collect(),

@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 /// Above the bits of the fields in the second word of an answer's set.
 const POOLS_CHANGED: u64 = 1 << 63;
 
-/// What the real allocator did.
+/// The answer of the real allocator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: Status,
-    /// Where the allocation lies, or lay; 0 where there is none.
+    /// The last address of the allocation; 0 if there is none.
     pub(crate) address: u64,
     pub(crate) stats: Stats,
     /// Figures of private pools that changed.

@@ -1,8 +1,8 @@
 //! Random programs: phases of the kinds that training and serving consist of, with sizes at the edges of the
 //! allocator's rules.
 //!
-//! A program is a function of its seed, its length, the card's size and the version. It does not know what the
-//! allocator answered: a request that failed leaves an id that holds nothing.
+//! A program is a function of its seed, its length, the card's size and the version. It does not depend on the
+//! allocator's answers: a request that failed leaves an id that holds nothing.
 
 use crate::ops::{Op, Pool};
 use crate::random::Random;
@@ -12,7 +12,7 @@ mod newer;
 
 const MIB: u64 = 1 << 20;
 
-/// Sizes at which some rule changes: the smallest block, the small pool's limit, where large segments begin and end.
+/// Sizes at which some rule changes: the smallest block, the small pool's limit, the limits of large segments.
 const EDGES: &[u64] = &[
     512,
     1024,
@@ -37,9 +37,9 @@ pub(crate) struct Plan {
     pub(crate) minor: u32,
     pub(crate) fraction: Option<f64>,
     pub(crate) expandable: bool,
-    /// Whether the settings bound what is split.
+    /// True if the settings bound splitting.
     pub(crate) max_split: bool,
-    /// Whether the settings have classes of streams.
+    /// True if the settings have classes of streams.
     pub(crate) classes: bool,
 }
 
@@ -61,7 +61,7 @@ struct Live {
 
 struct OpenPool {
     id: Pool,
-    /// How often it was begun and not yet released.
+    /// Times that it was begun and not yet released.
     uses: u64,
     open: bool,
 }
@@ -78,14 +78,14 @@ struct Writer {
     shared: u64,
     live: Vec<Live>,
     live_bytes: u64,
-    /// What the program tries to hold.
+    /// Bytes that the program tries to hold.
     target: u64,
     next_id: u32,
     next_pool: u64,
     pools: Vec<OpenPool>,
     /// Allocations that were freed last.
     freed: VecDeque<Live>,
-    /// The thread's stream; what captures; how many captures the allocator was told of.
+    /// The thread's stream; streams that capture; the number of captures that the allocator was told of.
     current: u64,
     captures: Vec<u64>,
     marks: u32,
@@ -243,7 +243,7 @@ impl Writer {
             if self.live.is_empty() || self.random.chance(grow) {
                 self.alloc_any();
             } else {
-                // Mostly young ones: that is how programs free.
+                // Mostly young ones, as real programs free.
                 let len = self.live.len();
                 let index = if self.random.chance(60) {
                     len - 1 - self.random.index(len.min(16))
@@ -255,8 +255,8 @@ impl Writer {
             if self.shared > 0 && self.random.chance(4) {
                 self.complete();
             }
-            // Not where splitting has a bound: such a request splits what is above it, and the library then gives a
-            // part of a segment back to the device, as if it were all of it (2.13 to 2.15).
+            // Not if splitting has a bound: such a request splits blocks above it, and the library then gives a part of
+            // a segment back to the device, as if it were all of it (2.13 to 2.15).
             if self.captures() && !self.plan.max_split && self.random.chance(3) {
                 self.malloc_at();
             }
@@ -400,7 +400,7 @@ impl Writer {
         }
     }
 
-    /// Lets go of a pool once. With expandable segments the last time comes only when nothing is in use: the library
+    /// Releases a pool once. With expandable segments the last time comes only when nothing is in use: the library
     /// counts one for each call that maps into a pool and takes one off for each that unmaps, so that giving back
     /// around a block in use makes it assert, or destroy a pool whose blocks are still in use, and read freed memory at
     /// the next free (2.5 to 2.15).
@@ -418,8 +418,8 @@ impl Writer {
             for stream in self.streams.clone() {
                 self.ops.push(Op::Complete { stream, count: u64::MAX });
             }
-            // The allocator looks at events when it is asked for memory, and takes what was deferred the first time;
-            // not during a capture.
+            // The allocator polls events when it is asked for memory, and takes deferred frees the first time; not
+            // during a capture.
             for stream in std::mem::take(&mut self.captures) {
                 self.ops.push(Op::Capture { stream, on: false });
             }
@@ -463,7 +463,7 @@ impl Writer {
         }
     }
 
-    /// What a program does once in a while.
+    /// Rare actions of a program.
     fn rare(&mut self) {
         let routing = self.pools.iter().any(|pool| pool.open);
         match self.random.below(12) {

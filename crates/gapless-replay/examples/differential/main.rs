@@ -1,6 +1,6 @@
 //! Our model of PyTorch's caching allocator against the real one: random programs, every answer compared.
 //!
-//! `cargo xtask test-torch` builds the driver and calls this; torch-bench/README.md says what the driver is.
+//! `cargo xtask test-torch` builds the driver and calls this; torch-bench/README.md describes the driver.
 //!
 //! ```text
 //! differential --driver PATH --version 2.11 [--ops 1000000] [--length 20000] [--seed 1] [--config NAME]
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all programs of all configurations agree.
+/// True if all programs of all configurations agree.
 fn compare_all(options: &Options) -> std::io::Result<bool> {
     let itself =
         options.itself || options.against.is_some() || model::open(options.minor, "", 1 << 30).is_none();
@@ -230,8 +230,8 @@ impl<'a> Case<'a> {
         ))
     }
 
-    /// Prints a difference: what differs, what came before, how to see it again, and the shortest program that shows
-    /// it.
+    /// Prints a difference: its values, the operations before it, how to see it again, and the shortest program that
+    /// shows it.
     fn tell(&self, difference: &Difference) {
         let Difference { at, what } = difference;
         let Config { name, settings, .. } = self.config;

@@ -1,4 +1,4 @@
-//! Our model of the allocator, with what the library itself keeps of streams: uses, events, deferred frees, routings.
+//! Our model of the allocator, with the library's own state of streams: uses, events, deferred frees, routings.
 
 use crate::ops::Pool;
 use crate::subject::{Block, Entry, FIELDS, Filter, GROUPS, PoolStats, Segment, Stats, Subject};
@@ -37,7 +37,7 @@ struct Model {
     deferred: Vec<Slot>,
     /// Uses that were recorded during a capture, by block object.
     noted: HashMap<u64, HashSet<u64>>,
-    /// The thread's stream, the streams that capture, and how many captures the allocator was told of.
+    /// The thread's stream, the streams that capture, and the number of captures that the allocator was told of.
     current: u64,
     captures: HashSet<u64>,
     marks: u32,
@@ -99,7 +99,7 @@ impl Model {
         })
     }
 
-    /// Whether the allocator takes this thread to be in a capture: the release says what counts as one.
+    /// True if the allocator takes this thread to be in a capture, by the rule of the release.
     fn capturing(&self) -> bool {
         if self.version.only_captures_hold_back() {
             self.marks > 0 && self.captures.contains(&self.current)
@@ -108,7 +108,7 @@ impl Model {
         }
     }
 
-    /// What comes before every request.
+    /// The steps before every request.
     fn begin_request(&mut self) {
         self.operation += 1;
         if !self.capturing() {
@@ -135,7 +135,7 @@ impl Model {
         found.map_or((0, 0), |(pool, _)| *pool)
     }
 
-    /// Where the real library completed the free at this address, in the operation that comes now.
+    /// Place of the real library's completion of the free at this address, among those of the operation that comes now.
     fn rank(&self, addr: u64) -> usize {
         let completed = |e: &Entry| e.action == Entry::FREE_COMPLETED && e.address == addr;
         self.order.iter().position(completed).unwrap_or(usize::MAX)
@@ -158,7 +158,7 @@ impl Model {
         self.live.remove(&slot);
     }
 
-    /// What was freed during a capture records its events now; uses that were recorded meanwhile do not count.
+    /// Memory freed during a capture records its events now; uses that were recorded meanwhile do not count.
     fn work_off_deferred(&mut self) {
         let mut deferred = std::mem::take(&mut self.deferred);
         deferred.sort_by_key(|slot| self.live.get(slot).map_or(usize::MAX, |l| self.rank(l.addr)));
@@ -201,7 +201,7 @@ impl Model {
         }
     }
 
-    /// Before an operation that may wait for streams: what is pending completes in the real one's order.
+    /// Before an operation that may wait for streams: pending blocks complete in the real one's order.
     fn prepare(&mut self) {
         let ranks: HashMap<u64, usize> = self
             .order
@@ -216,7 +216,7 @@ impl Model {
         self.torch.set_capturing(Some(self.capturing()));
     }
 
-    /// After one: what the allocator waited for is done, and so is what it synchronised on the way.
+    /// After one: events that the allocator waited for are done, and so are those that it synchronised on the way.
     fn tidy(&mut self) {
         for note in self.torch.take_notes() {
             let action = match note.kind {
@@ -336,7 +336,7 @@ impl Subject for Model {
     }
 
     fn malloc_at(&mut self, size: u64, addr: u64) -> Option<u64> {
-        // Refused before the allocator is asked at all.
+        // Refused before the allocator is asked.
         if !addr.is_multiple_of(512) {
             return None;
         }
@@ -391,7 +391,7 @@ impl Subject for Model {
 
     fn empty_cache(&mut self, pool: Pool) {
         self.operation += 1;
-        // Whatever waits for streams works off what was deferred first, also where it is about one pool.
+        // Calls that wait for streams work off deferred frees first, also if they are about one pool.
         let waits = pool == (0, 0) || self.torch.is_freeable(PoolId(pool.0, pool.1));
         if !self.capturing() && waits {
             self.work_off_deferred();
@@ -416,7 +416,7 @@ impl Subject for Model {
     fn fields(&self) -> Vec<usize> {
         let kept = |field: &usize| {
             let name = Stats::name(*field);
-            // What free pieces came and went within one operation hangs on the order of a hash table.
+            // The free pieces that came and went within one operation depend on the order of a hash table.
             let gauge =
                 name.ends_with(".current") || (name.ends_with(".peak") && !name.starts_with("inactive"));
             let counter = name.starts_with("num_") || name == "device_used";

@@ -63,7 +63,7 @@ pub(crate) enum Op {
     Mark {
         begins: bool,
     },
-    /// A request on the thread's stream for the address `offset` beyond where allocation `near` lies, or lay last (2.13
+    /// A request on the thread's stream for the address `offset` bytes beyond the last one of allocation `near` (2.13
     /// and later).
     MallocAt {
         id: u32,

@@ -1,4 +1,4 @@
-//! Makes a program that shows a difference shorter, by leaving out whatever it shows it without.
+//! Makes a program that shows a difference shorter, by leaving out operations that are not needed to show it.
 
 use crate::ops::Op;
 

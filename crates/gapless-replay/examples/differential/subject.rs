@@ -1,29 +1,29 @@
-//! What is compared: the allocator as both the real library and a model of it show themselves.
+//! The compared figures: the allocator as both the real library and a model of it show it.
 //!
-//! A model implements [`Subject`] over a device with the policies of torch-bench/standin/device.h. What a model does
-//! not keep it leaves out of `fields`, and that is then not compared.
+//! A model implements [`Subject`] over a device with the policies of torch-bench/standin/device.h. Figures that a model
+//! does not keep are left out of `fields`, and are then not compared.
 
 use crate::ops::Pool;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Which operations a pool takes: those whose stream is in the set; `None` takes all.
+/// The operations that a pool takes: those whose stream is in the set; `None` takes all.
 pub(crate) type Filter = Option<Vec<u64>>;
 
 pub(crate) trait Subject {
-    /// `None` where there is no memory. Never called with size 0.
+    /// `None` if there is no memory. Never called with size 0.
     fn malloc(&mut self, size: u64, stream: u64) -> Option<u64>;
     fn free(&mut self, addr: u64);
     fn record_stream(&mut self, addr: u64, stream: u64);
     /// The incomplete events that the oldest `count` operations recorded on `stream` complete: seen when the allocator
     /// polls next.
     fn complete(&mut self, stream: u64, count: u64);
-    /// The thread's stream, whether a stream captures, and what the allocator is told of captures.
+    /// The thread's stream, the streams that capture, and the captures that the allocator is told of.
     fn set_current(&mut self, stream: u64);
     fn set_captures(&mut self, stream: u64, on: bool);
-    /// `false`, and nothing happens, where none has begun.
+    /// `false`, and nothing happens, if none has begun.
     fn mark_capture(&mut self, begins: bool) -> bool;
-    /// On the thread's stream; `None` where no free block holds it.
+    /// On the thread's stream; `None` if no free block holds it.
     fn malloc_at(&mut self, size: u64, addr: u64) -> Option<u64>;
     fn annotate(&mut self, addr: u64);
     fn set_reserve_class(&mut self, stream: u64, class: &str);
@@ -43,10 +43,10 @@ pub(crate) trait Subject {
     fn take_trace(&mut self) -> Vec<Entry>;
     /// By address.
     fn snapshot(&mut self) -> Vec<Segment>;
-    /// What the real allocator did in the operation that comes next, polls included. Only order may be taken from it,
-    /// where the library's is that of a hash table: which streams are polled first, which deferred free completes
-    /// first, which pool is given back first. From 2.12 on that matters: of two free neighbours the one freed last
-    /// keeps its rank.
+    /// The real allocator's entries of the operation that comes next, polls included. A model may take only order from
+    /// them, which in the library is that of a hash table: the streams that are polled first, the deferred free that
+    /// completes first, the pool that is given back first. From 2.12 on that matters: of two free neighbours the one
+    /// freed last keeps its rank.
     fn order_of(&mut self, _real: &[Entry]) {}
 }
 
@@ -116,7 +116,7 @@ impl fmt::Debug for Stats {
     }
 }
 
-/// One entry of the allocator's trace; or, from `POLL` on, what it asked the device about events.
+/// One entry of the allocator's trace; or, from `POLL` on, its questions to the device about events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     pub(crate) action: u64,
@@ -130,7 +130,7 @@ impl Entry {
     pub(crate) const SEGMENT_FREE: u64 = 4;
     pub(crate) const SEGMENT_UNMAP: u64 = 6;
     pub(crate) const SNAPSHOT: u64 = 7;
-    /// `size` is 1 where the event was complete.
+    /// `size` is 1 if the event was complete.
     pub(crate) const POLL: u64 = 100;
     const ACTIONS: [&str; 10] = [
         "alloc",
@@ -173,7 +173,7 @@ pub(crate) struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) size: u64,
-    /// 0 for blocks that are not active: the library shows what was asked for last.
+    /// 0 for blocks that are not active: the library shows the last request.
     pub(crate) requested: u64,
     pub(crate) allocated: bool,
     pub(crate) active: bool,

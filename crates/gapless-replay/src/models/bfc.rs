@@ -2,13 +2,13 @@
 //! streams.
 //!
 //! The smallest free chunk that is large enough serves a request, the lowest of equals (the real one walks 21 bins
-//! upward: the same order); it is split where it is twice as large or wastes 128 MiB. Else the heap grows by a region
+//! upward: the same order); it is split if it is twice as large or wastes 128 MiB. Else the heap grows by a region
 //! whose size doubles each time, and a tenth less is tried while the device refuses. Regions are given back only with
 //! `gc`, before a request fails; the cache cannot be emptied. Defaults are the allocator's own: grow up to the whole
-//! card, no `gc`. JAX runs with `preallocate:0.75`, or with `fraction:0.75` where preallocation is switched off;
+//! card, no `gc`. JAX runs with `preallocate:0.75`, or with `fraction:0.75` if preallocation is switched off;
 //! TensorFlow with `gc:true`. Left out: chunks with the time of their free, the two-ended heap for collectives, the
-//! wait of up to ten seconds for other threads before a request fails. Where the device refuses the smallest regions,
-//! the real one asks forever (nine tenths of 2304 bytes or less round up to the same again); here the request fails.
+//! wait of up to ten seconds for other threads before a request fails. If the device refuses the smallest regions, the
+//! real one asks forever (nine tenths of 2304 bytes or less round up to the same again); here the request fails.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
@@ -24,9 +24,9 @@ use std::str::FromStr;
 
 /// The unit of sizes.
 const UNIT: u64 = 256;
-/// The first region, where the heap grows.
+/// The first region of a heap that grows.
 const FIRST_REGION: u64 = 2 << 20;
-/// A chunk is never left this much larger than what it serves.
+/// A chunk is never left this much larger than its request.
 const MAX_WASTE: u64 = 128 << 20;
 /// Limits that are shares of the card are rounded up to this.
 const LIMIT_UNIT: u64 = 2 << 20;
@@ -139,13 +139,13 @@ impl<D: Device> Bfc<D> {
         self.free.remove(chunk.size, chunk.addr);
     }
 
-    /// Serves `rounded` bytes from what is there.
+    /// Serves `rounded` bytes from the free chunks.
     #[inline]
     fn find(&mut self, rounded: u64) -> Option<u32> {
         let Entry { size, tie, block: handle } = self.free.at_least(rounded)?;
         self.free.remove(size, tie);
         if size / 2 >= rounded || size - rounded >= self.max_waste {
-            // A remainder of nothing is possible only where nothing may be wasted.
+            // A remainder of nothing is possible only if nothing may be wasted.
             if size > rounded {
                 let tail = self.chunks.split(handle, rounded);
                 self.insert_free(tail);

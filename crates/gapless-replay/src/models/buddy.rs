@@ -1,8 +1,8 @@
 //! The binary buddy system: blocks are powers of two, a block is halved until it is just large enough, and two free
 //! halves of one block become that block again. One heap for all streams.
 //!
-//! Of the free blocks of an order the lowest is taken; where there is none, the next larger order is halved. Segments
-//! are powers of two as well: `segment` bytes, or more where a request needs it; one that is free again serves smaller
+//! Of the free blocks of an order the lowest is taken; if there is none, the next larger order is halved. Segments are
+//! powers of two as well: `segment` bytes, or more if a request needs it; one that is free again serves smaller
 //! requests too. Wholly free segments are given back when the cache is emptied and before a request fails.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
@@ -20,7 +20,7 @@ const MIN_ORDER: u32 = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BuddySettings {
-    /// What is taken from the device at least.
+    /// The least that is taken from the device.
     pub segment: u64,
 }
 
@@ -98,7 +98,7 @@ impl<D: Device> Buddy<D> {
         self.filled |= 1 << order;
     }
 
-    /// Whether there was such a free block.
+    /// True if there was such a free block.
     #[inline]
     fn remove_free(&mut self, addr: u64, order: u32) -> bool {
         let blocks = &mut self.free[order as usize];
@@ -109,7 +109,7 @@ impl<D: Device> Buddy<D> {
         found
     }
 
-    /// Serves a block of `order` from what is there.
+    /// Serves a block of `order` from the free blocks.
     #[inline]
     fn find(&mut self, order: u32) -> Option<(u64, u32)> {
         let large_enough = self.filled & !((1 << order) - 1);
@@ -141,11 +141,11 @@ impl<D: Device> Buddy<D> {
         true
     }
 
-    /// Gives wholly free segments back; whether there were any.
+    /// Gives wholly free segments back; true if there were any.
     fn shrink(&mut self) -> bool {
         let mut any = false;
-        // No block is larger than its segment, and a segment of at least this order is free where its base is free at
-        // that order.
+        // No block is larger than its segment, and a segment of at least this order is free if its base is free at that
+        // order.
         for order in self.segment_order..64 {
             let whole = |(&addr, &handle): (&u64, &u32)| {
                 let segment = self.all[handle as usize];
@@ -175,7 +175,7 @@ impl<D: Device> Buddy<D> {
     }
 }
 
-/// The order of the smallest block for `size` bytes; none where no address could hold it.
+/// The order of the smallest block for `size` bytes; none if no address could hold it.
 #[inline]
 fn order_of(size: u64) -> Option<u32> {
     let order = size.checked_next_power_of_two()?.ilog2().max(MIN_ORDER);

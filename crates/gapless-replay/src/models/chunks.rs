@@ -1,5 +1,5 @@
 //! Segments cut into chunks: a list in address order that is split and merged in place, so that a block's neighbours
-//! are one step away. What a chunk's state means is the model's business.
+//! are one step away. The model gives a chunk's state its meaning.
 
 /// No chunk.
 pub(super) const NONE: u32 = u32::MAX;
@@ -12,7 +12,7 @@ pub(super) struct Chunk {
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) state: u32,
-    /// What the chunk belongs to, where a model divides segments further. Inherited by both parts of a split.
+    /// The group of the chunk, if a model divides segments further. Inherited by both parts of a split.
     pub(super) group: u32,
 }
 

@@ -1,9 +1,9 @@
 //! No allocator at all: every request goes straight to the device (`cudaMalloc`), every free as well (`cudaFree`).
 //!
-//! Blocks are rounded to 512 bytes, and that is what counts as reserved and is charged to the card. The real driver
-//! cuts small requests out of 2 MiB slabs, so it holds more than this by up to one slab; how it places them is not
-//! documented. What this model shows is the floor in bytes and the ceiling in driver time: each `cudaFree` waits for
-//! the device on top of its price.
+//! Blocks are rounded to 512 bytes, and that size counts as reserved and is charged to the card. The real driver cuts
+//! small requests out of 2 MiB slabs, so it holds more than this by up to one slab; how it places them is not
+//! documented. This model shows the floor in bytes and the ceiling in driver time: each `cudaFree` waits for the device
+//! on top of its price.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;

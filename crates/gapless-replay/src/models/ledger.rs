@@ -1,4 +1,4 @@
-//! What the models share: which slot holds which block, and the sums.
+//! State that the models share: the block of each slot, and the sums.
 //!
 //! A slot is free, held by its caller, or pending (freed while a stream may still use it). A free of a slot that is not
 //! held is ignored: the request that would have filled it failed.
@@ -20,7 +20,7 @@ pub(super) struct Held {
     pub(super) addr: u64,
     pub(super) size: u64,
     requested: u64,
-    /// What the model needs to find the block again.
+    /// The handle by which the model finds the block again.
     pub(super) handle: u32,
     pub(super) lane: LaneIndex,
     state: State,
@@ -86,7 +86,7 @@ impl Ledger {
         Oom { requested, asked: Bytes(asked), free: Bytes(free) }
     }
 
-    /// What is held, by address.
+    /// The blocks that are held, by address.
     pub(super) fn blocks(&self) -> Vec<(Slot, DeviceAddr, Bytes)> {
         let held = self.slots.iter().enumerate().filter(|(_, held)| held.state != State::Free);
         let mut blocks: Vec<_> =
@@ -96,7 +96,7 @@ impl Ledger {
     }
 }
 
-/// `size` in whole units, at least one. Saturates: what cannot be rounded cannot be served either.
+/// `size` in whole units, at least one. Saturates: a size that cannot be rounded cannot be served either.
 #[inline]
 pub(super) fn round_up(size: u64, unit: u64) -> u64 {
     size.max(1).div_ceil(unit).saturating_mul(unit)

@@ -1,6 +1,6 @@
-//! Allocators of other systems, as exact models: which of them would have served this run with less?
+//! Allocators of other systems, as exact models, to find one that would have served this run with less.
 //!
-//! | name | what it is |
+//! | name | allocator |
 //! |---|---|
 //! | `bfc` | TensorFlow's, XLA's and JAX's best fit with coalescing |
 //! | `rmm-pool` | RMM's pool: best fit with a list for each stream |
@@ -40,7 +40,7 @@ use crate::device::Device;
 use recipe::Recipe;
 use std::str::FromStr;
 
-/// What a model is, for help and messages.
+/// A model's description, for help and messages.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     pub name: &'static str,
@@ -91,7 +91,7 @@ macro_rules! models {
                 }
             }
 
-            /// Whether it takes a share of the card at once, so that what it holds says nothing without a card.
+            /// True if it takes a share of the card at once: the bytes that it holds then mean nothing without a card.
             #[must_use]
             pub fn takes_a_share(&self) -> bool {
                 match self {

@@ -1,5 +1,5 @@
-//! What a model says of itself: its name, what it is, its settings, and how it is built. Each model implements it for
-//! its settings, in its own file; the list in `mod.rs` makes all else from it: parsing, messages and the help.
+//! A model's description of itself: its name, its purpose, its settings, and its constructor. Each model implements it
+//! for its settings, in its own file; the list in `mod.rs` makes all else from it: parsing, messages and the help.
 
 use super::settings::{Keys, SettingsError};
 use crate::allocator::{Allocator, Lane};
@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// The settings of a model, read from text such as `initial:10GiB,maximum:30GiB`.
 pub(super) trait Recipe: FromStr<Err = SettingsError> {
     const NAME: &'static str;
-    /// What it is, in at most 50 characters: a line of the table that `gapless replay` prints.
+    /// The kind of allocator, in at most 50 characters: a line of the table that `gapless replay` prints.
     const ABOUT: &'static str;
     /// Its settings, each with a value for the help and for messages.
     const KEYS: Keys;
@@ -21,7 +21,7 @@ pub(super) trait Recipe: FromStr<Err = SettingsError> {
         lanes: &[Lane],
     ) -> Result<Box<dyn Allocator>, SettingsError>;
 
-    /// Whether it takes a share of the card at once, so that what it holds says nothing without a card.
+    /// True if it takes a share of the card at once: the bytes that it holds then mean nothing without a card.
     fn takes_a_share(&self) -> bool {
         false
     }

@@ -1,12 +1,12 @@
 //! RMM's `arena_memory_resource`: one piece of device memory in superblocks, which a global arena lends to an arena for
 //! each stream.
 //!
-//! Up to 1 MiB, the lowest free block of the stream's arena that is large enough serves a request; where it has none,
-//! it takes the first superblock of the global arena that has one, or 1 MiB off its front where that is wholly free and
+//! Up to 1 MiB, the lowest free block of the stream's arena that is large enough serves a request; if it has none, it
+//! takes the first superblock of the global arena that has one, or 1 MiB off its front if that is wholly free and
 //! leaves another 1 MiB. Larger ones are served by the global arena, in a superblock cut to their size. Free blocks
 //! merge within their superblock, wholly free superblocks in the global arena. When a request finds nothing, all
 //! streams are waited for, every arena returns all it has, and it is tried once more. `size` bytes are taken when the
-//! arena is made, by default half of what the card has free, and never more. Waits for one stream (each large free has
+//! arena is made, by default half of the card's free bytes, and never more. Waits for one stream (each large free has
 //! one) are not counted. Left out: arenas for threads (for the per-thread default stream), and size classes, which RMM
 //! leaves out too unless it is built with them.
 
@@ -33,7 +33,7 @@ const FREE: u32 = 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RmmArenaSettings {
-    /// What the arena takes when it is made; none: half of what the card has free.
+    /// Bytes that the arena takes when it is made; none: half of the card's free bytes.
     pub size: Option<u64>,
 }
 
@@ -171,8 +171,8 @@ impl<D: Device> RmmArena<D> {
         handle
     }
 
-    /// The lowest block of the global arena with `size` bytes, in a superblock cut to at least that and 1 MiB where it
-    /// was wholly free.
+    /// The lowest block of the global arena with `size` bytes. If its superblock was wholly free, it is cut to that
+    /// size, at least 1 MiB.
     fn find_superblock(&mut self, size: u64) -> Option<Free> {
         let free = self.arenas[GLOBAL as usize].free.find(size)?;
         let group = self.chunks.get(free.chunk).group;
@@ -234,7 +234,7 @@ impl<D: Device> RmmArena<D> {
         superblock.arena == GLOBAL && superblock.used == 0
     }
 
-    /// Merges a superblock of the global arena with its neighbours there, where all are empty.
+    /// Merges a superblock of the global arena with its neighbours there, if all are empty.
     fn merge_superblock(&mut self, mut group: u32) {
         if !self.is_empty_and_global(group) {
             return;
@@ -289,7 +289,7 @@ impl<D: Device> Allocator for RmmArena<D> {
         let rounded = round_up(size.0, UNIT);
         let arena = self.lane_arenas.get(lane as usize).copied().unwrap_or(1);
         let found = self.find(rounded, arena).or_else(|| self.find_after_defragmenting(rounded, arena));
-        // It never asks the device again, so there is nothing for it beyond what it holds.
+        // It never asks the device again, so it has nothing beyond the bytes that it holds.
         let Some(handle) = found else { return Err(self.ledger.oom(size, rounded, 0)) };
         let chunk = self.chunks.get(handle);
         Ok(self.ledger.hold(slot, size, lane, (chunk.addr, chunk.size, handle)))

@@ -2,11 +2,11 @@
 //!
 //! The smallest block of the stream's list that is large enough serves a request, the lowest of equals; the rest stays
 //! in the list. Else the other streams' lists are asked in turn (the stream waits for the other's last free); then they
-//! are merged into this one, one by one, until a block is large enough; then the pool grows: by what it holds already,
-//! or by half of what is left to `maximum`, and by half of that while the device refuses. A freed block merges with
-//! neighbours in its stream's list only. Nothing is given back before the end. `initial` bytes are taken when the pool
-//! is made: by default half of what the card has free, as in Python. Streams are asked in the order in which they first
-//! appeared, the default stream first; the real order is that of their events' addresses.
+//! are merged into this one, one by one, until a block is large enough; then the pool grows: by the bytes that it holds
+//! already, or by half of the rest to `maximum`, and by half of that while the device refuses. A freed block merges
+//! with neighbours in its stream's list only. Nothing is given back before the end. `initial` bytes are taken when the
+//! pool is made: by default half of the card's free bytes, as in Python. Streams are asked in the order in which they
+//! first appeared, the default stream first; the real order is that of their events' addresses.
 
 use crate::allocator::{Allocator, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
 use crate::device::Device;
@@ -29,9 +29,9 @@ const BUSY: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RmmPoolSettings {
-    /// What the pool takes when it is made; none: half of what the card has free.
+    /// Bytes that the pool takes when it is made; none: half of the card's free bytes.
     pub initial: Option<u64>,
-    /// What it may grow to; none: what the device gives.
+    /// Bytes to which it may grow; none: all that the device gives.
     pub maximum: Option<u64>,
 }
 
@@ -243,7 +243,7 @@ impl<D: Device> RmmPool<D> {
         Some(self.cut(handle, size, list))
     }
 
-    /// What to ask the device for first; less than `size` where `maximum` leaves no room.
+    /// Bytes to ask the device for first; less than `size` if `maximum` leaves no room.
     fn growth(&self, size: u64) -> u64 {
         let held = self.ledger.stats.reserved.current;
         let Some(maximum) = self.maximum else { return size.max(held) };

@@ -1,4 +1,4 @@
-//! The device as the models use it: segments taken and given back, counted and priced as they go.
+//! The device under the models: segments taken and given back, with counts and prices of the calls.
 
 use crate::allocator::{Inventory, Stats};
 use crate::cost;

@@ -6,7 +6,7 @@ use gapless_trace::Bytes;
 /// The names of a model's settings, each with a value as an example.
 pub type Keys = &'static [(&'static str, &'static str)];
 
-/// Why a model cannot be had as asked for.
+/// The reason why a model cannot be built.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     #[error("unknown allocator {name:?}: use one of {}", .known.join(", "))]
@@ -32,7 +32,7 @@ fn list(known: Keys) -> String {
     if names.is_empty() { "it has none".to_owned() } else { format!("it has {}", names.join(", ")) }
 }
 
-/// One `key:value` of a model's settings, with what a message about it needs.
+/// One `key:value` of a model's settings, with the names that a message about it needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting<'a> {
     model: &'static str,

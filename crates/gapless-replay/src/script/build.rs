@@ -1,12 +1,11 @@
-//! From a trace to a script: which hand did what.
+//! From a trace to a script: separates the actions of the program from those of the allocator.
 //!
-//! Allocations and frees follow from the history. What is left to decide is why memory went back to the device: because
-//! the program emptied the cache, or because a request could not be served otherwise. The rules, in order:
+//! Allocations and frees follow from the history. It remains to decide why memory went back to the device: because the
+//! program emptied the cache, or because a request could not be served otherwise. The rules, in order:
 //!   * nothing was taken from the device right after: the program's;
 //!   * all of it was memory of private pools, or the request is a private pool's and some was not: the program's;
 //!   * collection is on, and only large segments went: the allocator's;
-//!   * what was held before plus the new segment is within what the run held at its peak: there was room, so the
-//!     program's;
+//!   * the bytes held before plus the new segment are within the run's peak: there was room, so the program's;
 //!   * otherwise the allocator's.
 
 use super::{DeviceCall, DeviceCallKind, InitialBlock, InitialSegment, Op, Recorded, Script};
@@ -27,7 +26,7 @@ impl Script {
         Script::with_pools(trace, device, history, None)
     }
 
-    /// The same with other pools than those that the history has.
+    /// The same with other pools than the history's.
     pub(super) fn with_pools(
         trace: &Trace,
         device: &DeviceTrace,
@@ -40,7 +39,7 @@ impl Script {
     }
 }
 
-/// Pools for what a history holds, in the place of its own.
+/// Pools for the blocks and segments of a history, in the place of its own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
     pub(super) ids: Vec<PoolId>,
@@ -133,7 +132,7 @@ impl<'a> Builder<'a> {
         *self.lanes.entry((stream, pool)).or_insert_with(|| {
             let stream = device.streams.get(stream as usize).copied().unwrap_or_default();
             let pool = script.pools.get(pool as usize).copied().unwrap_or_default();
-            // Two indices may name one lane; models compare what is in it.
+            // Two indices may name one lane; models compare its contents.
             script.lanes.push(Lane { stream, pool });
             (script.lanes.len() - 1) as LaneIndex
         })
@@ -183,7 +182,7 @@ impl<'a> Builder<'a> {
         self.flush(history.last_tick);
     }
 
-    /// What was there before the first event: as the heap it was, and as requests for allocators that lay it out anew.
+    /// Memory from before the first event: as the heap it was, and as requests for allocators that lay it out anew.
     fn begin(&mut self) {
         let history = self.history;
         let before = Moment::at(history, Tick(0));
@@ -254,7 +253,7 @@ impl<'a> Builder<'a> {
     fn request(&mut self, op: Op, now: Tick) {
         let gives = |call: &DeviceCall| matches!(call.kind, DeviceCallKind::Free | DeviceCallKind::Unmap);
         if !self.burst.iter().any(|(call, _)| gives(call)) || self.program_gave_back(op) {
-            // The program's releases come before; what was taken belongs to the request.
+            // The program's releases come before; calls that took memory belong to the request.
             let taken = self.burst.iter().rposition(|(call, _)| gives(call)).map_or(0, |last| last + 1);
             let after = self.burst.split_off(taken);
             self.flush(now);
@@ -269,11 +268,11 @@ impl<'a> Builder<'a> {
         let at = self.script.ops.len() as u32;
         self.push(op, now);
         self.attach(at);
-        // Waiting for all streams is part of a retry: these came of it, or were of no use to this request.
+        // A retry waits for all streams: these completions came of it, or did not help this request.
         self.push_completed();
     }
 
-    /// Whether the releases before a request were the program's doing.
+    /// True if the program made the releases before a request.
     fn program_gave_back(&self, op: Op) -> bool {
         if matches!(op, Op::Failed { .. }) {
             return false;
@@ -291,7 +290,7 @@ impl<'a> Builder<'a> {
         if !pools.is_empty() && !pools.contains(&0) {
             return true;
         }
-        // And only requests that hold nothing back do so.
+        // And only requests that do not hold back do so.
         let lane = if let Op::Alloc { lane, .. } = op { lane } else { 0 };
         if self.version.holds_back_in(self.script.lanes[lane as usize].pool) && pools.contains(&0) {
             return true;
@@ -305,7 +304,7 @@ impl<'a> Builder<'a> {
         self.reserved + taken <= self.history.usage.reserved.peak.0
     }
 
-    /// Writes what the program did since the last op: completions, then the cache emptied where memory went back.
+    /// Writes the actions of the program since the last op: completions, then the cache emptied if memory went back.
     fn flush(&mut self, now: Tick) {
         self.push_completed();
         if self.burst.is_empty() {
@@ -317,7 +316,7 @@ impl<'a> Builder<'a> {
                 self.push(Op::ReleasePool { pool }, now);
             }
         }
-        // Where all of the cache is emptied the default pool's is; pools that went alone went one by one.
+        // If all of the cache is emptied, the default pool's is; pools that went alone went one by one.
         if pools.is_empty() || pools.contains(&0) {
             pools.clear();
             self.push_empty_cache(None, now);

@@ -1,12 +1,12 @@
-//! Which private pool a segment belonged to, where the recording does not say: before torch 2.12 events name no pool,
-//! and only segments that are there at the end tell theirs. Pools of CUDA graphs, or made by the program, that ended
-//! before the snapshot left no name.
+//! Infers the private pool of a segment if the recording does not say: before torch 2.12 events name no pool, and only
+//! segments that are there at the end tell theirs. Pools of CUDA graphs, or made by the program, that ended before the
+//! snapshot left no name.
 //!
-//! What they left is where blocks went. With the right pools the model repeats the recording; with wrong ones it soon
-//! uses memory that the real allocator could not use, or gives back what it kept. So the search replays up to the first
-//! difference, moves one of the units (`ranges.rs`) that are in question there to another pool, and goes on from the
-//! choice that gets furthest; where it is stuck it comes back to the next best. It ends when nothing differs, when
-//! nothing helped for a while, or when it has replayed [`BUDGET`] events; the best is used then.
+//! They did leave traces: the addresses of blocks. With the right pools the model repeats the recording; with wrong
+//! ones it soon uses memory that the real allocator could not use, or gives back memory that it kept. So the search
+//! replays up to the first difference, moves one of the units (`ranges.rs`) that are in question there to another pool,
+//! and goes on from the choice that gets furthest. If that is stuck, it returns to the next best. It ends when nothing
+//! differs, when nothing helped for a while, or when it has replayed [`BUDGET`] events; the best is used then.
 //!
 //! Names of inferred pools mean nothing beyond telling them apart.
 
@@ -22,7 +22,7 @@ use rustc_hash::FxHashSet;
 const BUDGET: u64 = 60_000_000;
 /// Replays that may go by without getting further.
 const PATIENCE: u32 = 400;
-/// States that wait to be looked at; more than these would never be.
+/// States that wait to be tried; a search does not get to more.
 const WAITING: usize = 256;
 
 impl Script {
@@ -59,10 +59,10 @@ struct Labels {
     pools: u16,
 }
 
-/// How far a replay got: the instant, and whether what came before the request of that instant was in order.
+/// The progress of a replay: the instant, and true if everything before the request of that instant was in order.
 type Reach = (Tick, bool);
 
-/// Labels that were tried, and where they first differ from the recording.
+/// Labels that were tried, and their first difference from the recording.
 struct State {
     labels: Labels,
     reach: Reach,
@@ -125,7 +125,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What the history knows. A unit that is not there at the end is in no private pool, as far as that goes.
+    /// The pools that the history knows. Units that are gone before its end start in the default pool.
     fn beginning(&self) -> Labels {
         let of_unit = self.units.spans.iter().map(|s| if self.is_known(s.end) { s.pool } else { 0 });
         Labels { of_unit: of_unit.collect(), pools: self.device.pools.len().max(1) as u16 }
@@ -223,7 +223,7 @@ impl<'a> Search<'a> {
             .map(|call| call.addr.0)
             .collect();
         let kept = units(&mismatch.extra);
-        // What went back together, went together because it was of one pool.
+        // Memory that went back together belonged to one pool.
         let gave_back = units(&gave_back);
         let mut involved: Vec<u16> = gave_back.iter().map(|&u| labels.of_unit[u as usize]).collect();
         involved.sort_unstable();
@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
             if pools.len() > 1 {
                 sets.push(labelled(&kept, pool));
             }
-            // Their pool counts as ended because of what went back before: that may have been of another.
+            // Their pool counts as ended because of units that went back before, which may have been of another.
             if pool != 0 {
                 let spans = self.units.spans.iter().zip(&labels.of_unit).enumerate();
                 let gone = spans.filter(|(_, (s, l))| **l == pool && s.end <= from);

@@ -3,7 +3,7 @@
 //!
 //! A range is mapped from its beginning on, and every later page begins where memory is or was mapped. So the addresses
 //! that it ever had memory behind are in one piece, and a gap between addresses is a border between ranges. A range
-//! ends when nothing of it is mapped; what has its addresses afterwards is another one.
+//! ends when nothing of it is mapped; later memory at its addresses is another one.
 
 use gapless_trace::{AllocationId, History, SizeClass, Tick};
 use rustc_hash::FxHashMap;
@@ -20,11 +20,11 @@ pub(super) struct UnitSpan {
     pub(super) start: Tick,
     pub(super) end: Tick,
     pub(super) expandable: bool,
-    /// The pool that the history knows; certain only where the unit is there at the end.
+    /// The pool that the history knows; certain only if the unit is there at the end.
     pub(super) pool: u16,
 }
 
-/// The units of a history, and which of them each span and each allocation lies in.
+/// The units of a history, and the unit of each span and each allocation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Units {
     pub(super) spans: Vec<UnitSpan>,
@@ -52,7 +52,7 @@ impl Units {
                 changes.push(Change { tick: span.end, opens: false, segment });
             }
         }
-        // What closes at a tick makes room for what opens at it.
+        // Spans that close at a tick make room for those that open at it.
         changes.sort_by_key(|c| (c.tick, c.opens));
         let mut units = Units {
             spans: Vec::new(),
@@ -60,7 +60,7 @@ impl Units {
             of_allocation: Vec::with_capacity(history.allocations.len()),
         };
         let mut open: BTreeMap<u64, (u64, Unit)> = BTreeMap::new();
-        // The open range of each area, and how many of its pieces are mapped.
+        // The open range of each area, and the number of its mapped pieces.
         let mut ranges: FxHashMap<u32, (Unit, u32)> = FxHashMap::default();
         let mut changes = changes.into_iter().peekable();
         for id in 0..history.allocations.len() as u32 {

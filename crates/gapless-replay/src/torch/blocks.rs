@@ -26,7 +26,7 @@ pub(super) struct Block {
     pub(super) requested: u64,
     /// When it was made, for the release that breaks ties by it.
     pub(super) order: u64,
-    /// Where its segment stands among all, for the releases that break ties by segment (see `Blocks::new_place`).
+    /// The order of its segment among all, for the releases that break ties by segment (see `Blocks::new_place`).
     pub(super) place: u64,
     /// The shelf's search count when it became free.
     pub(super) free_since: u64,
@@ -58,7 +58,7 @@ pub(super) struct Blocks {
 const UNIT: u64 = 512;
 
 impl Blocks {
-    /// A segment or range of its own: a block in nobody's hands and in no set.
+    /// A segment or range of its own: a block without an owner, in no set.
     pub(super) fn add_segment(&mut self, addr: u64, size: u64, shelf: u16, expandable: bool) -> u32 {
         let place = self.new_place(addr, size);
         self.add(addr, size, shelf, expandable, place)
@@ -72,14 +72,14 @@ impl Blocks {
         place
     }
 
-    /// What orders blocks of one size by segment and address.
+    /// The key that orders blocks of one size by segment and address.
     #[inline]
     pub(super) fn in_segments(&self, id: u32) -> u64 {
         let block = &self[id];
         block.place.wrapping_add(block.addr / UNIT)
     }
 
-    /// A piece of the segment at `place`, in nobody's hands and in no set.
+    /// A piece of the segment at `place`, without an owner and in no set.
     #[inline]
     pub(super) fn add(&mut self, addr: u64, size: u64, shelf: u16, expandable: bool, place: u64) -> u32 {
         self.made += 1;

@@ -1,8 +1,8 @@
 //! The language of `PYTORCH_ALLOC_CONF` (and `PYTORCH_CUDA_ALLOC_CONF`), as PyTorch reads it.
 //!
 //! Its quirks are kept, because a setting that PyTorch ignores must be ignored here: blanks vanish even inside words,
-//! whatever stands where a separator should is taken for one (from 2.9 on), numbers end at the first character that is
-//! no digit, booleans are `True` and `False` exactly. What PyTorch refuses is refused, with the place.
+//! from 2.9 on any text in the place of a separator is taken for one, numbers end at the first character that is no
+//! digit, booleans are `True` and `False` exactly. A text that PyTorch refuses is refused, with the place.
 
 use super::reserve::{Reserve, Reserves};
 use super::version::TorchVersion;
@@ -18,10 +18,10 @@ pub const MIN_LARGE: u64 = 10 * MIB;
 /// The allocator's settings, complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TorchSettings {
-    /// What snapshots record too: splitting, rounding, collection, expandable segments.
+    /// The settings that snapshots record too: splitting, rounding, collection, expandable segments.
     pub base: AllocatorSettings,
     pub large_segment: u64,
-    /// How much larger than asked an unsplittable block may be.
+    /// The most bytes by which an unsplittable block may exceed its request.
     pub max_non_split_rounding: u64,
     /// `per_process_memory_fraction`.
     pub fraction: Option<f64>,
@@ -44,7 +44,7 @@ impl Default for TorchSettings {
     }
 }
 
-/// Why PyTorch would refuse a configuration.
+/// The reason why PyTorch would refuse a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
     #[error("torch {version} has no allocator setting {key:?}{}", hint(key, *nearest))]
@@ -57,7 +57,7 @@ pub enum ConfError {
     Separator { expected: char, after: String, version: TorchVersion },
 }
 
-/// Every setting, with the first 2.x that has it as far as that is checked.
+/// Every setting, with the first 2.x that has it, if that is checked.
 const KEYS: [(&str, u32); 20] = [
     ("max_split_size_mb", 4),
     ("max_non_split_rounding_mb", 4),
@@ -82,11 +82,12 @@ const KEYS: [(&str, u32); 20] = [
 ];
 
 impl TorchSettings {
-    /// What a run with the recorded `settings` used: the fields of the snapshot, and what only its string holds.
+    /// The settings of a run with the recorded `settings`: the fields of the snapshot, and those that only its string
+    /// holds.
     #[must_use]
     pub fn recorded(settings: &AllocatorSettings, version: TorchVersion) -> TorchSettings {
-        // A string that PyTorch took once cannot be wrong. Where another release is asked about, what that one does not
-        // have is left out.
+        // A string that PyTorch took once cannot be wrong. If another release is asked about, settings that it does not
+        // have are left out.
         let all = TorchSettings::parse(&settings.conf, version);
         let mut all =
             all.or_else(|_| TorchSettings::parse(&settings.conf, TorchVersion::NEWEST)).unwrap_or_default();
@@ -112,7 +113,7 @@ impl TorchSettings {
         let tokens = Tokens { list: lex(text), version };
         let mut settings = TorchSettings::default();
         settings.base.conf = text.to_owned();
-        // The size of large segments bounds the others, so it is read first, wherever it stands.
+        // The size of large segments bounds the others, so it is read first, wherever it stands in the text.
         if version.has_large_segment_size() {
             let mut i = 0;
             while i < tokens.list.len() {
@@ -226,7 +227,7 @@ impl TorchSettings {
         self.base.max_split_size.map_or(u64::MAX, |b| b.0)
     }
 
-    /// As one would write it into the environment: only what differs from the defaults; empty where nothing does.
+    /// As a value for the environment: only settings that differ from the defaults; empty if none does.
     #[must_use]
     pub fn to_conf(&self) -> String {
         let plain = TorchSettings::default();
@@ -272,7 +273,7 @@ impl TorchSettings {
 }
 
 impl TorchSettings {
-    /// The same, with what the original string held besides: settings that move no block.
+    /// The same, with the other settings of the original string, which move no block.
     #[must_use]
     pub fn to_conf_keeping_others(&self) -> String {
         let tokens = lex(&self.base.conf);
@@ -330,7 +331,7 @@ fn bad(key: &str, value: &str, rule: &str) -> ConfError {
     ConfError::BadValue { key: key.to_owned(), value: value.to_owned(), rule: rule.to_owned() }
 }
 
-/// What to do about a setting that a release does not have.
+/// The next step for a setting that a release does not have.
 fn hint(key: &str, nearest: Option<&str>) -> String {
     if let Some((_, since)) = KEYS.iter().find(|(name, _)| *name == key) {
         return format!(": torch 2.{since} and later have it");
@@ -338,7 +339,7 @@ fn hint(key: &str, nearest: Option<&str>) -> String {
     nearest.map(|name| format!(": did you mean {name}?")).unwrap_or_default()
 }
 
-/// The setting whose name is closest, where one is close and the name itself is of no release.
+/// The setting whose name is closest, if one is close and the name itself is of no release.
 fn nearest(key: &str) -> Option<&'static str> {
     let names = || KEYS.iter().map(|(name, _)| *name);
     if names().any(|name| name == key) {
@@ -374,7 +375,7 @@ impl Tokens {
     /// A list `[name:VALUE,...]`; of one name the last value that can be used counts.
     fn reserves_by_class(&self, i: &mut usize) -> Result<Vec<(String, Reserve)>, ConfError> {
         const KEY: &str = "expandable_segments_reserve_by_class";
-        // Whatever stands there is taken for the opening bracket.
+        // Any text in this place is taken for the opening bracket.
         self.value(i)?;
         let unfinished = || bad(KEY, "[", "the list must end with ]");
         let mut list: Vec<(String, Reserve)> = Vec::new();
@@ -395,7 +396,7 @@ impl Tokens {
         }
     }
 
-    /// Steps over the separator at `i`. Releases since 2.9 look at it and do nothing about it.
+    /// Steps over the separator at `i`. Releases since 2.9 accept any text there.
     fn separator(&self, i: usize, expected: char) -> Result<(), ConfError> {
         let strict = self.version < TorchVersion(2, 9);
         let right = self.list.get(i).is_some_and(|t| t.len() == 1 && t.starts_with(expected));

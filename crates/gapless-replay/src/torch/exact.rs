@@ -1,8 +1,8 @@
 //! Requests that name their address (`allocateWithAddress`, 2.13 and later).
 //!
 //! Such a request takes a part of one free block and tries nothing else: no new segment, no collection, no limit of
-//! splitting. What lies before the address is taken too, as an allocation of its own, and given back at once; so counts
-//! and peaks include it.
+//! splitting. The bytes before the address are taken too, as an allocation of their own, and given back at once; so
+//! counts and peaks include them.
 
 use super::blocks::NONE;
 use super::{Shelf, Torch};
@@ -13,7 +13,7 @@ use gapless_trace::{Bytes, DeviceAddr, torch_rules};
 /// Addresses that may be named are multiples of it.
 const ALIGNMENT: u64 = 512;
 
-/// A request that was placed where it wanted to be.
+/// A request that was placed at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exact {
     pub addr: DeviceAddr,
@@ -22,7 +22,7 @@ pub struct Exact {
 }
 
 impl<D: Device> Torch<D> {
-    /// Serves `size` bytes on `lane` at `addr`; nothing where no free block of the lane holds all of it.
+    /// Serves `size` bytes on `lane` at `addr`; nothing if no free block of the lane holds all of it.
     pub fn alloc_at(&mut self, slot: Slot, size: Bytes, lane: LaneIndex, addr: DeviceAddr) -> Option<Exact> {
         if !addr.0.is_multiple_of(ALIGNMENT) {
             return None;
@@ -48,8 +48,8 @@ impl<D: Device> Torch<D> {
         Some(Exact { addr: placed, before: Bytes(before) })
     }
 
-    /// The bytes in front of a chosen address, as a recording has them: an allocation of its own, split off whatever is
-    /// left, with the chosen one to follow. Nothing where no free block begins there and is longer.
+    /// The bytes in front of a chosen address, as a recording has them: an allocation of its own, split off the rest of
+    /// the block, with the chosen one to follow. `None` if no free block begins there and is longer.
     pub(crate) fn alloc_front_at(
         &mut self,
         slot: Slot,
@@ -57,7 +57,7 @@ impl<D: Device> Torch<D> {
         lane: LaneIndex,
         addr: DeviceAddr,
     ) -> Option<DeviceAddr> {
-        // The chosen request, which nobody knows yet, decides the half: the block is looked for in both.
+        // The chosen request, which comes later, decides the half: the block is looked for in both.
         let halves = self.lanes[lane as usize];
         let end = addr.0.checked_add(size.0)?;
         let id = halves.into_iter().find_map(|shelf| self.free_block_with(shelf, addr.0, end))?;

@@ -3,7 +3,7 @@
 //!
 //! The flow of a request, the order of fallbacks and the statistics are those of the shipped library; `cargo xtask
 //! test-torch` drives that library with random operations and compares every address and number. GPU time is not
-//! modelled: when a block that another stream used becomes free is the caller's to say.
+//! modelled: the caller says when a block that another stream used becomes free.
 
 mod blocks;
 pub mod conf;
@@ -46,17 +46,17 @@ struct Pool {
     id: PoolId,
     /// Its shelves by stream handle, the large half and the small one.
     shelves: [Vec<u16>; 2],
-    /// How often each half was searched while collection was possible.
+    /// Searches of each half while collection was possible.
     searches: [u64; 2],
     /// Successful calls for memory less calls that gave some back.
     device_count: i64,
-    /// Nobody uses it any more: what is cached in it may go.
+    /// True if no program uses it any more: its cached memory may be given back.
     freeable: bool,
-    /// What private pools hold; the default pool's stays empty.
+    /// Reserved bytes of private pools; the default pool's stays empty.
     reserved: PoolReserved,
 }
 
-/// Something the allocator did beyond handing out and taking back: for comparisons with the real one's own trace.
+/// An action of the allocator beyond handing out and taking back: for comparisons with the real one's own trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
     pub kind: NoteKind,
@@ -80,7 +80,7 @@ pub struct Torch<D> {
     settings: TorchSettings,
     version: TorchVersion,
     device: D,
-    /// The most it may hold; `None` where no fraction is set.
+    /// The most it may hold; `None` if no fraction is set.
     cap: Option<u64>,
     blocks: Blocks,
     shelves: Vec<Shelf>,
@@ -88,10 +88,10 @@ pub struct Torch<D> {
     /// The large and the small shelf of each lane.
     lanes: Vec<[u16; 2]>,
     slots: Vec<u32>,
-    /// Where expandable ranges begin.
+    /// First addresses of expandable ranges.
     ranges: BTreeSet<u64>,
     pending: Vec<Slot>,
-    /// Whether the next calls hold back; `None`: as their pool suggests.
+    /// True if the next calls hold back; `None`: as their pool suggests.
     capturing: Option<bool>,
     /// Classes of streams, for the length of their expandable ranges.
     classes: BTreeMap<u64, String>,
@@ -178,10 +178,10 @@ impl<D: Device> Torch<D> {
         self.cap = cap;
     }
 
-    /// Whether the next calls come while something is captured: a failing request then does not wait for streams and
-    /// leaves the caches alone, and so does `empty_cache`. From 2.13 on the calling thread's stream decides that;
-    /// before, any active routing to a private pool has the same effect. A recording holds no captures; for `None` the
-    /// pool of a request decides ([`TorchVersion::holds_back_in`]).
+    /// Sets whether the next calls come during a capture: a failing request then does not wait for streams and leaves
+    /// the caches alone, and so does `empty_cache`. From 2.13 on the calling thread's stream decides that; before, any
+    /// active routing to a private pool has the same effect. A recording holds no captures; for `None` the pool of a
+    /// request decides ([`TorchVersion::holds_back_in`]).
     pub fn set_capturing(&mut self, capturing: Option<bool>) {
         self.capturing = capturing;
     }
@@ -204,13 +204,13 @@ impl<D: Device> Torch<D> {
         self.pools[at as usize].freeable = false;
     }
 
-    /// Whether nobody uses a private pool that still holds memory.
+    /// True for a private pool that no program uses and that still holds memory.
     #[must_use]
     pub fn is_freeable(&self, pool: PoolId) -> bool {
         self.pools.iter().any(|p| p.id == pool && p.freeable)
     }
 
-    /// The order in which waiting for all streams completes what is pending: by `rank`. The real one's is that of a
+    /// Sets the order in which a wait for all streams completes pending blocks: by `rank`. The real one's is that of a
     /// hash table.
     pub fn order_pending(&mut self, rank: impl Fn(&Torch<D>, Slot) -> usize) {
         let mut pending = std::mem::take(&mut self.pending);
@@ -377,7 +377,7 @@ impl<D: Device> Torch<D> {
         self.shelves[shelf as usize].unmapped.remove(&addr);
     }
 
-    /// Whether requests of this shelf may use expandable memory.
+    /// True if requests of this shelf may use expandable memory.
     #[inline]
     fn expandable(&self, shelf: u16) -> bool {
         self.settings.base.expandable_segments
@@ -425,7 +425,8 @@ impl<D: Device> Torch<D> {
         Some(found.block)
     }
 
-    /// A block counts as large as it could grow: of those after `found`, the first whose successor could grow further.
+    /// An expandable block counts as large as it could grow. Goes on from `found` as long as the next block could grow
+    /// less.
     fn shortest_reach(&self, shelf: u16, mut found: Entry) -> Entry {
         let reach = |entry: Entry| {
             let next = self.blocks[entry.block].next;
@@ -485,7 +486,7 @@ impl<D: Device> Torch<D> {
         self.hand_out(id, slot, requested)
     }
 
-    /// Takes `size` bytes at the front of a free block that is in no set, or all of it where it is not split.
+    /// Takes `size` bytes at the front of a free block that is in no set, or all of it if it is not split.
     #[inline]
     fn cut(&mut self, mut id: u32, size: u64, splits: bool) -> u32 {
         let whole = self.blocks[id];
@@ -536,7 +537,7 @@ impl<D: Device> Torch<D> {
 
     // ---- frees ----
 
-    /// Joins `from`, a neighbour of `into`, with it where both are free or both unmapped; `into` keeps its identity.
+    /// Joins `from`, a neighbour of `into`, with it if both are free or both unmapped; `into` keeps its identity.
     /// Returns the bytes that were joined.
     #[inline]
     fn merge(&mut self, into: u32, from: u32) -> u64 {
@@ -588,7 +589,7 @@ impl<D: Device> Torch<D> {
             self.slots[slot as usize] = NONE;
         }
         self.blocks[id].slot = NONE;
-        // Anything but unmapped, so that it joins with mapped neighbours.
+        // Any state but unmapped, so that it joins with mapped neighbours.
         self.blocks[id].state = State::Free;
         for neighbour in [prev, next] {
             let joined = self.merge(id, neighbour);
@@ -692,7 +693,7 @@ impl<D: Device> Allocator for Torch<D> {
         let mut blocks = Vec::new();
         let mut mapped: Vec<&Block> = self.blocks.iter().filter(|b| b.state != State::Unmapped).collect();
         mapped.sort_unstable_by_key(|b| b.addr);
-        // A segment begins where a block has no mapped neighbour before it.
+        // A block without a mapped neighbour before it begins a segment.
         let mut spans: Vec<(DeviceAddr, Bytes)> = Vec::new();
         for block in mapped {
             let begins = block.prev == NONE || self.blocks[block.prev].state == State::Unmapped;

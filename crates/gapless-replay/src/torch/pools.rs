@@ -1,4 +1,4 @@
-//! What private pools hold: the statistic `reserved_bytes_by_private_pools` (2.13 and later).
+//! Bytes of private pools: the statistic `reserved_bytes_by_private_pools` (2.13 and later).
 
 use super::{Shelf, Torch};
 use crate::device::Device;
@@ -9,7 +9,7 @@ use gapless_trace::PoolId;
 pub struct Account {
     pub current: u64,
     pub peak: u64,
-    /// Sums of what was added and of what was taken off.
+    /// Sums of the bytes added and of the bytes taken off.
     pub allocated: u64,
     pub freed: u64,
 }
@@ -54,7 +54,7 @@ impl PoolReserved {
 }
 
 impl<D: Device> Torch<D> {
-    /// What each private pool holds and held, in the order in which the pools came up. A pool that gave everything back
+    /// The bytes that each private pool holds and held, in the order of first use. A pool that gave everything back
     /// stays in the list.
     pub fn reserved_by_private_pools(&self) -> impl Iterator<Item = (PoolId, PoolReserved)> + '_ {
         self.pools.iter().skip(1).map(|pool| (pool.id, pool.reserved))

@@ -11,7 +11,7 @@ impl<D: Device> Torch<D> {
     /// Frees old unsplit blocks of the large half of the default pool once more than the threshold's share of the cap
     /// is held.
     pub(super) fn collect(&mut self) {
-        // Under a recording the cap is not known, but what was freed is: go on for as long as it did.
+        // In a recording the cap is not known, but the freed blocks are: collect as long as the recording did.
         let recorded = self.device.expects_free();
         let target = match (recorded, self.cap) {
             (Some(expected), _) if !expected => return,
@@ -85,7 +85,7 @@ impl<D: Device> Torch<D> {
         released >= wanted
     }
 
-    /// Gives back what is cached: of one private pool, or of everything.
+    /// Gives cached memory back: of one private pool, or of all.
     pub(super) fn release_cached(&mut self, pool: Option<PoolId>) {
         match pool.filter(|id| id.is_private()) {
             Some(id) => {
@@ -109,7 +109,7 @@ impl<D: Device> Torch<D> {
         }
     }
 
-    /// Gives back what is cached in a private pool that nobody uses; the pool ends with its last memory.
+    /// Gives back the cached memory of a private pool that no program uses; the pool ends with its last memory.
     fn release_private(&mut self, pool: usize) {
         self.release_half(pool, true);
         self.release_half(pool, false);
@@ -118,7 +118,7 @@ impl<D: Device> Torch<D> {
         }
     }
 
-    /// Frees every unsplit segment of one half of a pool, and unmaps what is free in its expandable ranges.
+    /// Frees every unsplit segment of one half of a pool, and unmaps the free pages of its expandable ranges.
     fn release_half(&mut self, pool: usize, small: bool) {
         for shelf in self.pools[pool].shelves[usize::from(small)].clone() {
             let free: Vec<u32> = self.shelves[shelf as usize].free.iter().map(|e| e.block).collect();
@@ -168,7 +168,7 @@ impl<D: Device> Torch<D> {
         self.blocks.discard(id);
     }
 
-    /// Unmaps the whole granules inside a free block; what is left at its ends stays free.
+    /// Unmaps the whole granules inside a free block; the rest at its ends stays free.
     fn unmap(&mut self, id: u32) {
         let Block { addr, size, shelf, place, .. } = self.blocks[id];
         let granule = self.granule(shelf);

@@ -1,8 +1,9 @@
-//! How many addresses an expandable range takes: `expandable_segments_reserve` and its list by class (2.15 and later).
+//! The number of addresses of an expandable range: `expandable_segments_reserve` and its list by class (2.15 and
+//! later).
 //!
 //! A value is a share of the card (`0.5`) or a number of GiB (`40G`). PyTorch warns about any other value and goes on
 //! without it, and so does this reader. A stream gets a class only through a C++ function, so a recording names none:
-//! the list is kept, and decides where a caller gives streams their classes.
+//! the list is kept, and applies if a caller gives streams their classes.
 
 /// Addresses of a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,7 +14,7 @@ pub enum Reserve {
 }
 
 impl Reserve {
-    /// Reads a value; `None` where PyTorch ignores it.
+    /// Reads a value; `None` if PyTorch ignores it.
     #[must_use]
     pub fn read(text: &str) -> Option<Reserve> {
         let (number, gib) = match text.strip_suffix(['G', 'g']) {
@@ -33,7 +34,7 @@ impl Reserve {
         }
     }
 
-    /// As one writes it.
+    /// As PyTorch reads it.
     #[must_use]
     pub fn text(self) -> String {
         match self {

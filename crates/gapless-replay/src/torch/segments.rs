@@ -9,7 +9,7 @@ use crate::device::Device;
 const SMALL_GRANULE: u64 = 2 << 20;
 
 impl<D: Device> Torch<D> {
-    /// Memory for `rounded` bytes, as a block in no set; `segment` is what counts against the cap.
+    /// Memory for `rounded` bytes, as a block in no set; `segment` counts against the cap.
     pub(super) fn new_segment(&mut self, shelf: u16, rounded: u64, segment: u64, retry: bool) -> Option<u32> {
         if retry {
             self.stats.retries += 1;
@@ -62,8 +62,8 @@ impl<D: Device> Torch<D> {
         Some(id)
     }
 
-    /// The first stretch of free and unmapped addresses that is long enough; a new range where there is none. Nothing
-    /// where even a new one is too short, and the release gives such a range back.
+    /// The first stretch of free and unmapped addresses that is long enough; else a new range. `None` if even a new one
+    /// is too short, and the release gives such a range back.
     fn find_range(&mut self, shelf: u16, size: u64) -> Option<u32> {
         let open = |id: u32| id != NONE && matches!(self.blocks[id].state, State::Free | State::Unmapped);
         for &unmapped in self.shelves[shelf as usize].unmapped.values() {
@@ -90,7 +90,7 @@ impl<D: Device> Torch<D> {
         Some(id)
     }
 
-    /// How many addresses a new range of `shelf` takes.
+    /// The number of addresses of a new range of `shelf`.
     fn range_length(&self, shelf: u16) -> u64 {
         let stream = self.shelves[shelf as usize].stream;
         let class = self.classes.get(&stream).map_or("", String::as_str);
@@ -124,7 +124,7 @@ impl<D: Device> Torch<D> {
         true
     }
 
-    /// Puts a mapped stretch from before the first request into a range: that of the stretch before it where their
+    /// Puts a mapped stretch from before the first request into a range: that of the stretch before it if their
     /// addresses allow, or one of its own.
     pub(super) fn install_range(&mut self, id: u32) {
         let Block { addr, size, shelf, .. } = self.blocks[id];
@@ -148,7 +148,7 @@ impl<D: Device> Torch<D> {
             from + length
         } else {
             self.ranges.insert(addr);
-            // Longer than the setting has it where the recording shows so: several ranges may lie side by side.
+            // Longer than the setting says if the recording shows so: several ranges may lie side by side.
             addr + self.range_length(shelf).max(size.div_ceil(granule) * granule)
         };
         if end > addr + size {

@@ -1,4 +1,4 @@
-//! Which PyTorch: releases differ in a few decisions, each a named switch here.
+//! The release of PyTorch: releases differ in a few decisions, each a named switch here.
 
 use gapless_trace::PoolId;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TorchVersion(pub u32, pub u32);
 
-/// What decides between free blocks of one size.
+/// The rule that decides between free blocks of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
     /// The lowest address.
@@ -19,7 +19,7 @@ pub enum Ties {
     Segment,
 }
 
-/// Why a text is no version that is modelled.
+/// The error for a text that is no version with a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("torch {0:?} is not modelled: write a version from 2.4 to 2.15, as in torch@2.11")]
 pub struct UnknownVersion(String);
@@ -27,10 +27,10 @@ pub struct UnknownVersion(String);
 impl TorchVersion {
     pub const OLDEST: TorchVersion = TorchVersion(2, 4);
     pub const NEWEST: TorchVersion = TorchVersion(2, 15);
-    /// Taken where a trace leaves it open.
+    /// Taken if a trace leaves it open.
     pub const DEFAULT: TorchVersion = TorchVersion(2, 11);
 
-    /// How free blocks of one size are ordered.
+    /// The order of free blocks of one size.
     #[must_use]
     pub fn ties(self) -> Ties {
         match self {
@@ -47,7 +47,7 @@ impl TorchVersion {
         self >= TorchVersion(2, 13)
     }
 
-    /// Whether a request of `pool` leaves the caches alone, as far as its pool tells: a recording holds no captures. Up
+    /// True if a request of `pool` leaves the caches alone, as far as its pool tells: a recording holds no captures. Up
     /// to 2.12 every private pool does, from 2.13 on the pools of graphs.
     #[must_use]
     pub fn holds_back_in(self, pool: PoolId) -> bool {
@@ -109,8 +109,8 @@ impl TorchVersion {
         self >= TorchVersion(2, 10)
     }
 
-    /// What a reader wrote of the producer ("torch 2.11 or later", "torch 2.5 to 2.7"): the newest that it allows, up
-    /// to the default; the default where it was not torch.
+    /// The version of a producer as a reader wrote it ("torch 2.11 or later", "torch 2.5 to 2.7"): the newest that it
+    /// allows, up to the default; the default if it was not torch.
     #[must_use]
     pub fn of_producer(producer: &str) -> TorchVersion {
         if !producer.starts_with("torch") {
@@ -127,8 +127,8 @@ impl TorchVersion {
     }
 }
 
-/// What to know before a run of `producer` is replayed on the model of PyTorch's allocator: its release is newer than
-/// the newest that is modelled. `None`: it is modelled, or was not torch.
+/// A warning before a run of `producer` is replayed on the model of PyTorch's allocator: its release is newer than the
+/// newest that is modelled. `None`: it is modelled, or was not torch.
 #[must_use]
 pub fn beyond_the_model(producer: &str) -> Option<String> {
     let oldest = mentioned(producer).first().copied().filter(|_| producer.starts_with("torch"))?;
@@ -176,7 +176,7 @@ fn mentioned(text: &str) -> Vec<TorchVersion> {
 
 /// The variable from which the release behind a producer reads its settings. Every release reads
 /// `PYTORCH_CUDA_ALLOC_CONF`; from 2.9 on it is deprecated for `PYTORCH_ALLOC_CONF`, which no earlier one reads. So the
-/// oldest release that the producer allows decides; where it was not torch, the one that is modelled by default.
+/// oldest release that the producer allows decides; if it was not torch, the default one.
 #[must_use]
 pub fn settings_variable(producer: &str) -> &'static str {
     let oldest = mentioned(producer).first().copied().filter(|_| producer.starts_with("torch"));

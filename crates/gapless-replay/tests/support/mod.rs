@@ -8,7 +8,7 @@ use proptest::prelude::*;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// One thing the program does. `pick` names a block among those in question, counted round.
+/// One action of the program. `pick` names a block among those in question, counted round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Alloc { size: u64, lane: u16 },
@@ -23,7 +23,7 @@ pub(crate) enum Step {
 pub(crate) struct Scenario {
     pub(crate) capacity: u64,
     pub(crate) highest: bool,
-    /// What something else holds of the card: the device refuses before the card is full.
+    /// Bytes of the card that another process holds: the device refuses before the card is full.
     pub(crate) foreign: u64,
     pub(crate) steps: Vec<Step>,
 }
@@ -103,7 +103,7 @@ pub(crate) fn scenario(steps: usize) -> impl Strategy<Value = Scenario> {
         Just(1024 * MIB + 1),
         Just(80 << 30)
     ];
-    // At most a third of the larger cards: what the models take at their start must fit.
+    // At most a third of the larger cards, so that the memory that models take at their start fits.
     let foreign = prop_oneof![2 => Just(0), 1 => 1u64..333];
     (capacity, any::<bool>(), foreign, prop::collection::vec(step(), 1..steps)).prop_map(
         |(capacity, highest, thousandths, steps)| {

@@ -1,4 +1,4 @@
-//! What recorded programs asked for, and the most that they held at once.
+//! Requests of recorded programs, and the most bytes that they held at once.
 
 use gapless_replay::torch::{TorchSettings, TorchVersion};
 use gapless_replay::{Op, Script};

@@ -1,5 +1,5 @@
-//! The payload of an events block: one control byte an event, and columns that hold only what the control bytes do not
-//! say already.
+//! The payload of an events block: one control byte an event, and columns for everything that the control bytes do not
+//! say.
 //!
 //! ```text
 //!      byte address shift, byte size shift, byte time mode (0: differences >= 0 as v, 1: as z),
@@ -15,9 +15,9 @@
 //!      compile contexts, user metadata, forward stacks: absent (length 0), or count x v
 //! ```
 //!
-//! The memo is a table of 4096 slots by address, empty at the start of each block and written after each event: a free
-//! names the block that an alloc made, and a step asks again for what the last step asked for, so that most events
-//! need no more than an address and a time. "The event before" the first is all zeros.
+//! The memo is a table of 4096 slots by address, empty at the start of each block and written after each event. A free
+//! names the block of an alloc, and a step repeats the requests of the last step, so most events need no more than an
+//! address and a time. "The event before" the first is all zeros.
 
 use super::encoding::{Cursor, Fault, put, zigzag};
 use crate::events::{Action, Event};
@@ -33,7 +33,7 @@ const ACTION: u8 = 0x0f;
 
 const MEMO_BITS: u32 = 12;
 
-/// What was last seen at an address. `block` tells entries of earlier blocks apart, so that nothing is cleared.
+/// The last event at an address. `block` tells entries of earlier blocks apart, so that nothing is cleared.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     addr: u64,
@@ -211,7 +211,7 @@ fn put_optional(column: &mut Vec<u8>, count: usize, value: u32) {
     }
 }
 
-/// What holds for every event, written or read.
+/// Checks the invariants of every event, written or read.
 #[inline]
 fn check(event: &Event) -> Result<(), Fault> {
     if event.size > Bytes::LIMIT {

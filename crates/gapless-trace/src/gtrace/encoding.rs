@@ -1,6 +1,6 @@
 //! Varints, and a cursor that reads them from untrusted bytes without ever passing their end.
 
-/// What a payload did wrong; the reader adds block and offset.
+/// An error in a payload; the reader adds block and offset.
 pub(super) type Fault = String;
 
 #[inline]

@@ -11,7 +11,7 @@ pub const HEADER_LEN: usize = 64;
 pub(super) const BLOCK_MAGIC: [u8; 4] = *b"GBLK";
 pub(super) const END_MAGIC: [u8; 8] = *b"GTRACEND";
 pub(super) const END_ENTRY_LEN: usize = 32;
-/// The most that one block may unpack to. The writer stays far below.
+/// The most bytes that one block may unpack to. The writer stays far below.
 pub(super) const MAX_RAW: u32 = 64 << 20;
 /// The device of a block that belongs to none.
 pub(super) const NO_DEVICE: u32 = u32::MAX;
@@ -19,7 +19,7 @@ pub(super) const NO_DEVICE: u32 = u32::MAX;
 pub(super) const STORED: u8 = 0;
 pub(super) const LZ4: u8 = 1;
 
-/// What a block holds. The numbers are in the files: never renumber.
+/// The kind of a block's content. The numbers are in the files: never renumber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-/// The header of a block: all there is to know of it without unpacking.
+/// The header of a block: everything that is known of it without unpacking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     /// [`Kind`] as its number, since a newer writer may know more kinds.
@@ -120,7 +120,7 @@ impl BlockHeader {
         out
     }
 
-    /// The header in `bytes`, or what is wrong with it.
+    /// The header in `bytes`, or its fault.
     pub(super) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<BlockHeader, &'static str> {
         if bytes[0..4] != BLOCK_MAGIC {
             return Err("no block begins here");

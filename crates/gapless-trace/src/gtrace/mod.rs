@@ -21,7 +21,7 @@
 //!      +8   4  payload length       as stored, without the padding
 //!      +12  4  raw length           after decompression, at most 64 MiB
 //!      +16  4  count                entries in the block
-//!      +20  4  device               0xffffffff where the block belongs to none
+//!      +20  4  device               0xffffffff if the block belongs to none
 //!      +24  8  first                index of the first entry: event index, string id, ...
 //!      +32  8  block number         from 0; a gap shows that a block is missing
 //!      +40  8  time                 of the first event, microseconds; 0 in other kinds
@@ -46,9 +46,9 @@
 //!                   block, "GTRACEND"
 //! ```
 //!
-//! Rules that keep a prefix readable: whatever an entry refers to stands in an earlier block; no events block needs
-//! another one to be decoded; a block is one write call. The header has its own checksum, so that a length which was
-//! damaged is not taken for a file that was cut short.
+//! Rules that keep a prefix readable: an entry refers only to entries of earlier blocks; no events block needs another
+//! one to be decoded; a block is one write call. The header has its own checksum, so that a length which was damaged is
+//! not taken for a file that was cut short.
 
 mod columns;
 mod encoding;
@@ -70,7 +70,7 @@ pub use writer::{EventBatch, Options, Tables, Writer, write_trace};
 #[cfg(doc)]
 use crate::trace::Trace;
 
-/// Why a `.gtrace` file cannot be written or read.
+/// The reason why a `.gtrace` file cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum GtraceError {
     #[error("reading or writing failed: {0}")]

@@ -3,7 +3,7 @@
 use super::encoding::{Cursor, Fault, put_text};
 use crate::trace::Process;
 
-/// Appends what is known of `process`; the number of its entries.
+/// Appends the known fields of `process`; returns the number of its entries.
 pub(super) fn put(out: &mut Vec<u8>, process: &Process) -> usize {
     let number = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     let entries = [

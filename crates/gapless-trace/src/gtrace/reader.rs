@@ -1,6 +1,6 @@
 //! From blocks to a [`Trace`]. Everything in a file is checked before it is used, and every length before memory is
-//! taken for it; what is wrong is an error that names block and offset. A file cut short by a kill gives the trace up
-//! to its last whole block and a note.
+//! taken for it; a fault is an error that names block and offset. A file cut short by a kill gives the trace up to its
+//! last whole block and a note.
 
 use super::GtraceError;
 use super::columns;
@@ -14,8 +14,8 @@ use crate::numbers::{plural, verb};
 use crate::trace::{DeviceTrace, Note, Trace};
 use std::io::Read;
 
-/// How much memory a file may ask for. What a trace takes in memory is at most `floor`, or `factor` times the file if
-/// that is more: LZ4 packs at most 255 to 1, so without this a megabyte could unpack to ten gigabytes.
+/// The memory that a file may ask for: a trace takes at most `floor`, or `factor` times the file if that is more. LZ4
+/// packs at most 255 to 1, so without this a megabyte could unpack to ten gigabytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub floor: u64,
@@ -54,7 +54,7 @@ pub fn read_with(bytes: &[u8], limits: Limits) -> Result<Trace, GtraceError> {
     Ok(builder.finish(blocks.tail().unwrap_or(Tail::Unfinished)))
 }
 
-/// The trace that comes out of `input`, block by block: the file itself is never in memory as a whole.
+/// The trace in `input`, block by block: the file itself is never in memory as a whole.
 ///
 /// # Errors
 /// As [`read`], and when reading fails.
@@ -97,7 +97,7 @@ pub fn read_from(mut input: impl Read) -> Result<Trace, GtraceError> {
     Ok(builder.finish(tail))
 }
 
-/// Reads `len` bytes, or fewer where the input ends. Memory grows with what arrives, not with what is asked for.
+/// Reads `len` bytes, or fewer if the input ends. Memory grows with the bytes that arrive, not with `len`.
 fn fill(input: &mut impl Read, bytes: &mut Vec<u8>, len: usize) -> std::io::Result<()> {
     bytes.clear();
     input.by_ref().take(len as u64).read_to_end(bytes).map(|_| ())
@@ -116,26 +116,27 @@ fn only_zeros(input: &mut impl Read) -> std::io::Result<bool> {
     }
 }
 
-/// Devices are looked up one after the other: more than a process can have would only serve to slow the reader down.
+/// Devices are looked up one after the other: a hostile file with more than a process can have would only slow the
+/// reader.
 const MAX_DEVICES: usize = 1024;
 
-/// What an event takes at most: 31 bytes and 14 of optional columns, with room to grow.
+/// The most bytes of an event: 31, and 14 of optional columns, with room to grow.
 const EVENT_MEMORY: u64 = 64;
 
-/// A trace as far as it is read.
+/// A trace that is partly read.
 struct Builder {
     trace: Trace,
-    /// Beside `trace.devices`: what the final state says it has.
+    /// Beside `trace.devices`: the totals that the final state gives.
     finals: Vec<Option<FinalState>>,
     events: columns::Decoder,
     raw: Vec<u8>,
     limits: Limits,
     next_block: u64,
-    /// Bytes of the file so far, and what they take in memory.
+    /// Bytes of the file so far, and the bytes that they take in memory.
     file: u64,
     memory: u64,
     skipped: u64,
-    /// Events to come, by device, where that is known.
+    /// Events to come, by device, if they are known.
     expected: Vec<(u32, u64)>,
 }
 
@@ -161,8 +162,8 @@ impl Builder {
         }
     }
 
-    /// Takes the memory for all events at once, where the headers say how many there are: columns that grow by
-    /// doubling would be copied several times over. What is wrong with a block shows when it is read.
+    /// Takes the memory for all events at once, if the headers say how many there are: columns that grow by doubling
+    /// would be copied several times over. Faults of a block show when it is read.
     fn make_room(&mut self, blocks: Blocks<'_>, file: u64) {
         let mut counts: Vec<(u32, u64)> = Vec::new();
         for block in blocks.flatten().map(|b| b.header).filter(|h| h.kind == Kind::Events as u8) {
@@ -440,14 +441,14 @@ fn follows(what: &str, header: &BlockHeader, known: usize) -> Result<(), Fault> 
     }
 }
 
-/// The content of a block; `raw` is where it lies when it was packed.
+/// The content of a block; `raw` holds it if it was packed.
 fn unpack<'a>(header: &BlockHeader, payload: &'a [u8], raw: &'a mut Vec<u8>) -> Result<&'a [u8], Fault> {
     match header.codec {
         STORED if header.raw_len == header.payload_len => Ok(payload),
         STORED => Err("its two lengths differ, and it is not packed".to_owned()),
         LZ4 => {
             let len = header.raw_len as usize;
-            // LZ4 packs 255 to 1 at most: more is a lie, and no memory is taken for it.
+            // LZ4 packs 255 to 1 at most: a larger length is false, and no memory is taken for it.
             if u64::from(header.raw_len) > u64::from(header.payload_len) * 255 {
                 return Err(format!("{len} bytes out of {}: LZ4 cannot do that", header.payload_len));
             }

@@ -1,4 +1,4 @@
-//! The payloads of all blocks but events: what an entry looks like, both ways, and what holds for every entry.
+//! The payloads of all blocks but events: each entry's layout, both ways, and its invariants.
 //!
 //! ```text
 //!      segment   z address less the one before, v size, v stream, v pool, byte flags (1 small, 2 expandable), v stack,

@@ -167,7 +167,7 @@ fn written(trace: &Trace) -> Vec<u8> {
     write_trace(trace, Vec::new(), Options { block_events: 50 }).unwrap()
 }
 
-/// All that differs but for the notes.
+/// All differences but for the notes.
 fn differences(a: &Trace, b: &Trace) -> Vec<&'static str> {
     let mut found = Vec::new();
     let mut check = |same: bool, what| {
@@ -284,7 +284,7 @@ fn no_header() -> BlockHeader {
     }
 }
 
-/// Appends a block with correct checksums, whatever else is wrong with it.
+/// Appends a block with correct checksums and any other faults.
 fn push_block(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8]) {
     let mut padded = payload.to_vec();
     padded.resize(payload.len().next_multiple_of(8), 0);

@@ -11,13 +11,13 @@ use super::layout::{
 #[derive(Clone, Copy, Debug)]
 pub struct BlockRef<'a> {
     pub header: BlockHeader,
-    /// Where the block begins.
+    /// Offset of the block in the file.
     pub offset: u64,
     /// As stored, with its padding.
     pub(super) padded: &'a [u8],
 }
 
-/// How a file ends.
+/// The way in which a file ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// With an end block: the writer finished.
@@ -61,7 +61,7 @@ impl<'a> Blocks<'a> {
         };
         let header = match check_header(header, block, offset) {
             Ok(header) => header,
-            // A file grown in advance ends in zeros that nobody has written yet.
+            // A file grown in advance ends in zeros that the writer has not overwritten yet.
             Err(_) if rest.iter().all(|&b| b == 0) => {
                 self.tail = Some(Tail::Torn { block, offset });
                 return Ok(None);
@@ -113,7 +113,7 @@ impl<'a> BlockRef<'a> {
 }
 
 /// The headers of all blocks of a finished file, found through its end block: three places of the file are touched,
-/// however long it is. `None` where there is no index (the writer was killed, is still writing, or left it out): walk
+/// however long it is. `None` if there is no index (the writer was killed, is still writing, or left it out): walk
 /// then.
 ///
 /// # Errors
@@ -185,7 +185,7 @@ pub(super) fn check_header(
     if header.number != block {
         return Err(corrupt("it carries the number of another block: blocks are missing or doubled"));
     }
-    // Packed or not, a payload is never longer than what it unpacks to.
+    // Packed or not, a payload is never longer than its unpacked form.
     if header.payload_len > MAX_RAW {
         return Err(GtraceError::TooLarge { block, offset, limit: u64::from(MAX_RAW) });
     }

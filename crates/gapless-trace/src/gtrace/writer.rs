@@ -23,7 +23,7 @@ use crate::words::{EventIndex, Micros, PoolId, StreamId};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use std::io::Write;
 
-/// How to write.
+/// Settings of a writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Events in a block, at most. Larger ones pack no better (measured: LZ4 looks back 64 KiB), smaller ones a little
@@ -37,7 +37,7 @@ impl Default for Options {
     }
 }
 
-/// What events refer to, as far as it has grown. Entries that were written once never change.
+/// The tables that events refer to, so far. Entries that were written once never change.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables<'a> {
     pub strings: &'a Strings,
@@ -58,7 +58,7 @@ pub struct EventBatch<'a> {
 
 /// Appends to a `.gtrace` file.
 ///
-/// Invariant: after every call that returned `Ok`, the bytes written so far are a readable file that holds all that was
+/// Invariant: after every call that returned `Ok`, the bytes written so far are a readable file of everything
 /// appended.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
@@ -81,8 +81,8 @@ pub struct Writer<W: Write> {
     poisoned: bool,
 }
 
-/// LZ4's table, kept between blocks. Always the large one: which one it is shows in the bytes, and the bytes of a block
-/// must not depend on the blocks before it.
+/// LZ4's table, kept between blocks. Always the large one: the choice shows in the bytes, and the bytes of a block must
+/// not depend on the blocks before it.
 struct Packer(CompressTable);
 
 impl std::fmt::Debug for Packer {
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Packer {
     }
 }
 
-/// What of a device is in the file.
+/// The part of a device that is in the file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     device: u32,
@@ -125,7 +125,7 @@ impl<W: Write> Writer<W> {
         out.write_all(&front)?;
         Ok(Writer {
             out,
-            // At 64 bytes an event at most, the largest block stays below what readers accept.
+            // At 64 bytes an event at most, the largest block stays below the limit of readers.
             options: Options { block_events: options.block_events.clamp(1, MAX_RAW as usize / 128) },
             encoder: Encoder::default(),
             raw: Vec::new(),
@@ -144,7 +144,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Appends events, after whatever they refer to that is not in the file yet.
+    /// Appends events, after the entries that they refer to and that are not in the file yet.
     ///
     /// # Errors
     /// When writing fails, or an event refers to something that `batch` and `tables` do not have; in that
@@ -181,7 +181,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Says where the trace comes from; the last one counts.
+    /// Writes the source of the trace; the last one counts.
     ///
     /// # Errors
     /// When writing fails.
@@ -191,7 +191,7 @@ impl<W: Write> Writer<W> {
         self.emit(Kind::Source, NO_DEVICE, 0, 1, 0)
     }
 
-    /// Says how the allocator was set; the last one counts.
+    /// Writes the settings of the allocator; the last one counts.
     ///
     /// # Errors
     /// When writing fails.
@@ -201,7 +201,7 @@ impl<W: Write> Writer<W> {
         self.emit(Kind::Settings, NO_DEVICE, 0, 1, 0)
     }
 
-    /// Says which process was recorded; the last one counts.
+    /// Writes the process that was recorded; the last one counts.
     ///
     /// # Errors
     /// When writing fails.
@@ -211,7 +211,7 @@ impl<W: Write> Writer<W> {
         self.emit(Kind::Process, NO_DEVICE, 0, count, 0)
     }
 
-    /// Appends a device's heap as it stands at the end. No events of that device may follow.
+    /// Appends a device's heap at the end. No events of that device may follow.
     ///
     /// # Errors
     /// When writing fails, or the segments' blocks are not in `blocks`.
@@ -314,7 +314,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Appends which allocations of a device are at chosen addresses, in order; its events must be in the file.
+    /// Appends the allocations of a device at chosen addresses, in order; its events must be in the file.
     ///
     /// # Errors
     /// When writing fails, or they are not in order.
@@ -338,7 +338,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Flushes what lies below. The writer itself holds nothing back.
+    /// Flushes the output. The writer itself holds nothing back.
     ///
     /// # Errors
     /// When that fails.

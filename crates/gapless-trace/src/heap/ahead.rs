@@ -1,10 +1,9 @@
 //! A history that is rebuilt while the file of its events is still being read, by a thread of its own.
 //!
 //! Some things stand behind the events in a file, or follow from all of them: settings, kinds of events that are left
-//! out, pools. The most common case is assumed. [`Ahead::history`] compares it with what turned out to be, and gives a
-//! history only if that is the one that [`History::rebuild`] gives. An event that contradicts the assumptions ends the
-//! following: whoever asks for the history then rebuilds it from all events, and gets the error, if it is one, from
-//! there.
+//! out, pools. The most common case is assumed. [`Ahead::history`] compares it with the actual one, and gives a history
+//! only if [`History::rebuild`] would give the same. An event that contradicts the assumptions ends the following: the
+//! caller then rebuilds the history from all events, and gets any error from there.
 
 use super::{Heap, final_pools};
 use crate::curve::{Curve, CurvePoint};
@@ -17,12 +16,12 @@ use crate::trace::{DeviceTrace, Source, Trace};
 use crate::usage::Usage;
 use crate::words::{Bytes, EventIndex, Tick};
 
-/// Collects the events of a recording as they come, and rebuilds what they mean.
+/// Collects the events of a recording as they come, and rebuilds their history.
 #[derive(Debug)]
 pub struct Follower {
     /// Its events alone are in use.
     device: DeviceTrace,
-    /// `None`: an event contradicts what was assumed.
+    /// `None`: an event contradicts the assumptions.
     heap: Option<Heap<()>>,
 }
 
@@ -37,10 +36,10 @@ impl Follower {
         heap.ahead = true;
         heap.one_stream = true;
         heap.history.has_segments = true;
-        // What is never freed ends past every tick, and where the points of the curve lie is not known.
+        // A block that is never freed ends past every tick, and the points of the curve are not known yet.
         heap.history.last_tick = Tick(u32::MAX - 1);
         heap.history.curve = Curve::without_points();
-        // An allocation and two frees; what is not used takes no memory.
+        // One allocation for each three events; the kernel does not back memory that is never used.
         heap.history.allocations.reserve(events / 3);
         let heap = heap.on(());
         device.events = Events::with_capacity(events);
@@ -68,21 +67,21 @@ impl Follower {
         }
     }
 
-    /// All events, and what they mean as far as that was assumed rightly.
+    /// All events, and the history that the assumptions give.
     #[must_use]
     pub fn finish(self) -> (Events, Ahead) {
         (self.device.events, Ahead { heap: self.heap })
     }
 }
 
-/// What a [`Follower`] knows when it has seen all events.
+/// The state of a [`Follower`] that has seen all events.
 #[derive(Debug)]
 pub struct Ahead {
     heap: Option<Heap<()>>,
 }
 
 impl Ahead {
-    /// The history of `device`, which has the events that were followed and no others; `None` where one of the
+    /// The history of `device`, which has the events that were followed and no others; `None` if one of the
     /// assumptions does not hold.
     pub(crate) fn history(self, trace: &Trace, device: &DeviceTrace) -> Option<History> {
         let heap = self.heap?.on(device);
@@ -129,7 +128,7 @@ impl<D> Heap<D> {
 }
 
 impl Heap<&DeviceTrace> {
-    /// Whether blocks have the sizes that the settings of `trace` give them.
+    /// True if blocks have the sizes that the settings of `trace` give them.
     fn sizes_are_right(&self, trace: &Trace) -> bool {
         let Some(settings) = &trace.settings else { return true };
         settings.max_split_size == self.settings.max_split_size
@@ -138,7 +137,7 @@ impl Heap<&DeviceTrace> {
                 || !self.asked_whether_expandable)
     }
 
-    /// Puts in what was not known while events came: how many there are.
+    /// Adds the number of events, which was not known while they came.
     fn close(mut self) -> History {
         let history = &mut self.history;
         let unknown = history.forever().0;
@@ -156,7 +155,7 @@ impl Heap<&DeviceTrace> {
     }
 }
 
-/// The curve that taking in all states of a history would have made.
+/// The curve that all states of a history would have recorded.
 fn curve_of(history: &History) -> Curve {
     let mut curve = Curve::for_ticks(history.last_tick);
     let stride = curve.stride();

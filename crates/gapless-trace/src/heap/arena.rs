@@ -1,4 +1,4 @@
-//! Blocks and where they lie: stored in one vector, linked by address within their run, found by address.
+//! Blocks and their places: stored in one vector, linked by address within their run, found by address.
 //!
 //! Invariants: block.addr + block.size == next.addr within a run; `at[block.addr]` is the block;
 //! `tails[end of a mapped run]` is its last block. Look-up by start address is one hash probe; address order over all
@@ -19,12 +19,12 @@ pub(super) struct HeapBlock {
     pub(super) size: u64,
     pub(super) prev: u32,
     pub(super) next: u32,
-    /// Index of what all blocks of its run have in common.
+    /// Index of the data that all blocks of its run share.
     pub(super) run: u32,
     /// The allocation that holds it; meaningless when free.
     pub(super) allocation: u32,
     pub(super) state: BlockState,
-    /// Whether its run can grow: only such runs have their last block looked up.
+    /// True if its run can grow: only such runs have their last block looked up.
     pub(super) expandable: bool,
 }
 
@@ -127,7 +127,7 @@ impl Arena {
         id
     }
 
-    /// Forgets a block; its neighbours, where it has any, are the caller's business.
+    /// Forgets a block; the caller takes care of its neighbours.
     pub(super) fn remove(&mut self, id: u32) {
         let addr = self[id].addr;
         self.at.remove(addr);
@@ -145,7 +145,7 @@ impl Arena {
         self.add(block.addr + size, block.size - size, block.run, block.expandable, id, block.next)
     }
 
-    /// Joins a block with its free neighbours, the one before first; returns what it has become.
+    /// Joins a block with its free neighbours, the one before first; returns the joined block.
     #[inline]
     pub(super) fn merge(&mut self, id: u32) -> u32 {
         let mut id = id;
@@ -168,7 +168,7 @@ impl Arena {
         self.tails.insert(end, last);
     }
 
-    /// Cuts a free block so that one begins at `addr` with `size` bytes; `None` where that is not free.
+    /// Cuts a free block so that one begins at `addr` with `size` bytes; `None` if that is not free.
     pub(super) fn carve(&mut self, addr: u64, size: u64) -> Option<u32> {
         let mut id = self.containing(addr)?;
         let block = self[id];

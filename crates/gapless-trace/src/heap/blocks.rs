@@ -1,4 +1,4 @@
-//! Allocations and frees: which block an event means, and what becomes of it.
+//! Allocations and frees: finds the block of an event, and changes its state.
 
 use super::arena::{HeapBlock, NONE};
 use super::{Heap, RunInfo};
@@ -10,13 +10,13 @@ use crate::usage::Usage;
 use crate::words::{Bytes, DeviceAddr, EventIndex, Tick};
 
 impl Heap<&DeviceTrace> {
-    /// The least that a request takes.
+    /// The least bytes that a request takes.
     #[inline]
     fn block_size(&self, asked: Bytes) -> u64 {
         if self.torch_rules {
             torch_rules::round_size(asked, &self.settings).0
         } else if self.two_classes {
-            // Our own allocator's unit is PyTorch's, and no setting changes it.
+            // Our own allocator has PyTorch's unit, and no setting changes it.
             asked.0.max(1).next_multiple_of(torch_rules::MIN_BLOCK.0)
         } else {
             asked.0.max(1)
@@ -51,7 +51,7 @@ impl Heap<&DeviceTrace> {
         Ok(())
     }
 
-    /// The source has no segments: a block is where the event says, as long as nothing else is there.
+    /// The source has no segments: a block is at the event's address, as long as no other is there.
     pub(super) fn alloc_anywhere(&mut self, index: EventIndex, now: Tick) -> Result<(), HistoryError> {
         let event = self.device.events.get(index);
         let size = self.block_size(event.size);

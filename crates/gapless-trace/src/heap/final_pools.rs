@@ -1,4 +1,4 @@
-//! Which pool a segment is of, by the segments that are there at the end: events before torch 2.12 do not name theirs.
+//! The pools of segments, by the segments that are there at the end: events before torch 2.12 do not name theirs.
 
 use crate::events::Action;
 use crate::mapped::LargeRanges;
@@ -13,11 +13,11 @@ pub(super) struct FinalPool {
     pub(super) pool: u16,
     /// The event that took it from the device.
     pub(super) taken_by: Option<EventIndex>,
-    /// Of mapped memory, whose range it is: stream, and whether of the small half.
+    /// Of mapped memory, the owner of its range: stream, and true for the small half.
     pub(super) range_of: Option<(u16, bool)>,
 }
 
-/// The segments at the end by address; empty where there is only the default pool.
+/// The segments at the end by address; empty if there is only the default pool.
 pub(super) fn final_pools(device: &DeviceTrace, large: &LargeRanges) -> BTreeMap<u64, FinalPool> {
     let mut pools = BTreeMap::new();
     if device.pools.len() <= 1 || device.events.has_pools() {

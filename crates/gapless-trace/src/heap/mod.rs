@@ -1,6 +1,6 @@
 //! The heap's geometry, driven by recorded events: segments cut into blocks, blocks split and merged as PyTorch does.
 //!
-//! It decides nothing about placement, the events say where; it follows what that means for the blocks around.
+//! It decides nothing about placement, which the events give; it follows the consequences for the blocks around.
 //!
 //! Invariants, for every run (a segment, or a maximal mapped stretch of an expandable one):
 //!   its blocks, linked by `prev`/`next`, tile it: block.addr + block.size == next.addr;
@@ -33,7 +33,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What all blocks of a segment, or of a mapped stretch, have in common.
+/// Data that all blocks of a segment, or of a mapped stretch, share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RunInfo {
     pub(crate) stream: u16,
@@ -51,19 +51,19 @@ struct Run {
     span: u32,
 }
 
-/// `D` is the device while events are gone through, and nothing while more of them are waited for (`ahead`).
+/// `D` is the device while events are gone through, and `()` while more of them are to come (`ahead`).
 #[derive(Debug)]
 pub(crate) struct Heap<D> {
     device: D,
     settings: AllocatorSettings,
     torch_rules: bool,
-    /// Whether small and large requests are kept apart, as PyTorch and our own allocator do.
+    /// True if small and large requests are kept apart, as PyTorch and our own allocator do.
     two_classes: bool,
-    /// Whether everything is of the device's one stream, whose usage is then the device's.
+    /// True if everything is of the device's one stream, whose usage is then the device's.
     one_stream: bool,
     arena: Arena,
     runs: BTreeMap<u64, Run>,
-    /// What runs have in common, each with the index of the pool usage that its bytes count in.
+    /// Shared data of runs, each with the index of the pool usage that its bytes count in.
     infos: Vec<(RunInfo, u32)>,
     info_ids: FxHashMap<RunInfo, u32>,
     group_ids: FxHashMap<(u16, SizeClass), u32>,
@@ -75,17 +75,17 @@ pub(crate) struct Heap<D> {
     history: History,
     native_segments: u32,
     repairs: Repairs,
-    /// Whether the setting of expandable segments has decided anything.
+    /// True if the setting of expandable segments has decided anything.
     asked_whether_expandable: bool,
-    /// Whether later events are not there yet.
+    /// True if later events are not there yet.
     ahead: bool,
 }
 
 impl<'a> Heap<&'a DeviceTrace> {
     pub(crate) fn rebuild(trace: &Trace, device: &'a DeviceTrace) -> Result<History, HistoryError> {
         let finals = initial::final_state(device)?;
-        // Most recordings begin with the process. Try that; where an event or the end contradicts it, find the
-        // beginning by going backward from the end, and start again.
+        // Most recordings begin with the process. Try that; if an event or the end contradicts it, find the beginning
+        // by going backward from the end, and start again.
         let mut heap = Heap::new(trace, device);
         let from_nothing = heap.run().is_ok() && heap.compare_with_final() == 0;
         if from_nothing {
@@ -174,7 +174,7 @@ impl<'a> Heap<&'a DeviceTrace> {
         self.go_through(0..events.len() as u32, one_free)
     }
 
-    /// Takes in these events, the next ones.
+    /// Processes these events, the next ones.
     fn go_through(&mut self, indices: Range<u32>, one_free: bool) -> Result<(), HistoryError> {
         let device = self.device;
         let events = &device.events;
@@ -230,7 +230,7 @@ impl<'a> Heap<&'a DeviceTrace> {
 
     // ---- the end ----
 
-    /// How many blocks and segments of the final snapshot differ from the state reached.
+    /// The number of blocks and segments of the final snapshot that differ from the state reached.
     fn compare_with_final(&self) -> u32 {
         let mut differ = 0;
         let mut active = 0;

@@ -1,4 +1,4 @@
-//! Which block begins at an address: a table for a look-up or two an event, nothing else.
+//! The block that begins at an address: a table for a look-up or two an event, nothing else.
 //!
 //! Open addressing: `slots.len()` is a power of two, at most half of it is taken, and an entry lies at its own place or
 //! behind it with no empty slot between. Removing moves later entries up, so that this stays so.
@@ -19,7 +19,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Where the entry of `addr` would be best. Addresses are multiples of 512, so the low bits say nothing; the
+    /// The best slot for the entry of `addr`. Addresses are multiples of 512, so the low bits carry nothing; the
     /// multiplication mixes the others into the high bits.
     #[inline(always)]
     fn home(&self, addr: u64) -> usize {
@@ -27,7 +27,7 @@ impl Places {
         (mixed >> 32) as usize & (self.slots.len() - 1)
     }
 
-    /// Where `addr` is, or the empty slot at which it is not.
+    /// The slot of `addr`, or the empty one that shows that it has none.
     #[inline(always)]
     fn find(&self, addr: u64) -> usize {
         let last = self.slots.len() - 1;

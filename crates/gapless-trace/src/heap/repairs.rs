@@ -1,11 +1,11 @@
-//! What had to be inferred while a history was rebuilt, and how that is said.
+//! Facts that had to be inferred while a history was rebuilt, and their notes.
 
 use crate::history::History;
 use crate::numbers::{plural, verb};
 use crate::trace::Note;
 use crate::words::{Bytes, Tick};
 
-/// Counts of what was inferred; each becomes a note when it is not 0.
+/// Counts of inferred facts; each becomes a note when it is not 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Repairs {
     pub(super) restarts: u32,
@@ -25,7 +25,7 @@ impl Repairs {
         } else if self.began_late {
             let held: Bytes =
                 history.allocations.iter().take_while(|a| a.start == Tick(0)).map(|a| a.block).sum();
-            // A block keeps the stack of its allocation only if that was recorded.
+            // A block keeps the stack of its allocation only if its allocation was recorded.
             let seen = history
                 .allocations
                 .iter()

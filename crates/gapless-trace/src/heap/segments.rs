@@ -218,8 +218,8 @@ impl Heap<&DeviceTrace> {
         }
     }
 
-    /// Whether the events from `index` on are those of the beginning over again: recordings of one
-    /// process strung together, each from its first allocation on.
+    /// True if the events from `index` on are those of the beginning over again: recordings of one process strung
+    /// together, each from its first allocation on.
     fn begins_again(&self, index: EventIndex) -> bool {
         const WINDOW: u32 = 16;
         let events = &self.device.events;

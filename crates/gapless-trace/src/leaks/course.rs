@@ -1,4 +1,4 @@
-//! The part of a run in which growth is looked for, and where in it an instant lies.
+//! The part of a run in which growth is looked for, and the place of an instant in it.
 
 use super::POINTS;
 use crate::stacks::StackId;
@@ -12,7 +12,7 @@ const STEPS: usize = 5;
 const TAIL: usize = 8;
 /// Samples that must be left behind the imports.
 const ENOUGH: usize = 64;
-/// The longest end of a program: what is quiet for longer is work.
+/// The longest end of a program: a longer quiet time is work.
 const TEARING: Micros = Micros(500_000);
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// Without the beginning, in which everything grows, and without the end, in which a program frees what it has.
+    /// Without the beginning, in which everything grows, and without the end, in which a program frees everything.
     #[must_use]
     pub fn of(trace: &Trace, sample: &HostSample) -> Option<Course> {
         if sample.steps.len() > STEPS {
@@ -78,14 +78,14 @@ impl Course {
         }
     }
 
-    /// Whether the rate is of steps.
+    /// True if the rate is of steps.
     #[must_use]
     pub fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
 }
 
-/// Whether the program ends at `end`: it allocates next to nothing from then on, and by `later` most of what it had is
+/// True if the program ends at `end`: it allocates next to nothing from then on, and by `later` most of its memory is
 /// freed. On a busy machine that takes a large part of a short run.
 fn is_torn_down(blocks: &[SampledBlock], end: Micros, later: Micros, last: Micros) -> bool {
     if end >= later || last.since(end).0 > TEARING.0 {
@@ -99,7 +99,7 @@ fn is_torn_down(blocks: &[SampledBlock], end: Micros, later: Micros, last: Micro
 }
 
 /// The first block behind the imports with which a program of Python begins. A short run is little else than imports,
-/// so what it does itself would be a burst at the end. 0: there are none, or nearly all of the run is one.
+/// so its own allocations would be a burst at the end. 0: there are none, or nearly all of the run is one.
 fn imported(trace: &Trace, sample: &HostSample) -> usize {
     let mut known: FxHashMap<StackId, bool> = FxHashMap::default();
     let mut is_import = |stack: StackId| {

@@ -43,7 +43,7 @@ fn a_line_that_keeps_all_it_allocates_grows_with_and_without_steps() {
     let (trace, sample) = run(&leak, &steps);
     let rate = growing(&trace, &sample)[0].rate;
     assert!((45_000.0..60_000.0).contains(&rate), "50 KiB a step: {rate}");
-    // Freed when all is torn down: it grew before.
+    // Freed when the run is torn down: it grew before.
     let freed: Vec<_> = leak.iter().map(|&(line, born, _, kib)| (line, born, 1005, kib)).collect();
     assert_eq!(found(&freed, &steps), ["train.py:7 work"]);
 }
@@ -82,7 +82,7 @@ fn caches_that_stop_pools_warm_ups_and_replacements_do_not_grow() {
 
 #[test]
 fn a_short_run_whose_end_takes_long_grew_before_it() {
-    // On a busy machine the end took 45 of 100 parts: nothing is allocated any more, and what there was is freed.
+    // On a busy machine the end took 45 of 100 parts: nothing is allocated any more, and all memory is freed.
     let leak = |died: u64| -> Vec<_> { (1..140).map(|i| (7, i * 4, died, 16)).collect() };
     assert_eq!(found(&leak(600), &[]), ["train.py:7 work"]);
     assert_eq!(found(&leak(900), &[]), [""; 0], "a cache that is full, for nearly all of the rest");
@@ -93,7 +93,7 @@ fn a_short_run_whose_end_takes_long_grew_before_it() {
         block.died.iter_mut().for_each(|died| died.0 *= 1000);
     }
     assert_eq!(growing(&trace, &sample), []);
-    // What fills and stops before the end, or comes and goes, did not grow in a run with a long end either.
+    // Lines that fill and stop before the end, or come and go, did not grow in a run with a long end either.
     let fills: Vec<_> = (1..140).map(|i| (7, i * 2, 600, 16)).collect();
     let works: Vec<_> = (1..140).map(|i| (8, i * 4, i * 4 + 3, 16)).collect();
     assert_eq!(found(&[fills, works].concat(), &[]), [""; 0]);
@@ -136,7 +136,7 @@ impl Program {
         (self.seed >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// What comes and goes beside the line, all through the run.
+    /// Blocks that come and go beside the line, all through the run.
     fn work(mut self) -> Program {
         for round in 0..ROUNDS {
             for part in 0..20 {
@@ -154,7 +154,7 @@ impl Program {
         self
     }
 
-    /// Whether the line is said to grow, if one block in about `interval` bytes is a sample.
+    /// True if the line is said to grow, if one block in about `interval` bytes is a sample.
     fn grows(mut self, interval: f64, has_steps: bool) -> bool {
         let mut blocks = std::mem::take(&mut self.blocks);
         blocks.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -186,7 +186,7 @@ impl Program {
 
 const RUNS: usize = 100;
 
-/// In how many of so many recordings the line is said to grow, at each interval, with and without steps.
+/// The number of recordings in which the line is said to grow, at each interval, with and without steps.
 fn named(intervals: &[f64], make: impl Fn(Program) -> Program) -> Vec<usize> {
     let mut counts = Vec::new();
     for interval in intervals {

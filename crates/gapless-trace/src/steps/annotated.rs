@@ -17,16 +17,16 @@ struct Scope {
     end: u32,
 }
 
-/// What the scopes say.
+/// The result of reading the scopes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Scopes {
     /// Each is one step; `name` is common to all.
     Steps { name: String, steps: Vec<(u32, u32)> },
-    /// A step ends at each cut; `first` is where the first optimizer step began.
+    /// A step ends at each cut; `first` is the beginning of the first optimizer step.
     Ends { name: String, first: u32, cuts: Vec<u32> },
 }
 
-/// Reads the scopes that lie on `device`, or all where none names that device.
+/// Reads the scopes that lie on `device`, or all if none names that device.
 pub(crate) fn find(trace: &Trace, device: &DeviceTrace, history: &History, curve: &Curve) -> Option<Scopes> {
     if trace.annotations.is_empty() || !device.events.has_times() {
         return None;
@@ -103,7 +103,7 @@ fn base_name(name: &str) -> &str {
         .trim_end_matches(['#', ' ', ':', '_', '=', '/', '-', '.'])
 }
 
-/// How much a scope of this name is to be trusted as a step, 0 the most; `None`: it is none.
+/// The trust in a scope of this name as a step, 0 for the most; `None`: it is none.
 fn step_rank(base: &str) -> Option<u8> {
     if base == "ProfilerStep" {
         return Some(0);
@@ -148,7 +148,7 @@ fn steps_of(scopes: &[Scope], curve: &Curve) -> Vec<(u32, u32)> {
     cycles.sort_unstable();
     let cycle = cycles.get(cycles.len() / 2).copied().unwrap_or(0);
     let within: u64 = scopes.iter().map(|s| u64::from(s.end - s.start)).sum();
-    // Scopes around the forward pass only: a step is then what lies between two beginnings.
+    // Scopes around the forward pass only: a step then reaches from one beginning to the next.
     let whole = within as f64 >= 0.6 * f64::from(cycle) * scopes.len() as f64;
     let mut steps = Vec::with_capacity(scopes.len());
     for (i, scope) in scopes.iter().enumerate() {

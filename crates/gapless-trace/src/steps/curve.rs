@@ -1,8 +1,7 @@
 //! A history in the order of births: positions between allocations instead of ticks, and the transient bytes at each.
 //!
 //! Position `i` is the instant right before allocation `i` is born, after all frees that precede it; position `n` is
-//! the end. Counting births makes steps of one program equally long whatever their shapes and whatever segments they
-//! took.
+//! the end. Counting births makes steps of one program equally long, whatever their shapes and segments.
 
 use crate::events::Action;
 use crate::history::History;
@@ -12,12 +11,12 @@ use crate::words::{EventIndex, Tick};
 /// `deaths` has one entry an allocation, `transient` one a position: `transient.len() == deaths.len() + 1`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Curve {
-    /// The first position at which the allocation is freed; [`Curve::NEVER`] where it lives for ever, or until the run
-    /// is torn down.
+    /// The first position at which the allocation is freed; [`Curve::NEVER`] if it lives for ever, or until the run is
+    /// torn down.
     pub(crate) deaths: Vec<u32>,
     /// Bytes in use, at each position, of allocations that are freed some day.
     pub(crate) transient: Vec<u64>,
-    /// How many allocations that live for ever were born before each position.
+    /// The number of allocations born before each position that live for ever.
     pub(crate) permanent: Vec<u32>,
     /// The first position that is not before the recording: allocations below it were there already.
     pub(crate) first: u32,
@@ -30,16 +29,16 @@ impl Curve {
         let a = &history.allocations;
         let n = a.len();
         let last = history.last_tick.0;
-        // births[t]: how many allocations are born at tick t or before; the position of what happens at t. Births are
-        // in order, so that it is filled in stretches.
+        // births[t]: the number of allocations born at tick t or before, which is the position of tick t. Births are in
+        // order, so that it is filled in stretches.
         let mut births: Vec<u32> = Vec::with_capacity(last as usize + 1);
         for (i, &start) in a.starts.iter().enumerate() {
             let from = (start.min(last) as usize).max(births.len());
             births.resize(from, i as u32);
         }
         births.resize(last as usize + 1, n as u32);
-        // A run that ends in the recording frees its model behind the last birth. What clearly outlived everything that
-        // was freed before stayed for the whole run all the same; what did not is the last step's own.
+        // A run that ends in the recording frees its model behind the last birth. A block that clearly outlived all
+        // blocks freed before stayed for the whole run all the same; any other is the last step's own.
         let last_birth = a.starts.last().copied().unwrap_or(0);
         let mut deaths: Vec<u32> = Vec::with_capacity(n);
         let mut longest = None;

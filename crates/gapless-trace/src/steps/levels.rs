@@ -1,11 +1,11 @@
-//! How much was allocated in each step: its peak, and what was live at its end.
+//! Allocated bytes in each step: its peak, and the live bytes at its end.
 
 use super::Steps;
 use crate::history::History;
 use crate::sweep;
 use crate::words::{Bytes, Tick};
 
-/// The most that was allocated within a step, and when that was first so.
+/// The most bytes allocated within a step, and the first tick with so many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepPeak {
     pub bytes: Bytes,
@@ -43,7 +43,7 @@ pub fn ends(history: &History, steps: &Steps) -> Vec<Bytes> {
     let ends: Vec<u32> = steps.spans.iter().map(|s| s.end.0).collect();
     let mut change = vec![0i64; ends.len() + 1];
     let all = history.allocations.columns();
-    // Births are in order, and most of what is born in a step is freed in it.
+    // Births are in order, and most allocations of a step are freed in it.
     let mut step = 0;
     for ((&start, &freed), &requested) in all.starts.iter().zip(all.freed).zip(all.requested) {
         while ends.get(step).is_some_and(|&end| end < start) {

@@ -1,8 +1,8 @@
-//! Which part of a run repeats: its steps.
+//! The steps of a run: the part that repeats.
 //!
-//! Named scopes of the run are trusted first ([`annotated`]); without them, what recurs is ([`structure`]). A boundary
-//! lies where a person would put it: behind the optimizer and `zero_grad`, before the next forward pass, where the
-//! fewest transient bytes are in use. Where nothing recurs there are no steps, rather than nonsense. O(n log n);
+//! Named scopes of the run are trusted first ([`annotated`]); without them, recurring allocations ([`structure`]). A
+//! boundary lies at the point that a person would choose: behind the optimizer and `zero_grad`, before the next forward
+//! pass, at the fewest transient bytes. If nothing recurs there are no steps, rather than nonsense. O(n log n);
 //! deterministic.
 
 mod annotated;
@@ -29,9 +29,9 @@ pub struct StepSpan {
 /// The steps of a run on one device. Invariant: spans are disjoint and in order; `warmup` is the first one's start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps {
-    /// Whole steps. Between two of them something else may lie (an evaluation).
+    /// Whole steps. Between two of them there may be other work (an evaluation).
     pub spans: Vec<StepSpan>,
-    /// Ticks before the first step: setting up, or the rest of a step where the recording began in one. Without steps,
+    /// Ticks before the first step: setting up, or the rest of a step if the recording began in one. Without steps,
     /// all.
     pub warmup: Tick,
     /// A step that had begun when the recording ended: an OOM often ends one.
@@ -39,7 +39,7 @@ pub struct Steps {
     pub evidence: StepEvidence,
 }
 
-/// What keys recur: how allocations of different steps were recognised as the same.
+/// The keys that recur, by which allocations of different steps are recognised as the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurringKey {
     /// By size, stream and stack.
@@ -50,16 +50,16 @@ pub enum RecurringKey {
     Lifetime,
 }
 
-/// Why these are the steps.
+/// The evidence for these steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepEvidence {
-    /// Nothing says where a step begins, and nothing recurs.
+    /// No scope marks a step, and nothing recurs.
     None,
     /// Scopes that are steps, by their common name.
     Scopes { name: String },
     /// The optimizer's scopes, which end steps.
     Optimizer { name: String },
-    /// Allocations that recur: how many distinct ones, and which share of all they are.
+    /// Allocations that recur: the number of distinct ones, and their share of all.
     Recurring { key: RecurringKey, distinct: usize, share: f64 },
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn detect_on(trace: &Trace, device: &DeviceTrace, history: &History, 
     Steps { spans, warmup, unfinished, evidence }
 }
 
-/// A run that ends in the recording drops its model behind the last step: a step frees what was born in it, so it ends
+/// A run that ends in the recording drops its model behind the last step. A step frees its own allocations, so it ends
 /// before the first of the closing frees that takes something older.
 fn leave_out_teardown(history: &History, spans: &mut [StepSpan]) {
     let a = &history.allocations;
@@ -170,7 +170,7 @@ fn ended_by(curve: &Curve, first: u32, cuts: &[u32]) -> Vec<(u32, u32)> {
     steps
 }
 
-/// How many allocations that are freed some day a step makes: the median.
+/// The median number of allocations in a step that are freed some day.
 fn typical(curve: &Curve, steps: &[(u32, u32)]) -> u32 {
     median(steps.iter().map(|&(s, e)| passing(curve, s, e)).collect())
 }
@@ -186,22 +186,22 @@ fn median(mut values: Vec<u32>) -> u32 {
 }
 
 /// The last position in `from ..= to` that is as low as its lowest. Setting up leaves nothing transient behind, a
-/// forward pass does so from its beginning on: the last low is where it begins.
+/// forward pass does so from its beginning on: it begins at the last low.
 fn last_low(curve: &Curve, from: u32, to: u32) -> u32 {
     let at = |i: u32| curve.transient[i as usize];
     let to = to.max(from);
     let (low, high) = (from..=to).fold((u64::MAX, 0), |(l, h), i| (l.min(at(i)), h.max(at(i))));
     let enough = low + (high - low) / 5000;
     let last = (from..=to).rev().find(|&i| at(i) <= enough).unwrap_or(from);
-    // The first small tensors of a pass, its input say, are within that tolerance: go back to the foot of the slope,
-    // but not into the setting up, which makes things that stay.
+    // The first small tensors of a pass, such as its input, are within that tolerance: go back to the foot of the
+    // slope, but not into the setting up, whose allocations stay.
     let settled = |i: u32| curve.permanent[i as usize] == curve.permanent[last as usize];
     let slope = (from..=last).rev().take(64).take_while(|&i| settled(i));
     slope.min_by_key(|&i| at(i)).unwrap_or(last)
 }
 
-/// Where the step that ends at `cut` begins, if all of it was recorded. `length` is a later step's number of passing
-/// allocations; what a first step creates for ever (optimizer state) comes on top.
+/// Beginning of the step that ends at `cut`, if all of it was recorded. `length` is a later step's number of passing
+/// allocations; those that a first step creates for ever (optimizer state) come on top.
 fn head_start(curve: &Curve, cut: u32, length: u32) -> Option<u32> {
     let all = passing(curve, curve.first, cut);
     let enough = if curve.first > 0 { length - length / 20 } else { length / 2 };
@@ -219,10 +219,10 @@ fn head_start(curve: &Curve, cut: u32, length: u32) -> Option<u32> {
     Some(last_low(curve, back(length + length / 2), back(length * 3 / 5)))
 }
 
-/// Steps as positions, and why.
+/// Steps as positions, and their evidence.
 type Found = (Vec<(u32, u32)>, StepEvidence);
 
-/// Steps from what recurs.
+/// Steps from recurring allocations.
 fn from_structure(history: &History, curve: &Curve) -> Option<Found> {
     let mut best: Option<(f64, Found)> = None;
     for key in [RecurringKey::Size, RecurringKey::Stack, RecurringKey::Lifetime] {
@@ -246,7 +246,7 @@ fn from_structure(history: &History, curve: &Curve) -> Option<Found> {
     best.filter(|(score, _)| *score > 0.0).map(|(_, found)| found)
 }
 
-/// 1 where each step follows the one before and all have one length; layers taken for steps leave holes.
+/// 1 if each step follows the one before and all have one length; layers taken for steps leave holes.
 fn clarity(steps: &[(u32, u32)]) -> f64 {
     let length = median(steps.iter().map(|(s, e)| e - s).collect());
     let clean = |w: &&[(u32, u32)]| w[0].1 == w[1].0 && (w[1].1 - w[1].0).abs_diff(length) <= length / 4;
@@ -267,7 +267,7 @@ fn keys_of(history: &History, curve: &Curve, by: RecurringKey) -> Option<Vec<u64
             (with * 2 >= n).then(|| {
                 (0..n)
                     .map(|i| {
-                        // The engine's thread has no stack of Python: there the size must do.
+                        // The engine's thread has no stack of Python: then the size is the key.
                         let size = if a.stacks[i] == 0 { a.requested[i] } else { u64::MAX };
                         hash((size, a.streams[i], a.stacks[i]))
                     })
@@ -296,9 +296,9 @@ fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
         return Vec::new();
     }
     let slack = length / 8;
-    // What a first step creates for ever does not make it longer.
+    // Allocations that a first step creates for ever do not make it longer.
     let close = |w: &[u32]| passing(curve, w[0], w[1]) <= length + length / 2;
-    // Where in the cycle the cut lies, from the beat before.
+    // The place of the cut in the cycle, from the beat before.
     let lows = beats.windows(2).filter(|w| close(w)).map(|w| curve.lowest(w[0] + 1, w[1] + 1) - w[0]);
     let phase = median(lows.collect()).clamp(1, length);
     let around =
@@ -310,7 +310,7 @@ fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
             ends[i] = curve.low_near(pair[0] + 1, pair[1] + 1, pair[0] + phase);
             starts[i + 1] = Some(ends[i]);
         } else {
-            // Something else lies between (an evaluation).
+            // Other work lies between (an evaluation).
             ends[i] = around(pair[0] + phase);
             starts[i + 1] = Some(around(pair[1] - (length - phase)).max(ends[i]));
         }
@@ -331,7 +331,8 @@ fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
     let mut steps: Vec<(u32, u32)> = Vec::with_capacity(beats.len());
     for (start, &end) in starts.iter().zip(&ends) {
         let first = steps.is_empty();
-        // Setting up and what a first step creates have beats of their own: what ends in no valley is no step.
+        // Setting up and the creations of a first step have beats of their own. A stretch that ends in no valley is no
+        // step.
         if first && level(end) > valley {
             continue;
         }
@@ -339,13 +340,13 @@ fn place(curve: &Curve, pattern: &Pattern, keys: &[u64]) -> Vec<(u32, u32)> {
         let head = if first { head_start(curve, end, usual) } else { None };
         let Some(start) = head.or(*start).filter(|&s| s < end) else { continue };
         let regular = (end - start).abs_diff(length) <= length / 10;
-        // What a first step creates shifts the lifetimes around it: where its length fits, fewer keys must.
+        // The creations of a first step shift the lifetimes around it: if its length fits, fewer keys must.
         let fits = first && passing(curve, start, end).abs_diff(usual) <= usual / 16;
         if (regular && !first) || share_held(keys, &counts, start, end) >= if fits { 0.3 } else { 0.6 } {
             steps.push((start, end));
         }
     }
-    // Where the beat comes right behind the cut, the first step has its beat in none.
+    // If the beat comes right behind the cut, the first step has its beat in none.
     if let Some(&(cut, _)) = steps.first() {
         let held = |start: u32| {
             let fits = passing(curve, start, cut).abs_diff(usual) <= usual / 16;
@@ -373,7 +374,7 @@ fn share_held(keys: &[u64], counts: &FxHashMap<u64, u32>, start: u32, end: u32) 
     fitting as f64 / counts.len().max(1) as f64
 }
 
-/// Gradient accumulation: several passes make one step, and only at its end the gradients go. Where every k-th boundary
+/// Gradient accumulation: several passes make one step, and only at its end the gradients go. If every k-th boundary
 /// is far lower than the others, the passes between two low ones are one step.
 fn join_accumulation(curve: &Curve, steps: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     let at = |position: u32| curve.transient[position as usize];

@@ -1,12 +1,11 @@
-//! Steps from structure alone: what recurs.
+//! Steps from structure alone: recurring allocations.
 //!
 //! Every allocation gets a key. A hypothesis says "every m-th occurrence of key K begins a step"; it is as good as the
-//! number of keys that then occur equally often in every step. Layers are a worse hypothesis than steps (what is
-//! outside of the layers does not recur with them), two steps at once are no better than one, and in random allocations
+//! number of keys that then occur equally often in every step. Layers are a worse hypothesis than steps (allocations
+//! outside of the layers do not recur with them), two steps at once are no better than one, and in random allocations
 //! no hypothesis explains much. The winner must also repeat the *order* of its keys well beyond chance.
 //!
-//! The search looks at a window at the end, where a run is steady, and at a larger one only where that one shows
-//! nothing.
+//! The search looks at a window at the end, where a run is steady, and at a larger one only if that one shows nothing.
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -24,22 +23,22 @@ const MAX_LENGTHS: usize = 12;
 /// The best hypothesis has at least a score of 1, and a finer one that takes its place at least this share of it.
 const FINER: f64 = 0.85;
 
-/// What recurs.
+/// The recurring allocations.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pattern {
     /// One position in each step, always the same point of the program, over the whole trace.
     pub(crate) beats: Vec<u32>,
     /// Allocations from one beat to the next: the median.
     pub(crate) length: u32,
-    /// The keys that recur equally often in each step, with how often; by key.
+    /// The keys that recur equally often in each step, with their number; by key.
     pub(crate) recurring: Vec<(u64, u32)>,
     /// The share of the allocations in the window that have such keys.
     pub(crate) share: f64,
-    /// How much recurs how firmly: compares patterns of different keys.
+    /// The number of recurring keys, weighed by how firmly they recur: compares patterns of different keys.
     pub(crate) score: f64,
 }
 
-/// Finds what recurs in `keys[first..]`; `transient` are the bytes in use before each.
+/// Finds the pattern of `keys[first..]`; `transient` are the bytes in use before each.
 pub(crate) fn find(keys: &[u64], transient: &[u64], first: usize) -> Option<Pattern> {
     let n = keys.len();
     if n < first + 12 {
@@ -49,7 +48,7 @@ pub(crate) fn find(keys: &[u64], transient: &[u64], first: usize) -> Option<Patt
     loop {
         let from = n.saturating_sub(size).max(first);
         if let Some(pattern) = Window::new(keys, transient, from).find() {
-            // Layers of one long step look like steps where the window is shorter than the step: the rest of the trace
+            // Layers of one long step look like steps if the window is shorter than the step: the rest of the trace
             // contradicts them.
             let span = (pattern.beats.len() as f64) * f64::from(pattern.length);
             if from == first || span >= 0.6 * (n - first) as f64 {
@@ -74,14 +73,14 @@ struct Window<'a> {
     names: Vec<u64>,
     /// The window as numbers of keys, or [`ONCE`].
     tokens: Vec<u32>,
-    /// `at[starts[k]..starts[k + 1]]`: where key k occurs, from the window's beginning.
+    /// `at[starts[k]..starts[k + 1]]`: the places of key k, from the window's beginning.
     starts: Vec<u32>,
     at: Vec<u32>,
     /// The sampled keys, the rarest first.
     sample: Vec<u32>,
 }
 
-/// A length that steps may have: the votes for it, and who voted: how firmly, which key, how often a step.
+/// A length that steps may have: the votes for it, and each voter's weight, key and number a step.
 #[derive(Default)]
 struct Length {
     votes: f64,
@@ -100,7 +99,7 @@ const ONCE: u32 = 0;
 /// The keys that occur more than once, in order of first sight, and each key's number among them. The first name stands
 /// for [`ONCE`]. A few keys that occur once have a number too: those that the filter takes for others.
 ///
-/// Where nothing recurs most keys are distinct. A map would then take 17 bytes a slot, and as much again each time it
+/// If nothing recurs, most keys are distinct. A map would then take 17 bytes a slot, and as much again each time it
 /// grows: the most memory of a whole report. A table of numbers takes 4, and its size is known. Looking up is a cache
 /// miss, which the filter, small enough for the cache, spares most keys that occur once.
 fn numbered(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
@@ -111,7 +110,7 @@ fn numbered(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
     // At most three quarters full.
     let slots = (keys.len() / 3 * 4 + 4).next_power_of_two();
     let mut table = vec![EMPTY; slots];
-    // Room that is not used takes no memory.
+    // The kernel does not back room that is not used.
     let mut names: Vec<u64> = Vec::with_capacity(keys.len() + 1);
     names.push(0);
     let number = |&key: &u64| {
@@ -135,7 +134,7 @@ fn numbered(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
     (names, tokens)
 }
 
-/// What was seen at least twice, and a little more: hashes whose low bits are equal are taken for one.
+/// Hashes seen at least twice, and a few more: those whose low bits are equal are taken for one.
 struct Twice {
     bits: Vec<u64>,
 }
@@ -262,8 +261,7 @@ impl<'a> Window<'a> {
         if best.score < 1.0 {
             return self.best_of_two();
         }
-        // Where all counts share a factor, the hypothesis holds several steps at once; take the finer one if there is
-        // one.
+        // If all counts share a factor, the hypothesis holds several steps at once; take the finer one if there is one.
         let (counts, _) = self.recurring(&best.bounds);
         let finer = trials
             .iter()
@@ -282,7 +280,7 @@ impl<'a> Window<'a> {
     /// a step, whatever the phase: keys vote for lengths in this way, and the lengths with most votes are tried.
     fn hypotheses(&self) -> Vec<Vec<u32>> {
         let mut with_count: FxHashMap<usize, u32> = FxHashMap::default();
-        // By length, in classes of 5 %: votes, and who voted how firmly.
+        // By length, in classes of 5 %: votes, and each voter's weight.
         let mut classes: BTreeMap<u32, Length> = BTreeMap::new();
         let mut anchors = 0;
         for &key in &self.sample {
@@ -315,7 +313,7 @@ impl<'a> Window<'a> {
         for Length { mut voters, .. } in classes {
             voters.sort_by(|a, b| b.0.total_cmp(&a.0));
             for (_, key, per_step) in voters.into_iter().take(3) {
-                // From the end, where the run is steady.
+                // From the end, because the run is steady there.
                 let mut bounds: Vec<u32> =
                     self.occurrences(key).iter().rev().step_by(per_step).copied().collect();
                 bounds.reverse();
@@ -353,8 +351,8 @@ impl<'a> Window<'a> {
         best
     }
 
-    /// The keys that occur equally often in nearly all intervals between bounds, and how often. The earliest intervals
-    /// may differ: a first step creates what later ones find.
+    /// The keys that occur equally often in nearly all intervals between bounds, and their number. The earliest
+    /// intervals may differ: a first step creates allocations that later ones find.
     fn recurring(&self, bounds: &[u32]) -> (Vec<(u32, u32)>, f64) {
         let intervals = bounds.len() - 1;
         let skip = skipped(intervals);
@@ -398,8 +396,8 @@ impl<'a> Window<'a> {
         (found, score)
     }
 
-    /// How far the order of the recurring keys is the same in neighbouring steps: 0 as by chance, 1 entirely. Counts
-    /// alone cannot tell a step from intervals that drift through it.
+    /// The degree to which the order of the recurring keys is the same in neighbouring steps: 0 as by chance, 1
+    /// entirely. Counts alone cannot tell a step from intervals that drift through it.
     fn order(&self, bounds: &[u32], recurring: &[(u32, u32)]) -> f64 {
         let total: f64 = recurring.iter().map(|&(_, c)| f64::from(c)).sum();
         let chance: f64 = recurring.iter().map(|&(_, c)| (f64::from(c) / total).powi(2)).sum();
@@ -417,11 +415,11 @@ impl<'a> Window<'a> {
         }
         agreements.sort_by(f64::total_cmp);
         let median = agreements.get(agreements.len() / 2).copied().unwrap_or(0.0);
-        // Where nearly all have one key, an order says nothing.
+        // If nearly all have one key, an order means nothing.
         if chance < 0.9 { ((median - chance) / (1.0 - chance)).max(0.0) } else { 0.0 }
     }
 
-    /// 1 where the lowest points of all intervals are equally low, as between steps; layers climb and descend.
+    /// 1 if the lowest points of all intervals are equally low, as between steps; layers climb and descend.
     fn levelness(&self, bounds: &[u32]) -> f64 {
         let intervals = bounds.windows(2).skip(skipped(bounds.len() - 1));
         let lows =
@@ -433,7 +431,7 @@ impl<'a> Window<'a> {
         (1.0 - spread as f64 / self.peak as f64).powi(3)
     }
 
-    /// One point of every step over the whole trace: where the key occurs that tells steps apart best, which is
+    /// One point of every step over the whole trace: the occurrences of the key that tells steps apart best. That is
     /// one that occurs once a step, or whose occurrences leave the longest pause, and that keeps time to the end.
     fn beats(&self, bounds: &[u32], recurring: &[(u32, u32)]) -> (Vec<u32>, u32) {
         let intervals = bounds.len() - 1;
@@ -494,7 +492,7 @@ impl<'a> Window<'a> {
 enum Members {
     /// Rare keys: their positions and numbers, by position.
     Few(Vec<(u32, u32)>),
-    /// Whether each key is one of them: the window is gone through.
+    /// True for each key that is one of them: the window is gone through.
     Many(Vec<bool>),
 }
 
@@ -545,7 +543,7 @@ fn fill(beats: &[u32], length: u32) -> Vec<u32> {
     filled
 }
 
-/// How many of the first intervals are not judged.
+/// The number of first intervals that are not judged.
 fn skipped(intervals: usize) -> usize {
     match intervals {
         0..=2 => 0,

@@ -1,4 +1,4 @@
-//! Scaled dot-product attention: which kernel PyTorch takes on Hopper, what it keeps, and its workspace.
+//! Scaled dot-product attention: the kernel that PyTorch takes on Hopper, the tensors that it keeps, and its workspace.
 
 use crate::eager::sim::{Grads, Sim};
 use crate::eager::tensor::Tensor;
@@ -64,7 +64,7 @@ impl Sim {
     }
 
     /// cuDNN: keeps inputs, output, and a number a row. Its backward sums the queries' gradient in 32 bits, and keys'
-    /// and values' for every query head where these share them.
+    /// and values' for every query head if these share them.
     fn cudnn(&self, q: &Tensor, k: &Tensor, v: &Tensor, h: Heads, bias: Option<&Tensor>) -> Tensor {
         let mut op = self.op("_scaled_dot_product_cudnn_attention", &[q, k, v]);
         op.save(q);

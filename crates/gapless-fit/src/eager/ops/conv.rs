@@ -1,9 +1,9 @@
 //! Convolutions, batch norm and pooling.
 //!
 //! cuDNN's tensor-core kernels want channels last: with channels first, copies of input, filter and output in that
-//! order are its workspace. What its heuristics choose beyond that was seen to vary by the shape (filters of 1 x 1: the
-//! partial sums of eight parts for the filter's gradient): that part of the figure is an estimate, which rarely lies at
-//! the peak.
+//! order are its workspace. Workspaces that its heuristics choose beyond that were seen to vary by the shape (filters
+//! of 1 x 1: the partial sums of eight parts for the filter's gradient): that part of the figure is an estimate, which
+//! rarely lies at the peak.
 
 use crate::eager::sim::Sim;
 use crate::eager::tensor::{Param, Tensor};
@@ -18,12 +18,12 @@ pub struct Conv {
     pub stride: u64,
     pub padding: u64,
     pub groups: u64,
-    /// Whether tensors lie with their channels last already.
+    /// True if tensors lie with their channels last already.
     pub channels_last: bool,
 }
 
 impl Conv {
-    /// Pixels a side of what comes out.
+    /// Pixels a side of the output.
     #[must_use]
     pub fn side(&self, side: u64) -> u64 {
         (side + 2 * self.padding).saturating_sub(self.kernel) / self.stride + 1
@@ -179,7 +179,7 @@ impl Sim {
         })
     }
 
-    /// `max_pool2d` to `n` elements: where the largest were is kept, eight bytes each.
+    /// `max_pool2d` to `n` elements: the places of the largest are kept, eight bytes each.
     pub fn max_pool(&self, x: &Tensor, n: u64) -> Tensor {
         let mut op = self.op("max_pool2d_with_indices", &[x]);
         op.save(x);
@@ -193,7 +193,7 @@ impl Sim {
         })
     }
 
-    /// `layer_norm` of what is not contiguous: a copy for a moment, in both passes.
+    /// `layer_norm` of a tensor that is not contiguous: a copy for a moment, in both passes.
     pub fn layer_norm_strided(&self, x: &Tensor, weight: &Param, bias: &Param, width: u64) -> Tensor {
         let out = self.layer_norm(x, weight, bias, width);
         self.touch(out.bytes());

@@ -5,7 +5,7 @@ use crate::eager::sim::Sim;
 use crate::eager::tensor::{Edge, Tensor};
 use crate::model::Dtype;
 
-/// The type of what comes of two.
+/// The type of an operator's output over two inputs.
 fn promote(a: Dtype, b: Dtype) -> Dtype {
     match (a, b) {
         _ if a == b => a,
@@ -24,7 +24,7 @@ fn promote(a: Dtype, b: Dtype) -> Dtype {
 }
 
 impl Sim {
-    /// `x.to(dtype)`: itself where it is of that type.
+    /// `x.to(dtype)`: `x` itself if it is of that type.
     pub fn to(&self, x: &Tensor, dtype: Dtype) -> Tensor {
         if x.dtype == dtype { x.clone() } else { self.cast(x, dtype, Kind::Temporary) }
     }
@@ -41,7 +41,7 @@ impl Sim {
         if x.dtype != Dtype::F32 {
             return x.clone();
         }
-        // What takes no gradient is cast again at each use.
+        // A tensor that takes no gradient is cast again at each use.
         let Some(Edge::Leaf(id)) = x.edge else { return self.to(x, dtype) };
         if let Some((_, cast)) = self.casts.borrow().iter().find(|(of, _)| *of == id) {
             return cast.clone();
@@ -51,7 +51,7 @@ impl Sim {
         cast
     }
 
-    /// As autocast hands a tensor to what it computes in 32 bits.
+    /// As autocast hands a tensor to an operator that it computes in 32 bits.
     pub(crate) fn for_full(&self, x: &Tensor) -> Tensor {
         if self.amp.get().is_some() && x.dtype.bytes() < 4 { self.to(x, Dtype::F32) } else { x.clone() }
     }
@@ -247,7 +247,7 @@ impl Sim {
         })
     }
 
-    /// `.contiguous()` of what is not: a copy. The gradient is viewed back.
+    /// `.contiguous()` of a tensor that is not: a copy. The gradient is viewed back.
     pub fn contiguous(&self, x: &Tensor) -> Tensor {
         let op = self.op("clone", &[x]);
         let out = self.like(x);
@@ -286,7 +286,7 @@ impl Sim {
         let (n, count) = (x.n, sizes.len());
         let sizes = sizes.to_vec();
         op.finish_many(&mut out, move |s, c| {
-            // Where a part got no gradient, zeros stand for it.
+            // If a part got no gradient, zeros stand for it.
             let dtype = c.grads.iter().flatten().next().map_or(Dtype::F32, |g| g.dtype);
             let missing: Vec<Tensor> =
                 (0..count).filter(|&i| c.grads[i].is_none()).map(|i| s.alloc(sizes[i], dtype)).collect();

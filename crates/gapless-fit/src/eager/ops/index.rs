@@ -45,7 +45,7 @@ impl Sim {
         })
     }
 
-    /// `masked_fill`, where the mask has one byte a row.
+    /// `masked_fill`: the mask has one byte a row.
     pub fn masked_fill(&self, x: &Tensor, mask: &Tensor) -> Tensor {
         let mut op = self.op("masked_fill", &[x]);
         op.save(mask);
@@ -103,7 +103,7 @@ impl Sim {
         })
     }
 
-    /// `topk` of `k` from rows of `of`: values, and where they were.
+    /// `topk` of `k` from rows of `of`: values, and their places.
     pub fn topk(&self, x: &Tensor, k: u64, of: u64) -> (Tensor, Tensor) {
         let mut op = self.op("topk", &[x]);
         let n = x.n / of * k;

@@ -1,6 +1,6 @@
-//! The operators that modeling code calls: what each allocates, keeps, and allocates again for its gradient.
+//! The operators that modeling code calls: the tensors that each allocates, keeps, and allocates for its gradient.
 //!
-//! Sizes and order come from op-by-op recordings of torch 2.11 on an H200, and from what its source says.
+//! Sizes and order come from op-by-op recordings of torch 2.11 on an H200, and from its source.
 
 pub mod reduce;
 

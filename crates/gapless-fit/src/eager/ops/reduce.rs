@@ -11,8 +11,8 @@ use crate::model::Dtype;
 const PROCESSORS: u64 = 132;
 const THREADS: u64 = 2048;
 
-/// Bytes of partial sums for `columns` outputs, each over `rows` values that lie `columns` apart; 0 where one block
-/// does it all.
+/// Bytes of partial sums for `columns` outputs, each over `rows` values that lie `columns` apart; 0 if one block does
+/// it all.
 #[must_use]
 pub fn staging(rows: u64, columns: u64) -> u64 {
     if rows == 0 || columns == 0 {
@@ -46,7 +46,7 @@ pub fn staging(rows: u64, columns: u64) -> u64 {
 }
 
 impl Sim {
-    /// The sum over rows of what has `columns` in its last dimension.
+    /// The sum over rows of a tensor with `columns` in its last dimension.
     pub(crate) fn sum_rows(&self, t: &Tensor, columns: u64) -> Tensor {
         self.begin("sum");
         let out = self.alloc(columns, t.dtype);

@@ -1,12 +1,12 @@
-//! Causal language models: what transformers' configuration classes would make of the keys, their defaults included
-//! (5.17).
+//! Causal language models: the values that transformers' configuration classes would make of the keys, their defaults
+//! included (5.17).
 
 use super::{Outcome, attention, dtype};
 use crate::model::{Activation, Decoder, DecoderStyle, Mla, Moe};
 use crate::read::error::Fault;
 use crate::read::fields::Fields;
 
-/// What a family's class takes where a key is missing.
+/// The values of a family's class for missing keys.
 struct Defaults {
     vocab: u64,
     hidden: u64,
@@ -77,7 +77,7 @@ const DEEPSEEK_V3: Defaults = Defaults {
     tied: false,
 };
 
-/// The style of a `model_type`, where it is one of these.
+/// The style of a `model_type`, if it is a decoder's.
 pub(crate) fn style(model_type: &str) -> Option<DecoderStyle> {
     Some(match model_type {
         "gpt2" => DecoderStyle::Gpt2,
@@ -272,7 +272,7 @@ fn experts(decoder: &mut Decoder, fields: Fields<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// Qwen 3's dense layers, where they are the first ones.
+/// The number of Qwen 3's dense layers, if they are the first ones.
 fn leading_dense(layers: u64, fields: Fields<'_>) -> Outcome<u64> {
     let step = fields.size("decoder_sparse_step", 1)?;
     let listed = fields.sizes("mlp_only_layers")?.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! BERT, RoBERTa and T5, and those that run their code: transformers' keys and defaults (5.17).
+//! BERT, RoBERTa and T5, and families that run their code: transformers' keys and defaults (5.17).
 
 use super::{Outcome, attention, dtype};
 use crate::model::{Activation, Encoder, EncoderDecoder, EncoderStyle};
@@ -39,7 +39,7 @@ pub(super) fn t5(model_type: &str, fields: Fields<'_>, notes: &mut Vec<String>) 
     let encoder_layers = fields.number_of(&["num_layers", "num_hidden_layers"], if many { 8 } else { 6 })?;
     let projection = fields.text("feed_forward_proj")?.unwrap_or(if many { "gated-gelu" } else { "relu" });
     let (says_gated, name) = match projection.strip_prefix("gated-") {
-        // The one name that does not mean what it says.
+        // Only this name stands for another activation: GPT-2's form of it.
         Some("gelu") => (true, "gelu_new"),
         Some(name) => (true, name),
         None => (false, projection),

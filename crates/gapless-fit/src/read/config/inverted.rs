@@ -41,8 +41,7 @@ pub(super) fn mobilenet_v2(classes: u64) -> Inverted {
     Inverted { family: InvertedFamily::MobileNetV2, stem: 32, blocks, last: 1280, inner: 0, classes }
 }
 
-/// Kernel, expanded channels, channels, whether they are weighed, whether the activation is Hardswish, stride: one row
-/// a block.
+/// Kernel, expanded channels, channels, 1 if they are weighed, 1 for Hardswish, stride: one row a block.
 const V3_LARGE: [[u64; 6]; 15] = [
     [3, 16, 16, 0, 0, 1],
     [3, 64, 24, 0, 0, 2],

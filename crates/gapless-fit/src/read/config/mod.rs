@@ -1,5 +1,5 @@
 //! A Hugging Face `config.json`: its `model_type` decides which family's keys are read, with the defaults of
-//! transformers' own class. A type that is not known is refused with what to do, whatever keys it has: two types with
+//! transformers' own class. A type that is not known is refused with a next step, whatever keys it has: two types with
 //! the same keys can be two architectures, as ALBERT shows, which shares one layer's weights among all.
 
 mod counted;
@@ -23,7 +23,7 @@ pub(crate) type Outcome<T> = Result<T, Fault>;
 pub(crate) const LARGEST: u64 = 64 << 20;
 const VALUES: u64 = 2_000_000;
 
-/// The architecture that the text of a `config.json` describes; notes say what was assumed. `weights` tells whether the
+/// The architecture that the text of a `config.json` describes; notes list the assumptions. `weights` is true if the
 /// caller can fall back to exact headers: then a type that is not known is a note and `None`, else an error.
 pub(crate) fn read(text: &[u8], weights: bool, notes: &mut Vec<String>) -> Outcome<Option<Architecture>> {
     let json = Json::parse(text, VALUES)?;
@@ -127,7 +127,7 @@ fn text_part<'a>(model_type: &str, fields: Fields<'a>) -> Option<(String, Fields
     Some((inner.to_owned(), text))
 }
 
-/// The part beside the text that a configuration describes: what a model sees or hears with.
+/// The part beside the text that a configuration describes: for pictures or sound.
 fn other_part(fields: Fields<'_>) -> Option<&str> {
     const NO_PARTS: [&str; 4] =
         ["text_config", "quantization_config", "compression_config", "generation_config"];
@@ -162,8 +162,8 @@ fn not_text_alone(
     )
 }
 
-/// How the weights are stored that the text of a `config.json` describes; `None` where they are as the architecture
-/// has them.
+/// The format of the weights that the text of a `config.json` describes; `None` if they are as the architecture has
+/// them.
 pub(crate) fn stored(text: &[u8]) -> Outcome<Option<Stored>> {
     quantized::read(Fields(&Json::parse(text, VALUES)?))
 }
@@ -173,7 +173,7 @@ pub(crate) fn stored_beside(text: &[u8]) -> Outcome<Stored> {
     quantized::beside(&Json::parse(text, VALUES)?)
 }
 
-/// What the configuration says beside the architecture that changes which head runs.
+/// Notes on keys beside the architecture that change which head runs.
 fn remarks(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<()> {
     let first = fields.get("architectures").and_then(Json::list).and_then(|list| list.first()?.text());
     let heads =
@@ -187,7 +187,7 @@ fn remarks(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<()> {
     Ok(())
 }
 
-/// A type that is not known: only weights beside it can be.
+/// A type that is not known: only weights beside it can still be read.
 fn unknown(
     model_type: Option<&str>,
     weights: bool,
@@ -232,7 +232,7 @@ pub(crate) fn types() -> impl Iterator<Item = &'static str> {
     FOLLOWED.iter().chain(counted::TYPES).copied()
 }
 
-/// Types whose forward pass is followed.
+/// Types whose forward pass is simulated.
 const FOLLOWED: &[&str] = &[
     "bert",
     "camembert",
@@ -268,7 +268,7 @@ fn nearest(model_type: &str) -> &'static str {
     types().min_by_key(|known| distance(&short, known)).unwrap_or("llama")
 }
 
-/// How the configuration asks for attention; sdpa is what transformers chooses.
+/// The attention that the configuration asks for; transformers' own choice is sdpa.
 fn attention(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Attention> {
     for key in ["attn_implementation", "_attn_implementation"] {
         let Some(name) = fields.text(key)? else { continue };
@@ -285,7 +285,7 @@ fn attention(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Attention> 
     Ok(Attention::Sdpa)
 }
 
-/// The dtype of the weights, where the configuration names it.
+/// The dtype of the weights, if the configuration names it.
 fn dtype(fields: Fields<'_>, notes: &mut Vec<String>) -> Outcome<Option<Dtype>> {
     for key in ["dtype", "torch_dtype"] {
         let Some(name) = fields.get(key).and_then(|value| value.text()) else { continue };

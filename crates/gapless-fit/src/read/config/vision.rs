@@ -5,7 +5,7 @@ use crate::model::Vision;
 use crate::read::error::unsupported;
 use crate::read::fields::Fields;
 
-/// Classes of a Hugging Face classifier: as many as it has labels, which are 2 where it names none.
+/// Classes of a Hugging Face classifier: as many as it has labels, which are 2 if it names none.
 fn labels(fields: Fields<'_>) -> Outcome<u64> {
     if let Some(labels) = fields.get("id2label").and_then(|labels| labels.object()) {
         return Ok((labels.len() as u64).max(1));

@@ -1,5 +1,5 @@
 //! Shapes of a node's outputs from those of its inputs, and the short integer tensors that shapes themselves are
-//! computed with. What is not known here gives nothing, never a guess.
+//! computed with. An operator that is not known gives nothing, never a guess.
 
 use super::operators;
 use super::proto::Node;
@@ -29,7 +29,7 @@ impl Values {
 /// Shape and dtype of one output.
 pub(crate) type Output = Option<(Vec<u64>, Dtype)>;
 
-/// A node with what is known of its inputs.
+/// A node with all that is known of its inputs.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) node: &'a Node,
@@ -49,7 +49,7 @@ impl<'a> Call<'a> {
         Some(self.graph.tensors[at as usize].dtype)
     }
 
-    /// The content of an input, where it is known.
+    /// The content of an input, if it is known.
     pub(crate) fn integers(&self, input: usize) -> Option<&'a [i64]> {
         let at = (*self.inputs.get(input)?)?;
         self.values.integers.get(&at).map(Vec::as_slice)
@@ -69,12 +69,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What the node's outputs are like, each where it can be told.
+/// Shape and type of the node's outputs; `None` for each that cannot be told.
 pub(crate) fn outputs(node: &Node, inputs: &[Option<u32>], graph: &Graph, values: &Values) -> Vec<Output> {
     operators::outputs(&Call { node, inputs, graph, values })
 }
 
-/// The content of the node's first output, where it is a short list of integers that follows from known ones.
+/// The content of the node's first output, if it is a short list of integers that follows from known ones.
 pub(crate) fn fold(node: &Node, inputs: &[Option<u32>], graph: &Graph, values: &mut Values) {
     /// Shapes have a few numbers; masks and ranges that are computed from them, some more.
     const LONGEST: u64 = 4096;
@@ -115,7 +115,7 @@ fn content(call: &Call<'_>, shape: &[u64]) -> Option<Vec<i64>> {
             i64::try_from(call.shape(0)?.iter().try_fold(1u64, |all, side| all.checked_mul(*side))?).ok()?,
         ]),
         "Identity" | "Squeeze" | "Unsqueeze" | "Reshape" | "Flatten" => call.integers(0).map(<[i64]>::to_vec),
-        // A fraction's content is not kept, so what is cast here was an integer before.
+        // A fraction's content is not kept, so the input of a cast with known content was an integer.
         "Cast" => call.integers(0).map(<[i64]>::to_vec),
         "Gather" => {
             let data = call.integers(0).filter(|_| call.shape(0).is_some_and(|shape| shape.len() == 1))?;

@@ -1,4 +1,4 @@
-//! ONNX files: nodes, initializers and shapes of a `ModelProto`; the data of initializers is passed over. Where a file
+//! ONNX files: nodes, initializers and shapes of a `ModelProto`; the data of initializers is passed over. If a file
 //! gives no shape for a tensor, it is inferred; dimensions that are names become the batch.
 
 mod infer;
@@ -61,7 +61,7 @@ fn known(number: i64, tensor: &str) -> Result<Dtype, Fault> {
     }
 }
 
-/// Names of dimensions and what they stand for: the first one on the first axis of an input is the batch.
+/// Names of dimensions and their values: the first one on the first axis of an input is the batch.
 fn symbols(
     proto: &Proto,
     batch: Option<u64>,
@@ -158,7 +158,7 @@ fn push(graph: &mut Graph, name: &str, shape: Vec<u64>, dtype: Dtype) -> u32 {
     graph.tensors.len() as u32 - 1
 }
 
-/// One node: its outputs get shapes, from the file where it has them and by inference else.
+/// One node: its outputs get shapes, from the file if it has them, else by inference.
 fn run(
     node: &Node,
     symbols: &HashMap<String, u64>,

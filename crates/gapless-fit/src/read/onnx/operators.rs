@@ -328,7 +328,7 @@ fn split(call: &Call<'_>) -> Option<Vec<Vec<u64>>> {
         None => {
             let count = call.node.outputs.len() as u64;
             let each = input[at].div_ceil(count.max(1));
-            // The last part takes what is left.
+            // The last part takes the rest.
             (0..count).map(|part| input[at].saturating_sub(part.saturating_mul(each)).min(each)).collect()
         }
     };
@@ -368,7 +368,7 @@ fn slice(call: &Call<'_>) -> Option<Vec<u64>> {
     Some(shape)
 }
 
-/// Where a slice of a list begins, and its step.
+/// First place of a slice of a list, and its step.
 pub(super) fn slice_start(call: &Call<'_>, length: u64) -> Option<(i64, i64)> {
     let step = call.integers(4).map_or(Some(1), |list| list.first().copied()).filter(|step| *step != 0)?;
     let (start, end) = (*call.numbers("starts", 1)?.first()?, *call.numbers("ends", 2)?.first()?);

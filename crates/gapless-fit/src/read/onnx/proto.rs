@@ -39,7 +39,7 @@ pub(crate) struct Attribute {
     pub(crate) integers: Option<Vec<i64>>,
     pub(crate) text: Option<String>,
     pub(crate) tensor: Option<Tensor>,
-    /// Whether it is a fraction or a list of them: what a Constant of them is like.
+    /// The number of fractions, if it is one or a list of them: a Constant takes its shape from it.
     pub(crate) floats: Option<u64>,
     pub(crate) graph: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Tensor {
     pub(crate) name: String,
     pub(crate) shape: Vec<u64>,
     pub(crate) kind: i64,
-    /// The content, where it is a short list of integers.
+    /// The content, if it is a short list of integers.
     pub(crate) integers: Option<Vec<i64>>,
 }
 
@@ -228,8 +228,7 @@ fn tensor<R: Read + Seek>(source: &mut Source<R>, end: u64) -> Result<Tensor, Fa
                 }
             }
             (5 | 7, Wire::Length) => {
-                // Short lists may be shapes. Each number takes a byte or more, so what is longer than this many bytes
-                // is not believed to be one.
+                // Short lists may be shapes. A number takes at most ten bytes, so a longer one has too many.
                 let at = source.at();
                 let inner = message(source, end)?;
                 if inner - source.at() <= 10 * KEPT as u64 {

@@ -1,10 +1,11 @@
-//! What programs do from 2.13 on: captures apart from pools, requests for an address; from 2.15 on classes of streams.
+//! Actions of programs from 2.13 on: captures apart from pools, requests for an address; from 2.15 on classes of
+//! streams.
 
 use super::{Live, MIB, Writer};
 use crate::ops::{CLASSES, Op};
 
 impl Writer {
-    /// Whether the release tells a capture from a routing; the same ones take requests for an address.
+    /// True if the release tells a capture from a routing; the same ones take requests for an address.
     pub(super) fn captures(&self) -> bool {
         self.plan.minor >= 13
     }
@@ -18,8 +19,8 @@ impl Writer {
         self.ops.push(Op::Current { stream });
     }
 
-    /// A request for an address: that of something freed lately, or a little after it; mostly of its stream, and
-    /// mostly no longer than it was. Now and then for an address that nothing can have.
+    /// A request for an address: that of a block freed lately, or a little after it; mostly of its stream, and mostly
+    /// no longer than it was. Now and then for an address that no block can have.
     pub(super) fn malloc_at(&mut self) {
         let last = self.freed.len();
         let back =
@@ -77,7 +78,7 @@ impl Writer {
     }
 
     /// A cap: a round share, or, from 2.13 on, one that is a fraction of a byte below or above whole segments, so that
-    /// the rounding decides whether the last one fits.
+    /// the rounding decides if the last one fits.
     pub(super) fn fraction(&mut self) -> f64 {
         let percent = self.random.pick(&[30_u32, 45, 60, 75, 90, 100]);
         let share = f64::from(percent) / 100.0;

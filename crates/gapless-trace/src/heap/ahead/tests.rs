@@ -47,7 +47,7 @@ fn run(seed: u64, events: usize) -> (Trace, DeviceTrace) {
     (Trace { source, ..Trace::default() }, device)
 }
 
-/// What following the events in batches of `batch` gives.
+/// The result of following the events in batches of `batch`.
 fn follow(device: &DeviceTrace, batch: usize) -> Ahead {
     let mut follower = Follower::with_room_for(10);
     let mut events = Events::default();

@@ -223,7 +223,7 @@ pub(super) fn deberta(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     Ok(build)
 }
 
-/// A size where -1 says that there is none.
+/// A size for which -1 means none.
 fn signed(fields: Fields<'_>, key: &str) -> Option<u64> {
     fields.optional(key).ok().flatten().filter(|size| *size > 0)
 }

@@ -35,7 +35,7 @@ impl Experts {
         list.push(format!("{name}.weight"), &[self.count, hidden], Role::Router);
     }
 
-    /// Notes in what generates how many there are.
+    /// Notes the number of experts in the part that generates text.
     fn tell(&self, mut build: Build) -> Build {
         if let Some(text) = &mut build.text {
             (text.experts, text.top_k) = (self.count, self.top_k);

@@ -1,4 +1,4 @@
-//! Decoders whose layers keep different things of the tokens before.
+//! Decoders whose layers have different caches.
 
 use super::{Build, Outcome, Sizes, gated};
 use crate::model::LayerCache;

@@ -1,8 +1,8 @@
-//! Configurations whose parameters are known one by one, and whose forward pass is not followed: weights and what an
-//! engine's cache takes are exact, activations are not modelled, and a question that needs them is refused.
+//! Configurations whose parameters are known one by one, and whose forward pass is not simulated. Weights and an
+//! engine's cache are exact. Activations are not modelled, and a question that needs them is refused.
 //!
-//! Lists are in the order of transformers 5.22. `tests/read_counted.rs` holds each against what transformers makes of
-//! the same configuration.
+//! Lists are in the order of transformers 5.22. `tests/read_counted.rs` holds each against transformers' own parameters
+//! for the same configuration.
 
 mod dense;
 mod encoders;
@@ -15,7 +15,7 @@ use crate::model::{Counted, LayerCache, Text};
 use crate::parameters::{List, Role};
 use crate::read::fields::Fields;
 
-/// The model of a type of this folder; `None` where it is another one.
+/// The model of a type of this folder; `None` for another type.
 pub(super) fn read(
     model_type: &str,
     fields: Fields<'_>,
@@ -135,7 +135,7 @@ impl Build {
         self.list.push(name, &[rows, width], Role::Embedding);
     }
 
-    /// The head of a language model, where it has a matrix of its own; its bias, where it has one.
+    /// The head of a language model, if it has a matrix of its own; its bias, if it has one.
     fn head(&mut self, sizes: &Sizes, tied: bool, bias: bool) {
         if !tied {
             self.list.push("lm_head.weight", &[sizes.vocab, sizes.hidden], Role::Head);
@@ -145,7 +145,7 @@ impl Build {
         }
     }
 
-    /// Says that it generates text, every block keeping keys and values of all tokens.
+    /// Marks it as generating text: every block keeps keys and values of all tokens.
     fn generates(mut self, sizes: &Sizes, fields: Fields<'_>) -> Outcome<Build> {
         sizes.check(fields)?;
         let one = LayerCache { token: 2 * sizes.kv_heads * sizes.head_dim, window: None, state: 0 };
@@ -176,8 +176,8 @@ struct Sizes {
     positions: u64,
 }
 
-/// What a class takes where a key is missing: vocabulary, hidden size, inner size, layers, heads, heads of keys and
-/// values (0: as many as heads), positions.
+/// The defaults of a class: vocabulary, hidden size, inner size, layers, heads, heads of keys and values (0: as many as
+/// heads), positions.
 type Usual = [u64; 7];
 
 impl Sizes {
@@ -231,7 +231,7 @@ impl Sizes {
     }
 }
 
-/// The width of what heads share evenly: no forward pass runs with another.
+/// A width that the heads share evenly: no forward pass runs with another.
 fn shared_evenly(fields: Fields<'_>, hidden: u64, keys: &[&str], heads: u64) -> Outcome<()> {
     let heads = fields.size_of(keys, heads)?;
     if hidden.is_multiple_of(heads) {

@@ -12,7 +12,7 @@ fn attention(list: &mut List, name: &str, hidden: u64, key_bias: bool) {
     }
 }
 
-/// BART's block; a decoder's looks at the encoder too.
+/// BART's block; a decoder's has attention over the encoder too.
 fn block(list: &mut List, name: &str, hidden: u64, inner: u64, crosses: bool, key_bias: bool) {
     attention(list, &format!("{name}.self_attn"), hidden, key_bias);
     list.norm(&format!("{name}.self_attn_layer_norm"), hidden);

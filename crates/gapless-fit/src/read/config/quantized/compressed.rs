@@ -56,7 +56,7 @@ pub(super) fn read(fields: Fields<'_>) -> Outcome<Stored> {
             }
         }
     }
-    // The name of what most of it is.
+    // The method is named after the layout that most modules have.
     if let Some(layout) = stored.linears.or(stored.experts).or(stored.rules.first().and_then(|r| r.layout)) {
         stored.method = match layout {
             Layout::Packed { bits: 4, .. } => "w4a16",
@@ -71,7 +71,7 @@ pub(super) fn read(fields: Fields<'_>) -> Outcome<Stored> {
     Ok(stored)
 }
 
-/// The layout of a scheme; `None` where it keeps its weights.
+/// The layout of a scheme; `None` if it keeps its weights.
 fn layout(format: &str, scheme: Fields<'_>, weights: Fields<'_>) -> Outcome<Option<Layout>> {
     let bits = super::bits(weights, &["num_bits"], 8)?;
     let size = group(weights, &["group_size"], 0)?;

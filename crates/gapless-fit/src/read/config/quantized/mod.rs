@@ -1,4 +1,4 @@
-//! `quantization_config` of a configuration, and the files that some tools write beside it: which layer is stored how.
+//! `quantization_config` of a configuration, and the files that some tools write beside it: the format of each layer.
 //!
 //! A method whose files are not known is refused by its name, because a guess would be a wrong verdict. Keys have the
 //! defaults of transformers' own classes (5.23) and of the tools that write them.
@@ -12,7 +12,7 @@ use crate::read::fields::Fields;
 use crate::read::json::{Json, Value, brief};
 use crate::stored::{Layout, Origin, Pattern, Rule, ScaleType, Scales, Stored};
 
-/// The format that a configuration names; `None` where its weights are as the architecture has them.
+/// The format that a configuration names; `None` if its weights are as the architecture has them.
 pub(crate) fn read(fields: Fields<'_>) -> Outcome<Option<Stored>> {
     let is_object = |json: &&Json| json.object().is_some();
     let own = fields.get("quantization_config").filter(is_object);
@@ -83,7 +83,7 @@ fn method(fields: Fields<'_>) -> Outcome<Stored> {
         }
         other => return refuse(other, "it is a method that this version does not know"),
     };
-    // What a tool left alone comes before any other rule.
+    // Modules that a tool left alone come before any other rule.
     let mut skipped = skips(fields)?;
     skipped.append(&mut stored.rules);
     stored.rules = skipped;
@@ -190,7 +190,7 @@ fn gptq(fields: Fields<'_>) -> Outcome<Stored> {
             stored.rules.push(Rule { modules, layout: (!skipped).then_some(single) });
         }
     }
-    // Modules of a block that were taken; what it does not list was left.
+    // The list has the modules of a block that were quantised; all others were left.
     if let Some(list) = fields.get("modules_in_block_to_quantize").and_then(Json::list) {
         let inner = list.iter().flat_map(|entry| match entry.list() {
             Some(names) => names.iter().collect::<Vec<_>>(),
@@ -233,7 +233,7 @@ fn auto_round(fields: Fields<'_>) -> Outcome<Stored> {
             stored.rules.push(Rule { modules: pattern(fields, "extra_config", name)?, layout });
         }
     }
-    // Only what is in blocks is taken; a head beside them stays.
+    // Only modules in blocks are quantised; a head beside them stays.
     stored.head = None;
     Ok(stored)
 }
