@@ -9,6 +9,7 @@ mod test;
 mod test_fleet;
 mod test_fleet_ray;
 mod test_python;
+mod test_rust;
 mod test_torch;
 mod tools;
 mod torch_table;
@@ -17,8 +18,9 @@ mod wheels;
 use anyhow::{Result, bail};
 
 const HELP: &str = "\
-cargo xtask test            install what the tests need, then run those of Rust and of Python without torch
-cargo xtask test rust       only one part (also: python, lint, builds, web)
+cargo xtask test            install what the tests need, then run those of Rust and of Python without torch; what it
+                            leaves to ci is listed at its end
+cargo xtask test rust       only one part: all Rust tests (also: quick, python, lint, builds, web)
 cargo xtask test-torch      the allocator's model against stock libraries of torch (versions and options may follow)
 cargo xtask test-torch python   only the Python package on stock torch (`--torch 2.15.0`, arguments for pytest)
 cargo xtask test-fleet      the fleet's parts on real schedulers: slurm, ray (need root; install their packages),
@@ -26,7 +28,7 @@ cargo xtask test-fleet      the fleet's parts on real schedulers: slurm, ray (ne
 cargo xtask torch-table VERSION   what the overlay has to know of a release of torch, from its wheel
 cargo xtask dist            what a release holds, in target/dist: built, installed into an empty environment, used
 cargo xtask dist try WHEEL  only check and use a wheel
-cargo xtask ci              test, lint, builds, web, test-torch and dist, with the time of each part
+cargo xtask ci              lint, rust, python, builds, web, test-torch and dist, with the time of each part
 cargo xtask bench           all benchmarks (also by name: build, report, page, plan, pool, ...)
 cargo xtask page            rebuild the report's page from web/src
 cargo xtask pictures        take the pictures in docs/images again";

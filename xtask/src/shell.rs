@@ -60,6 +60,18 @@ pub(crate) fn watch(mut command: Command, skips: &mut Skips) -> Result<()> {
     Ok(())
 }
 
+/// Runs a command and returns its standard output; its errors go where ours go.
+pub(crate) fn output_beside(mut command: Command) -> Result<String> {
+    let line = describe(&command);
+    eprintln!("$ {line}");
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let done = command.output().with_context(|| format!("cannot start `{line}`"))?;
+    if !done.status.success() {
+        bail!("`{line}` failed with {}", done.status);
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
 /// Runs a command and returns what it printed.
 pub(crate) fn output(mut command: Command) -> Result<String> {
     let line = describe(&command);

@@ -29,6 +29,8 @@ struct Entry {
 
 impl Skips {
     pub(crate) fn of(part: &'static str) -> Skips {
+        // The quick tests are some of those of `rust`, so its entries count.
+        let part = if part == "quick" { "rust" } else { part };
         Skips { part, binary: String::new(), found: BTreeMap::new() }
     }
 

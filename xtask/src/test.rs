@@ -4,6 +4,7 @@
 use crate::parts::Parts;
 use crate::shell::{self, command};
 use crate::skips::Skips;
+use crate::test_rust;
 use crate::tools;
 use anyhow::{Result, bail};
 
@@ -18,11 +19,16 @@ struct Part {
 }
 
 const PARTS: [Part; 2] = [
-    Part { name: "rust", what: "the Rust crates, the command and the docs' examples", run: rust },
+    Part {
+        name: "quick",
+        what: "the Rust crates, the command and the docs' examples, without the long tests",
+        run: test_rust::quick,
+    },
     Part { name: "python", what: "what of the Python package needs no torch", run: python },
 ];
-const MORE: [Part; 3] = [
+const MORE: [Part; 4] = [
     Part { name: "lint", what: "rustfmt, clippy, ruff, mypy", run: lint },
+    Part { name: "rust", what: "all Rust tests", run: test_rust::all },
     Part {
         name: "builds",
         what: "the pool's locks, mistakes that are found, and the fleet over TLS",
@@ -56,12 +62,14 @@ pub(crate) fn run(wanted: &[&str]) -> Result<()> {
 
 /// All parts, for CI.
 pub(crate) fn add(parts: &mut Parts) {
+    // `rust` has all of `quick`. What fails fastest comes first.
+    let [_, python] = &PARTS;
+    let [lint, rust, builds, web] = &MORE;
+    let all = [lint, rust, python, builds, web];
     eprintln!("cargo xtask ci runs:");
-    MORE.iter().chain(&PARTS).for_each(describe);
+    all.into_iter().for_each(describe);
     eprintln!("  and {REST}");
-    let (lint, others) = MORE.split_first().expect("there are parts");
-    // What fails fastest comes first.
-    std::iter::once(lint).chain(&PARTS).chain(others).for_each(|part| parts.run(part.name, part.run));
+    all.into_iter().for_each(|part| parts.run(part.name, part.run));
 }
 
 fn describe(part: &Part) {
@@ -85,15 +93,6 @@ fn lint(skips: &mut Skips) -> Result<()> {
         skips.add("cargo-deny", "it is not installed; xtask/tests/licences.rs holds deny.toml's lists");
     }
     Ok(())
-}
-
-fn rust(skips: &mut Skips) -> Result<()> {
-    // A crate that fails keeps no other from running: a run tells all that is wrong.
-    let mut tests = command(".", "cargo", &["test", "--workspace", "--locked", "--no-fail-fast"]);
-    if let Some(folder) = tools::prometheus() {
-        tests.env("PROMETHEUS", folder);
-    }
-    shell::watch(tests, skips)
 }
 
 /// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool and
