@@ -1,4 +1,4 @@
-"""What happens in a Ray worker before the program's own code runs: it sees its GPUs and is the tenant of its bytes."""
+"""Prepares a Ray worker before the program's own code runs: it sees its GPUs and is the tenant of its bytes."""
 
 import os
 from collections.abc import Sequence

@@ -141,7 +141,7 @@ def enable(
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
             return False
         if _library is not None:
-            # A signal handler was quicker.
+            # A signal handler has enabled it meanwhile.
             return True
         overlay_module.have_settings_read(torch)
         _allocator = _torch.plug(torch, library)
@@ -186,8 +186,8 @@ def enable(
 
 
 def start_alone() -> "Library":
-    """The library, for memory of others than torch: with the options of the environment where enable() was not called
-    before. enable() may follow."""
+    """The library, for libraries other than torch. If enable() was not called before, it starts with the options of
+    the environment. enable() may follow."""
     with _lock:
         if _started is None:
             from . import _library as native
@@ -201,7 +201,7 @@ def start_alone() -> "Library":
             _pressure.attach(library)
             if chosen.get("stats"):
                 _stats.print_at_exit(library, alone=True)
-        # It is set now.
+        # _start() has set it.
         assert _started is not None
         return _started
 
@@ -222,7 +222,7 @@ def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
     if reason is not None:
         return reason
     if library.has("gapless_python_ends"):
-        # First, so that it runs last: what else we do at the end may still need Python's lines.
+        # Registered first, so that it runs last: our other functions at exit may still need Python's lines.
         atexit.register(_end, library, os.getpid())
     if "record" in chosen:
         from . import _record
@@ -298,7 +298,7 @@ def step() -> None:
     """
     steps = sys.modules.get(f"{__package__}._steps")
     if steps is None and "libgapless_malloc" in os.environ.get("LD_PRELOAD", ""):
-        # The host's allocator alone is there.
+        # Only the host's allocator is there.
         from . import _steps as steps
     if steps is not None:
         steps.step()
@@ -321,7 +321,7 @@ def on_pressure(fn: Callable[["Pressure"], Any]) -> "Handle":
 
 
 def _end(library: "Library", owner: int) -> None:
-    """Native threads do not enter Python any more: who asks for its lock when it goes hangs, or crashes."""
+    """Keeps native threads out of Python: a thread that asks for its lock while Python ends hangs, or crashes."""
     if os.getpid() == owner:
         library.optional("gapless_python_ends")
 

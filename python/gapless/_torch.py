@@ -43,7 +43,7 @@ def import_torch() -> Any:
 
 
 def is_rocm(torch: Any) -> bool:
-    """Whether this torch is for AMD's cards."""
+    """True if this torch is for AMD's cards."""
     return getattr(torch.version, "hip", None) is not None
 
 

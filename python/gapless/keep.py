@@ -2,7 +2,7 @@
 
 It copies the tensors of one or more safetensors files to the GPU, shares them, prints the name or handle for
 gapless.attach() on standard output, and waits. SIGTERM or Ctrl-C ends it; processes that have attached keep the memory.
-It needs no torch. Files are not believed before they were checked.
+It needs no torch. Nothing in a file is used before it was checked.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     @pytest.mark.gapless_limit("10GiB")
     def test_training_fits(): ...
 
-The test fails where the most that was allocated at once on a device, as torch counts it, exceeds the limit. With
+The test fails if the most that was allocated at once on a device, as torch counts it, exceeds the limit. With
 of="reserved" it is the most that was held of the device, caches included. Works on torch's own allocator as on
 Gapless; a test that uses no GPU passes.
 """
@@ -55,7 +55,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     for device in devices:
         cuda.reset_peak_memory_stats(device)
     outcome = yield
-    # What failed for a reason of its own keeps it.
+    # A test that failed for another reason keeps that one.
     if outcome.excinfo is not None:
         return
     cuda, devices = _devices()

@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _package() -> ModuleType:
-    """The package that this folder lies in, also where the interpreter that runs has none installed."""
+    """The package that this folder lies in, also if the interpreter that runs has none installed."""
     folder = os.path.dirname(_HERE)
     if importlib.util.find_spec("gapless") is None:
         init = os.path.join(folder, "__init__.py")

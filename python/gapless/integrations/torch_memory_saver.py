@@ -56,7 +56,7 @@ class Saver:
     def region(
         self, tag: str = "default", enable_cpu_backup: bool = False, enable_disk_backup: bool = False, cpu_backup_backend: Optional[str] = None
     ) -> Iterator[None]:
-        """What is allocated in it is paused and resumed with its tag. Without a backup a pause loses its bytes."""
+        """Memory allocated in it is paused and resumed with its tag. Without a backup a pause loses its bytes."""
         if enable_cpu_backup and enable_disk_backup:
             raise ValueError("enable_cpu_backup and enable_disk_backup exclude each other: choose one")
         if cpu_backup_backend is not None and not enable_cpu_backup:
@@ -96,7 +96,7 @@ class Saver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """What is allocated in it belongs to no region. What is free at its end goes back to the card."""
+        """Memory that is allocated in it belongs to no region. Memory that is free at its end goes back to the card."""
         with _regions.no_region(), self._scope(None):
             yield
         # Pinned host memory stays: the next pause needs it.
@@ -124,12 +124,12 @@ class Saver:
             _session._on().optional("gapless_host_trim")
 
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
-        """The bytes of a paused tensor, or of one whose backup was retained, as a tensor on the host; None where none
-        are kept. With zero_copy it is the backup itself, if that lies side by side."""
+        """The bytes of a paused tensor, or of one whose backup was retained, as a tensor on the host; None if none are
+        kept. With zero_copy it is the backup itself, if that lies side by side."""
         return _regions.kept_bytes(x, copy=not zero_copy)
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """Where backups on disk are: files with names, which are removed when their region is resumed."""
+        """Sets the folder of backups on disk: files with names, which are removed when their region is resumed."""
         os.makedirs(path, exist_ok=True)
         _regions.show_files_in(path)
 
@@ -176,7 +176,7 @@ class _Pools:
 
 
 class _Below:
-    """What the package's own object calls, as far as it differs from `Saver`."""
+    """The functions that the package's own object calls, as far as they differ from those of `Saver`."""
 
     _is_xpu = False
 
