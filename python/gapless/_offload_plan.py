@@ -1,9 +1,8 @@
 """Chooses the saved tensors of a step that have to leave the device, from an earlier step. Pure: numbers in, a set out.
 
 A step is a row of events: a tensor is saved, or needed again for the first time. Between two events the most that was
-in use is known, and so is what was away; their sum is what the step would have used with everything in place. Where
-that exceeds the capacity, the tensors that were saved first are taken out: they are needed last, so they cover most
-moments.
+in use is known, and so is what was away; their sum is what the step would have used with everything in place. If that
+exceeds the capacity, the tensors that were saved first are taken out: they are needed last, so they cover most moments.
 """
 
 import heapq

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ._library import Library
     from ._pressure import Handle, Pressure
 
-# What options take: bytes as a number or "60GiB", a file, yes or no as a flag or in the words of the variables.
+# Values that options take: bytes as a number or "60GiB", a file, yes or no as a flag or in the words of the variables.
 Size = Union[int, str]
 Path = Union[str, "os.PathLike[str]"]
 Switch = Union[bool, int, str]
 
-# Finalizers and signal handlers may come back in the middle, in the same thread.
+# Reentrant: a finalizer or a signal handler may run in the same thread while it holds the lock.
 _lock = _forks.lock()
 # The library as torch's allocator, and the library with its options set, which others may use.
 _library: Optional["Library"] = None

@@ -147,7 +147,7 @@ class Page:
 
 
 def in_notebook() -> bool:
-    """Whether this process serves a notebook, which shows what a cell returns."""
+    """True if this process serves a notebook, which shows what a cell returns."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 

@@ -219,7 +219,7 @@ def _name() -> str:
 
 
 def _desk() -> Any:
-    """The cluster's desk, made where the first program that needs it runs."""
+    """The cluster's desk, made on the node of the first program that needs it."""
     if not ray.is_initialized():
         ray.init()
     here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=True)

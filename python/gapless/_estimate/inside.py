@@ -1,6 +1,6 @@
 """Inside the operators of other libraries: their code in C++ calls torch, and reads lengths and counts on its way.
 
-Only there a mode of the dispatcher is active. Elsewhere it would change torch's own way, and with it the memory.
+A mode of the dispatcher is active only there. Elsewhere it would change torch's own path, and with it the memory.
 """
 
 from typing import Any, Callable
@@ -12,7 +12,7 @@ _OWN = {"aten", "prim", "prims", "_c10d_functional", "c10d", "profiler", "higher
 
 
 def is_foreign(function: Any) -> bool:
-    """Whether a function is an operator that another library registered."""
+    """True if a function is an operator that another library registered."""
     if isinstance(function, torch._ops.OpOverload):
         return function.namespace not in _OWN
     return isinstance(function, torch._ops.OpOverloadPacket) and function._qualified_op_name.partition("::")[0] not in _OWN

@@ -4,7 +4,7 @@
     with torch_memory_saver.region(tag="weights", enable_cpu_backup=True): ...
 
 Programs that import the package themselves (SGLang, verl, slime) need no change: `install()` puts regions below the
-package's own object, and registers the hook mode "gapless" where the package lets one be registered.
+package's own object, and registers the hook mode "gapless" if the package can register one.
 
 Beneath is memory of Gapless: it sleeps in large pieces, keeps its addresses, and takes CUDA graphs along in every mode.
 """
@@ -30,10 +30,10 @@ def _region_name(tag: str, kind: str) -> str:
 
 
 class Saver:
-    """What torch_memory_saver's object does.
+    """The interface of torch_memory_saver's object.
 
     memory_margin_bytes is accepted and changes nothing. A backup is always pinned; with cpu_backup_backend="mmap" its
-    memory goes back to the host with a resume that does not retain it. Scopes are of the process, where the package's
+    memory goes back to the host with a resume that does not retain it. Scopes are of the process, while the package's
     are of a thread.
     """
 
@@ -44,8 +44,8 @@ class Saver:
         self._backend = os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
         # Regions whose host memory goes back with a resume.
         self._unpinned: set[str] = set()
-        # What the open scopes are, oldest first: the tag, what is kept and where it was asked for,
-        # or None where a scope is in no region.
+        # The open scopes, oldest first: the tag, the kind of backup and its backend, or None for a scope outside of all
+        # regions.
         self._open: list[Optional[tuple[str, str, str]]] = []
 
     @property

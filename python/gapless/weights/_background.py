@@ -66,7 +66,7 @@ def settle() -> None:
 
 @atexit.register
 def _tell() -> None:
-    # Threads have ended by now. A failure that nobody asked about must not be lost.
+    # Threads have ended by now. A failure that the program has not asked for must not be lost.
     if _last is not None and _last._failure is not None and not _last._is_told:
         sys.stderr.write(f"gapless: {_last.files[0]} was not saved: {_last._failure}\n")
 
