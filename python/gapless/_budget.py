@@ -93,7 +93,7 @@ def tenant(name: str, limit: Union[int, str], borrow: bool = False) -> None:
     share of each card.
 
     limit   the share, "30GiB" or "60%", of everything that the tenant's processes hold of a card
-    borrow  whether the tenant may take more while nobody else needs it
+    borrow  whether the tenant may take more while no other one needs it
 
     Gapless refuses shares that add up to more than the card. Call it before or after CUDA starts. A process that is
     killed gives its share back.

@@ -101,7 +101,7 @@ function oklch(lightness: number, chroma: number, hue: number): Rgb {
   ];
 }
 
-/** What the canvases take from the style sheet. */
+/** The colours that the canvases take from the style sheet. */
 export interface Theme {
   dark: boolean;
   back: Rgb;

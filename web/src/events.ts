@@ -72,7 +72,7 @@ export class EventList {
     });
     this.choices.replaceWith(next);
     this.choices = next;
-    // What failed is asked about first: then the list stands right below the timeline.
+    // Readers ask about a failed request first: then the list stands right below the timeline.
     const section = this.element.closest("section");
     const behind = document.getElementById(ooms.length ? "timeline" : "curves");
     if (section && behind && behind.nextElementSibling !== section) behind.after(section);

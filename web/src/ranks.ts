@@ -43,7 +43,7 @@ export class RankStrip {
   private readonly next = onceAFrame(() => this.draw());
   private of: "reserved" | "allocated";
   private ofChoice: HTMLElement;
-  /** What is in sight, as parts of the whole: time from and to, rows from and to. */
+  /** The part in sight, as shares of the whole: time from and to, rows from and to. */
   private sight = { x0: 0, x1: 1, y0: 0, y1: 1 };
   private readonly longest: number;
   private readonly timedByClock: boolean;
@@ -146,7 +146,7 @@ export class RankStrip {
     );
   }
 
-  /** What is odd about whom, or between whom. */
+  /** Says what is odd about which rank, or between which. */
   private odd(): HTMLElement {
     const { all } = this;
     const list = h("div.findings", null);

@@ -115,7 +115,7 @@ export class SegmentMap {
     if (this.visible || !this.fresh) this.next();
   }
 
-  /** What the allocator held at the instant, grouped by pool, size class and stream. */
+  /** The allocator's segments at the instant, grouped by pool, size class and stream. */
   private collect(): Group[] {
     const device = this.app.device!;
     const detail = device.detail;
