@@ -228,7 +228,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return {**kwargs, "output_size": int(value.sum())}
 
     def _nested(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> "tuple[Callable[..., Any], Any, Any]":
-        """torch's encoders leave padding out. They would read a mask's lengths, and whether it allows that, from the card."""
+        """torch's encoders leave padding out. They would read lengths, and whether masks allow it, from the card."""
         value = self.value(args[1]) if len(args) > 1 else None
         if value is None:
             return function, args, kwargs
