@@ -22,7 +22,7 @@ def free(at):
     library.gapless_free(at, 0, 0, None)
 """
 LINES = START.count("\n")
-# Where the helpers allocate and free.
+# The lines at which the helpers allocate and free.
 OF = f"train.py:{START[: START.index('    return torch.empty')].count(chr(10)) + 1} of"
 FREE = f"train.py:{LINES} free"
 

@@ -1,4 +1,4 @@
-"""Several ranks of a script, as torchrun starts them: what they tell each other, and the scripts that `fit` writes."""
+"""Several ranks of a script, as torchrun starts them: their messages, and the scripts that `fit` writes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `gapless estimate` prints: as wide as its reader sees, in ASCII if nothing else is shown; and its exit code."""
+"""The output of `gapless estimate`: as wide as the terminal, in ASCII if that shows nothing else; its exit code."""
 
 import fcntl
 import io
@@ -19,7 +19,7 @@ from gapless._estimate.cards import card
 
 PYTHON = Path(__file__).resolve().parents[1]
 GIB = 1 << 30
-# What a run may find, with all that an answer can say of it.
+# The result of a run, with every part that an answer can have.
 FOUND = {
     "peak_allocated": 10 * GIB,
     "peak_reserved": 11 * GIB,
@@ -135,7 +135,7 @@ def test_the_exit_code_is_the_verdict(ends):
         for form in ("text", "json"):
             found, out, err = ends(end, "--format", form)
             assert found == code and out and not err, (code, form, err)
-    # Whatever goes wrong is no verdict: with 1 a program would be told not to fit.
+    # A failure of gapless itself ends with 2, because 1 would say that the program does not fit.
     for end, said in (
         (GaplessError("the program ended with IndexError"), "error: the program ended with IndexError"),
         (OSError(28, "No space left on device"), "No space left on device"),

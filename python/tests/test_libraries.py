@@ -1,4 +1,4 @@
-"""What libraries and torch's own tools ask of memory: the CUDA sanitizer's tracing, ranges of addresses, peers."""
+"""Questions of libraries and torch's own tools about memory: the CUDA sanitizer, ranges of addresses, peers."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Offload over real numbers: losses and gradients of real models are the same bits, whatever moves when, and what
-torch checks is still checked."""
+"""Offload over real numbers: losses and gradients of real models are the same bits, however tensors move, and torch's
+own checks still work."""
 
 import gc
 import random
@@ -136,7 +136,7 @@ def train(make, scope=None, steps=5, outside=True, accumulate=1, double=False):
 
 
 def most(make):
-    """What a step's saved tensors take when all stay."""
+    """The bytes of a step's saved tensors if all stay."""
     twin = Twin(1 << 60)
     train(make, TwinOffload(twin), steps=1)
     assert twin.log == []
@@ -318,7 +318,7 @@ def test_what_others_keep_stays():
         assert twin.log == []
         del x
         kept.clear()
-        # The next event sees that nobody has them any more.
+        # The next event sees that nothing refers to them any more.
         more = torch.randn(40, 40, requires_grad=True).exp()
     assert len(twin.log) == 5
     (loss + more.sum()).backward()

@@ -1,4 +1,4 @@
-"""Options from keywords and variables: what is taken, what is refused, and what the refusal names."""
+"""Options from keywords and variables: values that are taken or refused, and the names in the refusal."""
 
 import inspect
 from pathlib import Path

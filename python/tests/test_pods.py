@@ -1,7 +1,7 @@
 """Pods that share a GPU, as `gapless fleet agent` sets them up: each a tenant with the bytes that were booked for it.
 
 The containers here are processes with the environment of the agent's CDI files. Each process has a card of its own that
-is only bookkeeping, so what keeps the pods apart is their shares.
+is only bookkeeping, so only their shares keep the pods apart.
 """
 
 import json
@@ -45,7 +45,7 @@ class Node:
         return done.returncode, json.loads(done.stdout)
 
     def variables(self, pod):
-        """What a container runtime puts into the pod's environment."""
+        """The variables that a container runtime puts into the pod's environment."""
         specification = json.loads((self.cdi / f"gapless.dev-pod_{IDS[pod]}.json").read_text())
         [device] = specification["devices"]
         assert (specification["kind"], device["name"]) == ("gapless.dev/pod", IDS[pod])
@@ -112,7 +112,7 @@ def test_a_pod_that_ends_by_its_limit_disturbs_no_other(node, end):
             greedy = node.start("greedy", GREEDY)
             assert says(greedy) == ["ready"]
             if end == "by a signal":
-                # In the middle of its growth, at a moment that nobody chose.
+                # In the middle of its growth, at a random moment.
                 greedy.stdin.write("\n")
                 greedy.stdin.flush()
                 goes_on(steady)

@@ -1,5 +1,5 @@
 """CUDA IPC: tensors that another process reads without a copy, whoever of the two ends first. Bytes are those of the
-stand-in card, which are the same in both processes only where both have the same pages mapped."""
+stand-in card, which are the same in both processes only if both have the same pages mapped."""
 
 import pytest
 
@@ -496,7 +496,7 @@ reader.end()
 
 
 def test_what_was_received_is_closed_when_no_capture_is_open_any_more(share):
-    """Work may still use it, and nobody can wait for that in a capture."""
+    """Work may still use it, and a capture cannot wait for that."""
     share("""
 reader = Reader()
 import gapless

@@ -1,4 +1,4 @@
-"""Statistics pages: what a running process tells `gapless top`, and when it tells nothing."""
+"""Statistics pages: the facts that a running process gives `gapless top`, and when it gives none."""
 
 import contextlib
 import fcntl
@@ -67,7 +67,7 @@ class Top:
         return json.loads(done.stdout)
 
     def until(self, fits):
-        """What is shown of the processes with pages, once it is as it should be: a page is written four times a
+        """The rows of the processes with pages, once they are as they should be: a page is written four times a
         second."""
         for _ in range(200):
             shown = [process for process in self.once()["processes"] if process["gapless"]]
@@ -78,7 +78,7 @@ class Top:
 
 
 def holders(shown):
-    """Of the only process on its only card; nothing as long as it tells nothing."""
+    """The row of the only process on its only card; nothing while that has published nothing."""
     return shown[0]["gpus"][0]["memory"]["holders"] if shown and shown[0]["gpus"] else []
 
 

@@ -1,4 +1,4 @@
-"""Saving in the background and by rank: what was there at the call is what is in the file, failures are raised, and
+"""Saving in the background and by rank: the file has the values of the moment of the call, failures are raised, and
 torch.distributed.checkpoint reads the files of several ranks."""
 
 import json

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("loader")
 
 
 class Killed(BaseException):
-    """What no handler of the library takes for an error."""
+    """An exception that no handler of the library catches."""
 
 
 def model(step, count=4):
@@ -31,7 +31,7 @@ def same(found, wanted):
 
 
 def killed_at(monkeypatch, place, save):
-    """Ends a save before its change number `place` of the folder; whether it was ended."""
+    """Ends a save before its change number `place` of the folder; true if it was ended."""
     changes = itertools.count()
 
     def wrap(function):
@@ -54,7 +54,7 @@ def killed_at(monkeypatch, place, save):
 
 
 def outcome(folder, states):
-    """Which of the models a folder loads as; the text of the error where it does not load."""
+    """Which of the models a folder loads as; the text of the error if it does not load."""
     try:
         found = weights.load(folder, device="cpu")
     except weights.WeightsError as error:

@@ -123,7 +123,7 @@ class Job:
 
 
 def serve(handle, imports):
-    """Forks for each request. Returns a Job in a child; None when nobody asks any more."""
+    """Forks for each request. Returns a Job in a child; None when the tests have closed the pipe."""
     import torch  # noqa: F401
 
     for name in imports:
