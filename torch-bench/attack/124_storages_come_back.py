@@ -43,7 +43,7 @@ while time.monotonic() < end:
         out = high + 1
         bad.append((out != torch.arange(marks[j] + 1 + low.numel(), marks[j] + 1 + layers[j], dtype=torch.int32, device="cuda")).sum())
         del out
-        if turns % 3 == 0:  # the other way: the allocator is told, and nobody waits
+        if turns % 3 == 0:  # the other way: the allocator is told, and no stream waits
             flat[j].record_stream(compute)
             freed[j] = None
         else:  # torch's rule without it: the owner waits before its memory is used again

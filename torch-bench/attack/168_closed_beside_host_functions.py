@@ -1,5 +1,5 @@
 """A process drops the last use of memory that another one shared, again and again, while host functions of its streams
-free tensors behind work in flight: closing waits for the card, and the card's work waits for nobody who closes."""
+free tensors behind work in flight: closing waits for the card, and the card's work for no thread that closes."""
 import base64
 import ctypes
 import pickle

@@ -1,6 +1,6 @@
-"""An engine captures graphs that read weights of another process where they lie, and replays them while the trainer
-updates the weights in place, allocates, trains, empties its cache and frees what it does not share. Interprocess
-events order both sides, in both directions. Every replay sees the weights of its turn; then both drop everything."""
+"""An engine captures graphs that read weights of another process in place, and replays them while the trainer updates
+the weights in place, allocates, trains, empties its cache and frees all that it does not share. Interprocess events
+order both sides, in both directions. Every replay sees the weights of its turn; then both drop everything."""
 import base64
 import pickle
 import subprocess

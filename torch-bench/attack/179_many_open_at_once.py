@@ -103,7 +103,7 @@ for k, reader in living.items():
 kept = tensors = x = some = None
 torch.cuda.ipc_collect()
 torch.cuda.synchronize()
-# What dead readers held is lost in torch's own books; the rest can be had.
+# Memory that dead readers held is lost in torch's own books; the rest can be had.
 big = fill(ints(1 * GIB), 7)
 mistakes += int(wrong(big, 7))
 problems += adds_up()
