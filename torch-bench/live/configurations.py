@@ -64,7 +64,7 @@ def script(file):
 
 
 def is_usable(site):
-    """Whether the packages in a folder can be imported here; else the installed ones are used, and it is said."""
+    """True if the packages in a folder can be imported here; else the installed ones are used, and it is said."""
     program = "import transformers, diffusers, accelerate; from transformers import Trainer, LlamaForCausalLM"
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": site}, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -363,7 +363,7 @@ def decode_alone(path, count):
 
 
 def registered(path):
-    """What copies straight from the page cache would take: windows of the file, mapped and pinned for a moment."""
+    """The time of copies straight from the page cache: windows of the file, mapped and pinned for a moment."""
     runtime, window, total = torch.cuda.cudart(), 64 << 20, 2 << 30
     card = torch.empty(window, dtype=torch.uint8, device="cuda")
     copier = ctypes.CDLL("libcudart.so.13") if not hasattr(runtime, "cudaMemcpy") else None

@@ -55,7 +55,7 @@ static unsigned long long capacity(void) {
     return text ? strtoull(text, NULL, 10) : (4ull << 30) + (37ull << 20);
 }
 
-/* What this process has of the card. */
+/* The bytes that this process has of the card. */
 static unsigned long long held(void) {
     uint64_t (*used)(void) = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "device_used");
     return used ? used() : 0;
