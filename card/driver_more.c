@@ -46,8 +46,8 @@ int cuOccupancyMaxActiveClusters(int *out) { *out = card_attribute(PROCESSORS) ?
 int cuLogsRegisterCallback(void *function, void *data, void **out) { (void)function; (void)data; *out = LOADED; return 0; }
 DOES_NOTHING(cuLogsUnregisterCallback)
 
-/* torch looks these up for contexts with a part of the processors, and for memory that many cards see as one. What they
- * take was never measured. */
+/* torch looks these up for contexts with a part of the processors, and for memory that many cards see as one. Their
+ * memory was never measured. */
 NOT_KNOWN(cuCtxFromGreenCtx) NOT_KNOWN(cuDevResourceGenerateDesc) NOT_KNOWN(cuDevSmResourceSplitByCount)
 NOT_KNOWN(cuDeviceGetDevResource) NOT_KNOWN(cuGreenCtxCreate) NOT_KNOWN(cuGreenCtxDestroy) NOT_KNOWN(cuGreenCtxStreamCreate)
 NOT_KNOWN(cuMulticastAddDevice) NOT_KNOWN(cuMulticastBindMem) NOT_KNOWN(cuMulticastCreate) NOT_KNOWN(cuMulticastUnbind)

@@ -128,7 +128,7 @@ int ncclGroupEnd(void) {
 DOES_NOTHING(ncclAllReduce) DOES_NOTHING(ncclAlltoAll) DOES_NOTHING(ncclBcast) DOES_NOTHING(ncclCommDeregister)
 DOES_NOTHING(ncclCommFinalize) DOES_NOTHING(ncclRecv) DOES_NOTHING(ncclRedOpDestroy) DOES_NOTHING(ncclReduce)
 DOES_NOTHING(ncclReduceScatter) DOES_NOTHING(ncclSend)
-/* These give back NCCL's own memory and take it again, or stop what is under way: no memory of torch's. */
+/* These give back NCCL's own memory and take it again, or stop running collectives: no memory of torch's. */
 DOES_NOTHING(ncclCommResume) DOES_NOTHING(ncclCommRevoke) DOES_NOTHING(ncclCommSuspend)
 
 /* Memory that NCCL hands out, and windows on it: not measured. */

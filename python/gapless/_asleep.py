@@ -1,9 +1,9 @@
 """The guard of memory that sleeps: a torch function that would touch a sleeping tensor raises AsleepError.
 
-A kernel that touches memory which is not there ends the CUDA context. So while a region sleeps, a TorchDispatchMode
-checks torch's functions before they run. The mode sees every operator of its thread and of the backward passes that
-the thread starts, and is not installed while nothing sleeps. It reads only addresses that Python already has, so it
-takes no lock and makes no driver call.
+A kernel that touches unmapped memory ends the CUDA context. So while a region sleeps, a TorchDispatchMode checks
+torch's functions before they run. The mode sees every operator of its thread and of the backward passes that the thread
+starts, and is not installed while nothing sleeps. It reads only addresses that Python already has, so it takes no lock
+and makes no driver call.
 
 The mode lies at the bottom of its thread's stack of modes, below those of the program: these come and go in the order
 in which they were opened, whatever we do.

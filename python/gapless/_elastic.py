@@ -4,7 +4,7 @@
     keys = cache.grow(100)                                       # an ordinary tensor of 100 rows
     cache.shrink(40)                                             # pages go back once no queued work uses them
 
-A thread of the pool maps pages ahead, so that growth within what is ahead makes no driver call in the caller's thread.
+A thread of the pool maps pages ahead, so that growth within these pages makes no driver call in the caller's thread.
 See docs/elastic.md, and crates/gapless-torch/src/elastic.rs for the pools.
 """
 

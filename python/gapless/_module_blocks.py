@@ -1,4 +1,4 @@
-"""Blocks that modules own whoever allocated them: parameters, buffers, gradients and what optimizers keep for them.
+"""Blocks that modules own, whatever code allocated them: parameters, buffers, gradients and optimizer states.
 
 They are found by their addresses: in a snapshot of torch when it is taken, in the flight recorder's file after the
 first call of a model, when an optimizer has made new state, and at the end.

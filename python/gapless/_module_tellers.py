@@ -1,4 +1,4 @@
-"""How the recorders of memory hear which module a thread runs.
+"""Marks that tell the recorders of memory which module a thread runs.
 
 torch 2.10 and later   the metadata of the thread, which the allocator notes with each allocation
 torch 2.8 and 2.9      annotations: a range in the recording's time

@@ -51,7 +51,7 @@ class Place:
 
 
 class _Shared:
-    """A module in several places: where it is depends on who calls it."""
+    """A module in several places: its caller decides which place counts."""
 
     __slots__ = ("by_caller", "first")
 

@@ -5,8 +5,8 @@ backward needs them.
         loss = model(x)
     loss.backward()
 
-The scope decides which tensors autograd saves are looked at; backward may run inside or outside. What is known of a
-program's steps outlives the scope, so a scope around each step works as well as one around all of them.
+The scope chooses among the tensors that autograd saves; backward may run inside or outside. The profiles of a program's
+steps outlive the scope, so a scope around each step works as well as one around all of them.
 """
 
 import atexit

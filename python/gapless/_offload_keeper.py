@@ -77,7 +77,7 @@ class Stash:
         self.versions: dict[int, int] = {}
         # Numbers that autograd has not asked for.
         self.waiting: set[int] = set()
-        # Saved tensors whose original was changed in place before it went: the error that unpacking them gives.
+        # The error that unpacking gives, for saved tensors whose original was changed in place before it left.
         self.changed: dict[int, str] = {}
         # The host's block, the event of the copy to it, the storage that came back, the event of the copy that fills
         # it.
@@ -378,7 +378,7 @@ class Keeper:
         self._clean[stash.serial] = weakref.ref(stash)
 
     def _prefetch(self, serial: int) -> None:
-        """Brings back what was saved before `serial`, as far as the budget allows."""
+        """Brings back tensors that were saved before `serial`, as far as the budget allows."""
         window = max(self.in_flight, self._largest)
         while True:
             at = bisect.bisect_left(self._away_serials, serial) - 1

@@ -24,8 +24,8 @@ class Profile:
         self.free: list[Optional[int]] = []
         # The event that needed it again. None: not yet.
         self.needed: list[Optional[int]] = []
-        # The most that was in use between the event before and this one, and what was in use right after it, both as
-        # if nothing were away.
+        # The most bytes in use between the event before and this one, and the bytes in use right after it, both as if
+        # nothing were away.
         self.before: list[int] = []
         self.after: list[int] = []
 

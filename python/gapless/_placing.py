@@ -14,7 +14,7 @@ from ._program import environment, message, program
 
 
 class Placing:
-    """A cluster's account and those who wait for it. Threads may share it."""
+    """A cluster's account and its queue of requests. Threads may share it."""
 
     def __init__(self, path: Optional[str] = None) -> None:
         words = [path if path is not None and os.path.isfile(path) else program(), "fleet", "place"]

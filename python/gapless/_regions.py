@@ -172,7 +172,7 @@ def _moved(function: str, names: tuple[str, ...], *more: int) -> list[Moved]:
 
 
 def _tell_trackers(library: Any) -> None:
-    """Tells those who registered segments (NCCL) what goes and comes. They may throw, so torch has to call them."""
+    """Tells trackers that registered segments (NCCL) what goes and comes. They may throw, so torch has to call them."""
     if library.has("gapless_has_untold") and library.optional("gapless_has_untold") and _session._overlay:
         from . import _torch
 

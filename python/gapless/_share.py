@@ -281,7 +281,7 @@ def _mapped(torch: Any, library: "Library", asked: int, handle: str, count: int)
 
 
 def taken(torch: Any, library: "Library", pointers: Sequence[Optional[int]]) -> list[Any]:
-    """Tensors of bytes over what the library made for torch; if one is refused, none stays."""
+    """Makes byte tensors of the library's DLPack objects; if torch refuses one, none stays."""
     import ctypes
 
     new = ctypes.pythonapi.PyCapsule_New

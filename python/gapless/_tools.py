@@ -42,7 +42,7 @@ _COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_devic
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Statistics as torch nests them, with every key that torch has: what the library does not count is 0."""
+    """Statistics as torch nests them, with every key that torch has; keys that the library does not count are 0."""
     tree: dict[str, Any] = {name: {pool: dict.fromkeys(_PARTS, 0) for pool in _POOLS} for name in _AMOUNTS}
     tree.update({name: dict.fromkeys(_PARTS, 0) for name in ("oversize_allocations", "oversize_segments")})
     tree.update(dict.fromkeys(_COUNTERS, 0))

@@ -1,7 +1,7 @@
 """The way into torch: its pluggable allocator, with every hook that it knows.
 
-torch takes another allocator only before the current one was used, and only once; what it refuses is turned into an
-error here that says what to do. All hooks are set before the change, because CUDA may start right after it.
+torch takes another allocator only before the current one was used, and only once; this file turns its refusals into
+errors that say what to do. All hooks are set before the change, because CUDA may start right after it.
 """
 
 from typing import Any, Optional

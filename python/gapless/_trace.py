@@ -12,7 +12,7 @@ _FREED, _ALLOCATED = 0, 1
 
 
 def attach(library: Library) -> None:
-    """From now on torch's callbacks hear of the library's memory."""
+    """Has the library call torch's callbacks from now on."""
     if library.has("gapless_on_trace"):
         library.optional("gapless_on_trace", ctypes.cast(_callback, ctypes.c_void_p))
 

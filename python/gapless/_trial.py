@@ -22,7 +22,7 @@ def why_not(what: str, work: Callable[[], str]) -> Optional[str]:
     reader, writer = os.pipe()
     try:
         with warnings.catch_warnings():
-            # The child calls nothing that other threads could have locked for good, but Python cannot know.
+            # The child calls nothing that takes a lock of another thread, but Python cannot know.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
     except OSError as error:
@@ -39,7 +39,7 @@ def why_not(what: str, work: Callable[[], str]) -> Optional[str]:
     try:
         _, status = os.waitpid(child, 0)
     except ChildProcessError:
-        # The program has collected the child itself, so that its status is lost: what the child said decides.
+        # The program has collected the child itself, so that its status is lost: the child's answer decides.
         status = 0
     if said is None:
         return f"the trial of {what} did not end"

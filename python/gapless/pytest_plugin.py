@@ -1,4 +1,4 @@
-"""A limit on what a test may use of a GPU's memory:
+"""A limit on the GPU memory that a test may use:
 
     @pytest.mark.gapless_limit("10GiB")
     def test_training_fits(): ...
@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _limit(marker: pytest.Mark) -> tuple[int, str]:
-    """The limit of a marker, and what it counts."""
+    """The limit of a marker, and the kind of memory that it counts."""
     of = marker.kwargs.get("of", "allocated")
     unknown = sorted(set(marker.kwargs) - {"of", "size"})
     sizes = [*marker.args, *(marker.kwargs[key] for key in ("size",) if key in marker.kwargs)]

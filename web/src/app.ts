@@ -43,7 +43,7 @@ export interface Branch {
 
 export class App {
   device: Device | null = null;
-  /** The position among what the page can show; `deviceIndex` is that in the report. */
+  /** The position among the devices that the page can show; `deviceIndex` is that in the report. */
   viewIndex = 0;
   deviceIndex = 0;
   stacks: StackBook | null = null;

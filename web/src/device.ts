@@ -9,8 +9,8 @@ import { Curve } from "./curve";
 import { modulePath, shortPath } from "./format";
 
 /**
- * Rows of the tree that finds what is alive at a tick: the greatest end of each 16 rows, of each 16 of those, and so
- * on.
+ * Rows of the tree that finds the allocations alive at a tick: the greatest end of each 16 rows, of each 16 of those,
+ * and so on.
  */
 const FAN = 16;
 

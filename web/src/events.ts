@@ -1,4 +1,4 @@
-// The events around a failed request, the peak or the instant: what was allocated and freed, by whom.
+// The events around a failed request, the peak or the instant: allocations and frees, with the code that made them.
 
 import { max, min, lowerBound } from "./math";
 import type { App } from "./app";

@@ -46,7 +46,7 @@ export function readLink(): Link {
   };
 }
 
-/** Applies what the link says, once the device's data is there. */
+/** Applies the link, once the device's data is there. */
 export function applyLink(app: App, link: Link): void {
   if (link.axis === "time" || link.axis === "event") app.axis = link.axis as Axis;
   if (link.color && ["kind", "module", "size", "stream"].includes(link.color)) app.colorBy = link.color as ColorBy;

@@ -101,7 +101,7 @@ function show(source: Source, link: Link): Shown {
     h(
       "main",
       null,
-      // Sections in the order of the page: what a reader wants first stands first.
+      // Sections in the order of the page: the one that a reader wants first stands first.
       ranks,
       headline ? answer(headline) : summary(app),
       headline && app.report.findings?.length ? advice(app) : "",
@@ -346,7 +346,7 @@ const state = Object.freeze({
   get "resting"() {
     return !!shown && !shown.app.moving && !isPainting();
   },
-  /** The address says what is shown. */
+  /** True if the address has the present view. */
   get "linked"() {
     return !shown!.isLinkOld();
   },

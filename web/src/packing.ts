@@ -52,8 +52,8 @@ export function pack(given: Lifetimes): Float64Array {
 }
 
 /**
- * The ends. What is freed after the last birth and outlived everything freed before it lived to the end, as far as
- * stacking goes: a program that drops its model when it is done.
+ * The ends. An allocation that is freed after the last birth, and outlived all that were freed before, counts as alive
+ * to the end: a program drops its model when it is done.
  */
 function livesAsStacked({ n, start, end }: Lifetimes, forever: number): Uint32Array {
   const last = n > 0 ? start[n - 1] : 0;

@@ -289,7 +289,7 @@ export class Plot {
   private curve(c: CanvasRenderingContext2D, curve: Curve, color: string, weight: number, dash: number[]): void {
     // Of each pixel the highest value: the rectangles below show the rest.
     const path = tracePath(this.app, curve, LEFT, this.width, (x) => this.xOf(x), (x) => this.px(x), (y) => this.py(y), true);
-    // If it swings from pixel to pixel, a bold line would be a band over what it is to measure.
+    // If it swings from pixel to pixel, a bold line would be a band over the rectangles that it measures.
     const dense = this.app.tickAt(this.xOf(LEFT + this.width)) - this.app.tickAt(this.xOf(LEFT)) > this.width * 4;
     c.setLineDash([]);
     c.lineJoin = "round";

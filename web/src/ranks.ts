@@ -1,4 +1,4 @@
-// Many ranks: figures of all of them, a strip of heat for each over time, and what is odd about whom.
+// Many ranks: figures of all of them, a strip of heat for each over time, and the ranks that are odd, with the reason.
 
 import { max, min, floor, round } from "./math";
 import type { App } from "./app";

@@ -113,7 +113,7 @@ async function check(source: Source): Promise<void> {
   }
 }
 
-/** Says in words what a file is that has no page in it. */
+/** The kind of a file that has no page in it, in words. */
 function kindOf(head: string): string {
   if (/^\s*\{/.test(head)) return /"schema"\s*:\s*"gapless\./.test(head) ? "a report as JSON, which has no allocations" : "JSON, but no report of Gapless";
   if (head.startsWith("\x80") || head.startsWith("\x1f") || /^[\ufffd\x80]/.test(head) || head.startsWith("PK")) return "a snapshot or an archive, not a page";

@@ -77,7 +77,7 @@ def even_choice(name: str, args: Any, kwargs: Any, outputs: "list[Tensor]") -> O
     if not isinstance(source, Tensor) or not last.is_cuda or last.dtype != torch.int64 or not last.numel():
         return None
     if name == "bincount":
-        # As many of each, so that they add up.
+        # The counts are even, and add up to the number of elements.
         return (torch.arange(last.numel(), device="cpu") < source.numel() % last.numel()).to(torch.int64) + source.numel() // last.numel()
     if name in PAIRS and len(outputs) < 2:
         return None

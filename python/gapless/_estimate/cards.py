@@ -21,7 +21,7 @@ ENDLESS = 1 << 41
 
 @dataclass(frozen=True)
 class Card:
-    """A kind of card. `outside` is what the context and the libraries take beside torch, in bytes."""
+    """A kind of card. `outside` are the bytes of the context and the libraries beside torch."""
 
     name: str
     file: Path
@@ -67,7 +67,7 @@ def libraries() -> Path:
 
 
 def environment(kind: Card, capacity: Optional[int] = None, count: int = 1) -> "dict[str, str]":
-    """The environment of a process whose GPU is this card. `capacity` limits what can be allocated on it."""
+    """The environment of a process whose GPU is this card. `capacity` limits the allocations on it."""
     folder = libraries()
     changed = dict(os.environ)
     # torch's own allocator is the one that is estimated, so no other tool may replace it.

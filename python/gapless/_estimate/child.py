@@ -1,4 +1,4 @@
-"""The process that estimates: runs over the card, and writes what it found into the folder that it was given.
+"""The process that estimates: runs over the card, and writes its result into the folder that it was given.
 
     python -m gapless._estimate.child FOLDER
 

@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass
 class Work:
-    """A model and what it is run with. `said` are sentences about what was chosen."""
+    """A model with its settings, batches and loss. `said` are sentences about the choices."""
 
     model: Any
     settings: Settings

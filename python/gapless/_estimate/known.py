@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import hollow
 
-# Values are kept of storages of at most so many bytes, and of tensors of at most so many elements.
+# Values are kept for storages up to this many bytes, and tensors up to this many elements.
 _MOST_BYTES, MOST_ELEMENTS = 1 << 26, 1 << 22
 # Storages that are known only in parts cost a flag a byte, so floats are kept in parts only up to this size.
 _MOST_PARTS = 1 << 18
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
     size: int
 
 
-# A single number that is not known is taken to be next to 0, and so is what is calculated from it alone.
+# A single unknown number is taken to be next to 0, and so are results that follow from it alone.
 GUESS = "a number that is not known"
 
 

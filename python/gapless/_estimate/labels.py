@@ -1,4 +1,4 @@
-"""Labels for the losses that models of transformers compute themselves, by what the class is for."""
+"""Labels for the losses that models of transformers compute themselves, by the purpose of the class."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -19,12 +19,12 @@ from .together import Together
 SECONDS = 60.0
 # The first steps make the optimizer's states, and warm up compiled code.
 _FIRST = 3
-# So many steps without anything new are settled. A program with a limit of time goes on for this share of it, since an
-# evaluation may come, and one without a limit for so many seconds.
+# After this many steps without anything new a program has settled. It still runs for this share of its time limit, or
+# without a limit for this many seconds, because an evaluation may come.
 _SETTLED, _SETTLED_SHARE, _SETTLED_SECONDS = 8, 2 / 3, 20.0
-# Of a model that Gapless steps itself, so many steps show what its batches are like.
+# The most steps of a model that Gapless steps itself, while its batches differ.
 _MOST = 100
-# A program without end that neither steps nor calls a model is stopped after so many times its seconds of computing.
+# A program that neither steps nor calls a model is stopped after this many times its seconds of computing.
 _FALLBACK = 2
 _LOOK = 5.0
 
@@ -42,8 +42,8 @@ class Enough(BaseException):
 
 
 class Pace:
-    """`wanted` steps, or, without a number, as many as it takes within `seconds` of computing (None: no limit). With
-    `alarms` a program that does nothing that is counted is stopped, too."""
+    """`wanted` steps, or, without a number, as many as are useful within `seconds` of computing (None: no limit). With
+    `alarms` a program that neither steps nor calls a model is stopped, too."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class State:
 
 
 def run(command: "list[str]", environment: "dict[str, str]", folder: Path, own_words: bool, told: bool) -> "tuple[int, str]":
-    """Its exit code and what it wrote to standard error, which is passed on if they are the program's `own_words`."""
+    """Its exit code and its standard error, which is passed on if `own_words` says that it is the program's."""
     lines: list[str] = []
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr if own_words else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

@@ -37,7 +37,7 @@ _FEW_GUESSED = 64
 
 
 class Values(TorchFunctionMode):  # type: ignore[misc]
-    """`notes` has what was read or assumed."""
+    """`notes` has the reads and the assumptions."""
 
     def __init__(self, notes: "Optional[Reads]" = None) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return next(filter(None, map(self.known.choice, tensors)), None)
 
     def _count(self, tensors: "list[Tensor]") -> None:
-        """Notes the choice behind these tensors: sizes or branches hang on it from here on."""
+        """Notes the choice behind these tensors: sizes or branches depend on it from here on."""
         choice = self._choice(tensors)
         if choice is not None and choice.name != GUESS:
             self.notes.chose(choice.name, choice.size, choice.place)

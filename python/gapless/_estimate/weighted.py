@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def cov(input: Tensor, *, correction: int = 1, fweights: Optional[Tensor] = None, aweights: Optional[Tensor] = None) -> Tensor:
-    """The steps of torch's own: what they allocate is the same."""
+    """The steps of torch's own function, which allocate the same."""
     source = input.view(1, -1) if input.dim() < 2 else input
     weights = aweights if fweights is None else fweights if aweights is None else fweights * aweights
     if weights is None:

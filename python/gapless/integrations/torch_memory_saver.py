@@ -24,7 +24,7 @@ _PREFIX = "saver"
 
 
 def _region_name(tag: str, kind: str) -> str:
-    """The region of a tag and of what is kept for it. Tags may have any letters; names of regions may not."""
+    """The region of a tag and a kind of backup. Tags may have any letters; names of regions may not."""
     plain = tag if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", tag) else "x" + tag.encode().hex()[:39]
     return f"{_PREFIX}/{kind}/{plain}"
 
@@ -134,7 +134,7 @@ class Saver:
         _regions.show_files_in(path)
 
     def _drop(self, tag: str, kind: str) -> None:
-        """Nothing of a tag is allocated any more: what the host keeps for it goes, pinned memory too."""
+        """Drops the host's memory for a tag of which nothing is allocated any more, pinned memory too."""
         for found in _regions.regions():
             if found.name == _region_name(tag, kind):
                 if found.live or found.asleep:
@@ -154,8 +154,8 @@ _lasting: list[Any] = []
 
 
 class _Pool:
-    """Stands for the memory pool of a tag. When it goes, what the host keeps for the tag goes, if nothing is left of
-    it."""
+    """Stands for the memory pool of a tag. When it goes and the tag has no tensors left, the host's memory for the tag
+    goes too."""
 
     def __init__(self, saver: Saver, tag: str, kind: str) -> None:
         self._saver, self._tag, self._kind = saver, tag, kind
