@@ -64,7 +64,7 @@ class _Ranges:
 
 
 _ranges = _Ranges([])
-# Regions that were put to sleep with guard=True.
+# Regions that fell asleep with a guard.
 _guarded: set[str] = set()
 # Counts calls of read(), so that a call can tell whether another one came in between.
 _looks = 0

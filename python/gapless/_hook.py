@@ -1,4 +1,4 @@
-"""Enables Gapless when torch is imported: so `gapless run` reaches a program that does not mention Gapless.
+"""Enables Gapless when torch is imported. This is how `gapless run` reaches a program that does not mention Gapless.
 
 The finder looks torch up as if it were not there, and lets the loader it found call enable() after the module was
 executed. The loader stays the original object, so that tools which look at it see nothing new.

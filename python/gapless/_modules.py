@@ -377,7 +377,7 @@ def _uninstall() -> None:
 
 
 def _tell_dynamo(before: Any, after: Any) -> None:
-    """Has torch.compile take the new __call__ for its own: only below that one it goes straight to `forward`."""
+    """Makes torch.compile treat the new __call__ as its own: only below a known one it goes straight to `forward`."""
     for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         module: Any = sys.modules.get(name)
         if getattr(module, "unpatched_nn_module_call", None) is before:

@@ -1,4 +1,4 @@
-"""`gapless fleet agent` with an API server: what it writes of the node and of its pods, and which slices it publishes.
+"""`gapless fleet agent` with an API server: its writes about the node and its pods, and the slices that it publishes.
 
 The API server is a small one of the test. The GPU is that of the stand-in for the driver's library.
 """

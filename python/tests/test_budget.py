@@ -324,7 +324,7 @@ def test_the_budget_of_a_process(real):
 
 
 def test_what_is_outside_of_the_pool_counts(real):
-    """A card on which something is in use already: what a context would have taken."""
+    """A card with memory in use already, as a context takes it."""
     real.passes(
         program(
             """
@@ -475,7 +475,7 @@ class Live:
         self.process.wait()
 
 
-# Asks for more than it may have, again and again, and says what it held at most.
+# Asks for more than it may have, again and again, and prints the most that it held.
 GREEDY = """
     held, most = [], 0
     print("ready", flush=True)

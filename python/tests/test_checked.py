@@ -1,4 +1,4 @@
-"""Checked mode: a program that misuses memory is told so, with the lines of both sides; others are left alone.
+"""Checked mode: a program that misuses memory gets a message with the lines of both sides; other programs get none.
 
 The card of torch-bench/python stores what the driver fills; `card_poke` writes as a kernel would.
 """

@@ -1,4 +1,4 @@
-"""How far an estimate runs a script: to its end, until nothing new comes, until its time is over; and what it says."""
+"""How far an estimate runs a script: to its end, until nothing new comes, until its time is over; and its words."""
 
 import random
 
@@ -45,7 +45,7 @@ def test_a_short_program_runs_to_its_end_and_a_long_one_until_nothing_new_comes(
     assert Run(peaks, seconds=None).done == 300
     # A few kinds of batches by turns have settled as soon as all were seen twice.
     assert Run([1, 2, 3, 4] * 100).pace.stopped == "settled"
-    # A number that is wanted is kept, whatever comes.
+    # A number of steps that is asked for is kept in any case.
     for wanted in (1, 3, 50):
         assert Run(peaks, wanted=wanted).done == wanted and Run(peaks, wanted=wanted).pace.stopped == "steps"
 

@@ -1,7 +1,7 @@
 """gapless.name_modules(): which layer holds the memory, by torch's own recorder and by the flight recorder.
 
 Each module of a case keeps 1 MiB in its forward pass and 2 MiB in its backward pass, or other figures that the case
-names. What the report says of each path is what its module kept. All cases of a recorder run in one process, each
+names. The report's figure of each path has to be what its module kept. All cases of a recorder run in one process, each
 below a name of its own, so that one case also shows what the ones before it left behind.
 """
 
@@ -67,7 +67,7 @@ def named(name, model):
 torch.cuda.init()
 """
 
-# A program for each case, and the MiB of each path; "" is what is outside of all modules.
+# A program for each case, and the MiB of each path; "" stands for all that is outside of modules.
 CASES = {
     "chain": ("train(named('chain', nn.Sequential(Layer(), Layer())))", {"chain.0": 3, "chain.1": 3}),
     "nested": ("train(named('nested', nn.Sequential(Block(), Block())))", {f"nested.{i}{end}": mib for i in (0, 1) for end, mib in (("", 36), (".inner", 3))}),

@@ -1,5 +1,5 @@
-"""Offload in stock torch over the card of torch-bench: what is moved, when, and what memory that takes. Values are
-test_offload_values.py's."""
+"""Offload in stock torch over the card of torch-bench: the tensors that move, the moment, and the memory that it takes.
+test_offload_values.py compares values."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import pytest
 import gapless
 from conftest import ROOT
 
-# A chain whose activations are 16 MiB each; what a program does with `scope` follows.
+# A chain whose activations are 16 MiB each; the program's use of `scope` follows.
 CHAIN = """
 import contextlib, ctypes, gc, json, os, sys, warnings
 import torch, gapless

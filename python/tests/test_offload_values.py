@@ -267,7 +267,7 @@ def test_nothing_moves_while_it_fits():
 
 def test_the_oldest_leave_first_and_parameters_never():
     torch.manual_seed(0)
-    # Each saves its own output: sizes tell who left.
+    # Each saves its own output: sizes tell which tensor left.
     twin = Twin(40 << 10, haste=1.0)
     scope = TwinOffload(twin, in_flight=0)
     weight = nn.Parameter(torch.randn(64, 64))

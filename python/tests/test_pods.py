@@ -135,7 +135,7 @@ def test_over_use_is_marked_and_nobody_is_ended(node):
         assert node.look()[0] == 0
         steady = node.start("steady", STEADY)
         says(steady)
-        # The process publishes whose it is within a tick of its statistics.
+        # The process publishes its tenant within a tick of its statistics.
         for _ in range(50):
             code, seen = node.look(f"{steady.pid}:{SHARE}")
             [gpu] = seen["gpus"]

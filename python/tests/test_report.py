@@ -153,7 +153,7 @@ def test_without_a_file_the_process_itself_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(CASES / "leak.pickle.gz"))
     report = gapless.report()
     assert report.peak_reserved == 299892736
-    # The file is still there for what is asked later, and goes with the report.
+    # The file is still there for later questions, and goes with the report.
     path = report.path
     assert os.path.exists(path) and report.text
     del report

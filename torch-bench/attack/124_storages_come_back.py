@@ -84,7 +84,7 @@ for turn in range(5):
         del junk
         mistakes += int((total != 2 * (step + turn) + step).sum()) + int((y != step).sum())
     del graph, y, z, w, total
-# set_ and swapped storages: who holds which bytes is plain Python's business.
+# set_ and swapped storages: Python alone decides which storage has which bytes.
 names = [fill(ints(log_uniform(r, 4096, 8 * MIB)), 100 * k) for k in range(12)]
 holds = {k: 100 * k for k in range(12)}
 for step in range(200):

@@ -83,7 +83,7 @@ for turn in range(1, TURNS):
         w.fill_(float(value(turn, k)))
     ready.record()
     tell(str(turn))
-    # Its own life beside.
+    # It allocates and frees memory of its own beside.
     junk = [fill(ints(log_uniform(r, 4096, 60 * MIB)), k) for k in range(10)]
     wrongs = [wrong(x, k) for k, x in enumerate(junk)]
     del junk

@@ -68,7 +68,7 @@ for turn in range(TURNS):
         reader.stdin.flush()
         if modes[k] == "stops" and turn % 2:
             reader.send_signal(signal.SIGSTOP)
-    # Its own life, while they open.
+    # It allocates and frees memory of its own while they open.
     for _ in range(30):
         junk = [ints(log_uniform(r, 512, 30 * MIB)) for _ in range(5)]
         del junk

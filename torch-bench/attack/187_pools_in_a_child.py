@@ -7,7 +7,7 @@ import signal
 from common import *
 
 g = start(limit=GIB)
-# A child that leaves would wait for the thread of it, which it does not have.
+# A child that exits would wait for its thread, which the child does not have.
 faulthandler.cancel_dump_traceback_later()
 
 

@@ -91,7 +91,7 @@ def phase(flags, own):
     [thread.start() for thread in [capturing, *threads]]
     with torch.cuda.stream(own):
         while any(thread.is_alive() for thread in threads):
-            # It only asks: kernels of the default stream are no business of this program.
+            # It only requests memory, and runs no kernels on the default stream.
             asked = [ints(size * MIB) for size in (3, 9, 27)]
             del asked
             if standin:

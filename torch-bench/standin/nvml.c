@@ -1,5 +1,5 @@
-/* The management library by name: from 2.13 on, c10 asks it about fabric handles without looking whether it is there;
- * and what `gapless top` asks it. Built as libnvidia-ml.so.1. There is one card; nothing runs on it, and it has no
+/* The management library by name: from 2.13 on, c10 asks it about fabric handles without looking whether it is there,
+ * and `gapless top` asks it too. Built as libnvidia-ml.so.1. There is one card; nothing runs on it, and it has no
  * fabric, unless the environment says so:
  *
  * STANDIN_CAPACITY    the card's bytes, as everywhere here

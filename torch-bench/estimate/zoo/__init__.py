@@ -1,7 +1,7 @@
 """Modules of the kinds that users bring, each with a batch and a loss. Nothing here needs a download.
 
 `CASES[name]` is a Case. A file has the cases of one field; `library` has those of torchvision and transformers. Half of
-the names are set aside before anything is tuned: which half hangs on a hash of the name alone.
+the names are set aside before anything is tuned: a hash of the name alone decides which half.
 """
 
 import hashlib

@@ -128,7 +128,7 @@ class BiasedProduct(nn.Module):
 
 
 class PaddedGroups(nn.Module):
-    """Grouped keys, a mask of padding and the future, dropout: which kernel runs hangs on all of it."""
+    """Grouped keys, a mask of padding and the future, dropout: all of it decides which kernel runs."""
 
     def __init__(self, width=640, heads=8, groups=2):
         super().__init__()
