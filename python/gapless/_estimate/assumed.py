@@ -65,6 +65,6 @@ def shaped(value: Any, found: Any) -> Any:
         return [shaped(value[0] if isinstance(value, list) else value, part) for part in found]
     one = value[0] if isinstance(value, list) else value
     if isinstance(one, bool) and isinstance(found, float):
-        # True is about the line's comparison and not about the number.
+        # A truth is about the comparison on this line, which asks for it again (Unknown.told).
         return Unknown(ALMOST_ZERO)
     return type(found)(one) if isinstance(found, (bool, int, float)) else one

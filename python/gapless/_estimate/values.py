@@ -325,7 +325,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 for flags in shadow.flags(target):
                     function(flags, self._on_cpu(args[1]), True)
         except Exception:
-            # The CPU has no such function: the value is not known.
+            # The CPU cannot run this call: the value is not known.
             return False
         shadow.choice = self._choice(others) or shadow.choice
         return True
@@ -356,7 +356,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 self._draw("", lambda: function(*self._on_cpu(args), **self._on_cpu(kwargs)))
                 return
             except Exception:
-                # The CPU has no such function: the values are not known.
+                # The CPU cannot run this call: the values are not known.
                 pass
         for tensor in changed:
             self.known.forget(tensor)
@@ -387,7 +387,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                     given["device"] = "cpu"
                 values = [value.clone() for value in tensors_in(self._draw(name, lambda: function(*self._on_cpu(args), **given)))]
             except Exception:
-                # The CPU has no such function: the values are not known.
+                # The CPU cannot run this call: the values are not known.
                 pass
         choice = self._choice(inputs)
         before = self._blind.value
