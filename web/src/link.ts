@@ -90,7 +90,7 @@ export function keepLink(app: App, renderer: string | undefined): () => boolean 
       try {
         history.replaceState(null, "", "#" + said.toString().replaceAll("%2C", ","));
       } catch {
-        // Some browsers limit how often, or forbid it for files: the page works without.
+        // Some browsers limit these calls, or forbid them for files: the page works without.
       }
     }, 250);
   });

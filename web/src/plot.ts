@@ -89,7 +89,7 @@ export class Plot {
     this.firstPicture = null;
   }
 
-  /** Only now, at its final size: a WebGL canvas that changes its size waits for the GPU each time. */
+  /** Made only now, at its final size: a WebGL canvas that changes its size waits for the GPU each time. */
   private prepare(): Renderer {
     const surface = (canvas: HTMLCanvasElement) => new Surface(canvas, () => this.schedule({ rects: true }));
     this.rects = surface(this.canvas);

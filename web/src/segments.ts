@@ -111,7 +111,7 @@ export class SegmentMap {
       this.label.textContent = when(app, app.cursor);
       this.slider.setAttribute("aria-valuetext", when(app, app.cursor));
     }
-    // Once in any case, so that it is never blank; then in sight only.
+    // Draws once in any case, so that the canvas is never blank; later only in sight.
     if (this.visible || !this.fresh) this.next();
   }
 
