@@ -21,7 +21,7 @@ from warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "gapless"
-# Out of the environment, which tests look at; under another name for the processes that run tests side by side.
+# Taken out of the environment, which tests check; kept under another name for processes that run tests side by side.
 LIBRARY = os.environ.pop("GAPLESS_LIBRARY", None) or os.environ.get("STANDIN_LIBRARY")
 if LIBRARY:
     os.environ["STANDIN_LIBRARY"] = LIBRARY

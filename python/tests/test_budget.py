@@ -502,7 +502,7 @@ def test_two_tenants_that_ask_for_too_much_keep_to_their_shares(real, run_dir):
             one.says("go")
         samples, lines = 0, {}
         for one in (a, b):
-            # Sampled until each is done.
+            # Samples until each is done.
             while not select.select([one.process.stdout], [], [], 0.001)[0]:
                 book = entries(run_dir)
                 for pid, entry in book.items():

@@ -196,7 +196,7 @@ def test_a_program_that_fails_is_told_in_words_with_what_it_read_before(script):
     said = err[err.index("error:") :]
     assert code == 2 and "IndexError" in said and "train.py:6" in said and "train.py:5" in said and "--assume train.py:5=VALUE" in said, err
     assert "Traceback" not in said and "failed on the card" not in said
-    # A script that ends itself is told as one, with its line.
+    # If a script ends itself, the message says so, with its line.
     for end, said in (
         ("sys.exit(3)", "exit code 3"),
         ("sys.exit('no data in shards/')", 'by itself with "no data in shards/"'),

@@ -54,7 +54,7 @@ def test_lines_keep_to_any_width_and_lose_no_word():
     for width in range(40, 121):
         fitted = shown.fitted(text, width)
         for line in fitted.split("\n"):
-            # A word alone may be wider: a path is copied.
+            # A single word may be wider, because a path has to stay whole to be copied.
             assert len(line) <= width or len(line.split()) == 1, (width, line)
         assert fitted.split() == text.split(), width
         # A figure and its unit stay together.
@@ -100,7 +100,7 @@ def test_a_locale_or_a_stream_without_utf8_gets_ascii():
 
 
 def test_the_locale_is_the_one_that_the_process_was_started_with():
-    # Python itself makes C to C.UTF-8, for its own process alone.
+    # Python changes C to C.UTF-8 for its own process.
     program = "import sys; from gapless._estimate.shown import shown; print(shown('a ± b ' * 20, sys.stdout))"
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG")) and key not in ("COLUMNS", "TERM")}
     for own, sign in (({"LANG": "C"}, "+-"), ({"LC_ALL": "C"}, "+-"), ({"LANG": "C.UTF-8"}, "±"), ({"PYTHONIOENCODING": "latin-1"}, "+-")):

@@ -156,5 +156,5 @@ print(stats[9], stats[10])
     free, total = map(int, real.passes(program, STANDIN_CAPACITY=str(capacity)).out.split())
     assert (free, total) == (capacity - (8 << 20), capacity)
     free, total = map(int, real.passes(program, STANDIN_CAPACITY=str(capacity), STANDIN_UNIFIED="1").out.split())
-    # This machine has so much, and the stand-in takes none of it.
+    # The stand-in has no memory of its own here: all of the machine's is available.
     assert (free, total) == (capacity, capacity)

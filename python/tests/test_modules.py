@@ -487,7 +487,7 @@ CASES = {
         third.remove()
         """,
         {"first.0": 3, "third.0": 3, "": 3},
-        # If all models are named, a model without a name of the program's has its own again.
+        # If all models are named, a model whose name was removed has its own again.
         {"first.0": 3, "Sequential.0": 3, "third.0": 3},
     ),
     "copied": (

@@ -166,7 +166,7 @@ def test_a_graph_can_be_walked_twice(name):
     scope = TwinOffload(twin)
     assert train(MODELS[name], scope, double=True) == expected
     stats = scope.stats()
-    # Once out, however often it comes back.
+    # A tensor leaves once, and may come back several times.
     assert stats["tensors_back"] > stats["tensors_out"] > 0, stats
     settled(scope, twin)
 

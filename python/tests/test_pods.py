@@ -67,7 +67,7 @@ START = """
     def say(*words): print(*words, flush=True)
 """
 
-# Holds a third of its share, and takes and gives back another part of it with every line that it reads.
+# Holds a third of its share, and takes and frees another part of it with every line that it reads.
 STEADY = """
     held = empty(96)
     say("ready", gapless.stats()["gapless.tenant.limit"])

@@ -465,7 +465,7 @@ os._exit(0)
 
 
 def test_a_segment_of_a_private_pool_is_there_while_trackers_hear_of_its_end(real):
-    # NCCL ends the registration of the memory then, which the driver must still have.
+    # NCCL ends the registration of the memory then, so the driver must still have that memory.
     done = real.passes(
         LISTENER
         + """

@@ -23,7 +23,7 @@ def figures():
         "peak_active": "active_bytes.all.peak", "peak_requested": "requested_bytes.all.peak"}.items()}))
 """
 
-# Sizes and streams of chance, blocks that other streams use, memory given back and mapped again.
+# Random sizes and streams, blocks that other streams use, memory given back and mapped again.
 BUSY = """
 random.seed(7)
 side, kept = torch.cuda.Stream(), []

@@ -129,7 +129,7 @@ def serve(handle, imports):
     for name in imports:
         importlib.import_module(name)
 
-    # Not the module of the first program, which only forks.
+    # Set in the process that forks, so that each program has it.
     sys.excepthook = _tell
     asked = socket.socket(fileno=handle)
     while True:

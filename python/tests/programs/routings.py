@@ -29,7 +29,7 @@ card = ctypes.CDLL("libcuda.so.1")
 for function in (card.card_begin_capture, card.card_end_capture):
     function.argtypes = [ctypes.c_uint64]
 torch.cuda.init()
-# MemPools may not end while something has them open: they stay.
+# A MemPool may not end while a scope has it open, so all of them are kept.
 STREAMS, KEPT = [torch.cuda.default_stream()] + [torch.cuda.Stream() for _ in range(4)], []
 
 
