@@ -79,7 +79,7 @@ USUAL = {"gpt2": ("c_attn",)}
 
 
 def cell(model, batch, seq, rank, targets="all-linear", **more):
-    """One run: what is not said is LoRA over bf16 weights with fp32 adapters and AdamW, as peft has it."""
+    """One run. The defaults are LoRA over bf16 weights with fp32 adapters and AdamW, as in peft."""
     usual = {"precision": "bf16", "checkpointing": False, "optimizer": "adamw", "dtype": "fp32", "base": "16-bit", "dora": False, "dropout": 0.0, "save": [], "accumulation": 1}
     return {"model": model, "batch": batch, "seq": seq, "rank": rank, "targets": targets, **usual, **more}
 

@@ -189,7 +189,7 @@ def alternatives(name, path, size, repeats):
             copies.append(pinned_speed())
             for way in ALTERNATIVES:
                 os.environ["GAPLESS_WEIGHTS"] = way[0]
-                # The first load after a change pins; what is kept is found by the second one.
+                # The first load after a change pins memory, and the second one finds it kept.
                 attempt(one_load, path, way[1])
                 tensors, took, spent = one_load(path, way[1])
                 del tensors

@@ -1,5 +1,5 @@
-/* The card as a process with Python in it sees it: the device of ../standin, opened at load time, with what only such a
- * process needs.
+/* The card as a process with Python in it sees it: the device of ../standin, opened at load time, with the parts that
+ * only such a process needs.
  *
  * capacity   STANDIN_CAPACITY bytes, 4 GiB and a bit if it is not set.
  * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a

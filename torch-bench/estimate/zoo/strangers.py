@@ -553,7 +553,7 @@ class Transport(nn.Module):
 
 
 class Remembering(nn.Module):
-    """Transformer-XL's memory: what the last batch left is attended to, and kept from step to step."""
+    """Transformer-XL's memory: attention reads the states of the last batch, which are kept from step to step."""
 
     def __init__(self, width=512, depth=4, heads=8):
         super().__init__()
