@@ -1,5 +1,4 @@
-"""CUDA IPC on a card: pairs that can read each other's memory, 8 GiB without a copy, and processes that are killed at
-any moment.
+"""CUDA IPC on a card: pairs that read each other's memory, 8 GiB without a copy, and processes killed at any moment.
 
     python torch-bench/live/sharing.py [--kills 100] [--beside 6]
 
