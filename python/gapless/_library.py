@@ -143,7 +143,7 @@ class Library:
     def address(self, name: str) -> int:
         """The address of a function: torch takes its hooks as addresses."""
         at = ctypes.cast(getattr(self._cdll, name), ctypes.c_void_p).value
-        # A function that was found has an address.
+        # A function that getattr has found has an address.
         assert at is not None
         return at
 

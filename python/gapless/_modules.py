@@ -221,7 +221,7 @@ def _put(names: ModuleNames, module: Any, place: Place) -> None:
         try:
             _references[key] = weakref.ref(module, functools.partial(_died, key))
         except TypeError:
-            # A class with slots: it stays alive instead, so that its id stays its own.
+            # A class with slots has no weak references. The module stays alive, so that no other one gets its id.
             _references[key] = lambda: module
         return
     if isinstance(known, Place):

@@ -74,7 +74,7 @@ def _keep_heaps_unregistered(torch: Any) -> None:
     def set_kept(settings: str) -> None:
         if isinstance(settings, str):
             settings = BACKEND.sub("", settings).lstrip(",")
-            # Of two that are named, the last one counts.
+            # If a setting is named twice, the last one counts.
             if not settings.replace(" ", "").endswith(EXPANDABLE):
                 settings = f"{settings},{EXPANDABLE}" if settings else EXPANDABLE
         set_all(settings)

@@ -9,7 +9,7 @@ from ._hook import arm
 def enter(tenant: str, gpus: Sequence[int], count: int) -> None:
     """Makes this process the tenant `tenant` with `count` bytes of each of these GPUs."""
     shown = ",".join(str(gpu) for gpu in gpus)
-    # GPUs are numbered as NVIDIA's tools number them, which is not CUDA's own order.
+    # The numbers are those of NVIDIA's tools, and CUDA's own order differs.
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     os.environ["CUDA_VISIBLE_DEVICES"] = shown
     os.environ["NVIDIA_VISIBLE_DEVICES"] = shown

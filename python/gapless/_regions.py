@@ -345,7 +345,7 @@ def move_to_region(what: Any, name: str, keep: str = "host") -> int:
                 fresh.copy_(old)
                 new[old.data_ptr()] = (old, fresh)
                 moved += old.nbytes()
-            # By .data: a parameter stays the object that an optimizer knows.
+            # Set by .data, so that a parameter stays the object that an optimizer knows.
             fresh = new[old.data_ptr()][1]
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(fresh, tensor.storage_offset(), tensor.size(), tensor.stride())
     return moved

@@ -71,7 +71,7 @@ class _Answer:
 
     def __init__(self, arguments: list[str], answers: tuple[int, ...], keep: Any = None) -> None:
         self._arguments, self._answers = arguments, answers
-        # The folder of a temporary file lives as long as what asks about the file.
+        # Keeps the folder of a temporary file, because later questions read the file.
         self._keep = keep
         self._text: Optional[str] = None
         self.json: dict[str, Any] = json.loads(self._call("json"))
@@ -232,7 +232,7 @@ def check(
         ("--max-growth-per-step", max_growth_per_step),
     ):
         if size is not None:
-            # The program takes no number without a unit; a number of Python is one of bytes.
+            # The program needs a unit, and a number from Python is one of bytes.
             arguments += [name, size if isinstance(size, str) else f"{size}B"]
     for name, value in (
         ("--max-fragmentation", max_fragmentation),

@@ -209,7 +209,7 @@ def start_alone() -> "Library":
 def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
     """Sets the options of the library, once. None, or why the allocator cannot run here."""
     global _started, _started_with
-    # Those that concern torch alone can still be chosen.
+    # Options that concern only torch can still be chosen later.
     of_all = {name: value for name, value in chosen.items() if name not in ("overlay", "stats")}
     if _started is not None:
         if of_all != _started_with:

@@ -9,7 +9,7 @@ from typing import Any, Optional
 from ._errors import GaplessError
 from ._library import Library
 
-# torch's setter, our function. A torch that lost one of them gets the others.
+# torch's setter, our function. If a release of torch lacks one of the setters, the others are still set.
 _HOOKS = (
     ("set_init_fn", "gapless_init"),
     ("set_reset_fn", "gapless_reset"),

@@ -135,7 +135,7 @@ def _load() -> "ctypes.CDLL":
             raise GaplessError(f"GAPLESS_HOST_LIBRARY is {named}, and there is no such file: unset it to use the one that was installed")
         raise GaplessError(f"{found} is missing: this is a source tree or a damaged installation; run `pip install .` in the repository")
     try:
-        # Its own names must not reach other libraries: they are those of the C library.
+        # RTLD_LOCAL: it exports the names of the C library, which must not reach other libraries.
         library = ctypes.CDLL(os.path.abspath(found), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise GaplessError(f"the library cannot be loaded: {error}") from None

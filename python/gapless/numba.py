@@ -33,7 +33,7 @@ class GaplessMemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # By address, what gives it back.
+        # For each address, the function that gives the memory back.
         self._live: dict[int, Callable[[], None]] = {}
 
     @property
@@ -78,7 +78,7 @@ class GaplessMemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc
 
 
 def _finalizer(live: dict[int, Callable[[], None]], address: int) -> Callable[[], None]:
-    # Not a method: the pointer would keep the manager alive.
+    # Not a method, because the pointer would then keep the manager alive.
     return lambda: _give_back(live, address)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-# Blocks are handed out in multiples of this.
+# torch's allocator hands out blocks in multiples of this.
 _GRAIN = 512
 
 KINDS = ("parameters", "gradients", "optimizer states", "activations and workspaces")
@@ -53,7 +53,7 @@ class Marks:
 
     def _enter(self, module: Any, inputs: Any) -> None:
         stack: list[tuple[str, bool]] = self._local.__dict__.setdefault("stack", [])
-        # Recomputation runs in the thread of the backward pass, where no mode is active.
+        # Recomputation runs in the thread of the backward pass, which has no mode.
         entered = self._mode is not None and torch._C._len_torch_function_stack() == 0
         if entered:
             self._mode.__enter__()

@@ -56,7 +56,7 @@ def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
 
     terms = [_EXACT]
     if any(note["evidence"] == "plan" for note in notes):
-        # A workspace that is off by all of itself is off by its share of the peak.
+        # The error of a workspace is at most its own size, so its share of the peak is a bound.
         terms.append((min(_PLAN[0], largest("plan")), _PLAN[1]))
     if any(note["evidence"] == "rule" for note in notes):
         terms.append((min(_RULE[0], largest("rule")), _RULE[1]))

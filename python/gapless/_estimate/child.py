@@ -308,7 +308,7 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> No
 
 
 def _notes() -> "list[dict[str, Any]]":
-    """How the card came to its sizes."""
+    """The card's notes on the evidence of its sizes."""
     card = ctypes.CDLL("libcuda.so.1")
     card.card_notes.restype, card.card_notes.argtypes = ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
     room = card.card_notes(None, 0) + 1

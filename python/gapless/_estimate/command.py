@@ -62,7 +62,7 @@ def main(words: "Optional[list[str]]" = None) -> int:
 
 def _refused(why: str) -> int:
     told = f"error: {why}"
-    # Whole lines for programs that read them.
+    # Wraps lines for a terminal only: programs read whole lines.
     print(shown(told, sys.stderr) if sys.stderr.isatty() else ascii_of(told) if is_ascii(sys.stderr) else told, file=sys.stderr)
     return 2
 

@@ -179,7 +179,7 @@ def _class(transformers: Any, config: Any, found: "dict[str, Any]") -> "tuple[An
         if isinstance(chosen, type) and hasattr(chosen, "_from_config"):
             return chosen, ""
     if names and "auto_map" in found:
-        # Another class of the same type may be another model.
+        # No other class is tried, because another class of the same type may be another model.
         told = f"{names[0]} is code that comes with the checkpoint, and is not run here"
         raise GaplessError(f"{told}: {_SCRIPT}; the script may pass trust_remote_code=True")
     from transformers.models.auto import modeling_auto

@@ -96,7 +96,7 @@ def _by_shape(function: Callable[..., Any], args: Any, kwargs: Any) -> "Optional
     if not isinstance(out, Tensor) or out.device.type != "meta" or not out.is_floating_point():
         return None
     if any(out.untyped_storage()._cdata == part.untyped_storage()._cdata for part in made.values()):
-        # A view: it costs nothing, and shares the mark.
+        # A view costs nothing and shares the mark, so the call runs.
         return None
     found = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
     setattr(found.untyped_storage(), _MARK, True)

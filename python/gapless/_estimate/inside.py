@@ -28,7 +28,7 @@ class Inside(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if is_foreign(function):
-            # Its kernel itself, with this mode active within.
+            # Runs the kernel itself, with this mode active within it.
             with self:
                 return function._op_dk(torch._C.DispatchKey.CUDA, *args, **kwargs)
         name = function.overloadpacket.__name__

@@ -67,7 +67,7 @@ def _without(torch: Any, function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **words: Any) -> Any:
         with without_modes(torch):
-            # Hooks on all modules would keep the compiler from compiling them.
+            # The compiler does not compile modules while there are hooks on all of them.
             hooks = (torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks)
             held = [dict(each) for each in hooks]
             for each in hooks:

@@ -167,7 +167,7 @@ class Pace:
             self._compiler = None
 
     def end(self) -> None:
-        """The program is over."""
+        """Stops the alarms, because the program is over."""
         if signal.getsignal(signal.SIGALRM) == self._alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
 

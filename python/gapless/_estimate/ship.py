@@ -209,7 +209,7 @@ def _cached(function: Any, settings: "dict[str, Any]") -> Any:
 
 
 def _class(kind: Callable[..., type], name: str, bases: "tuple[type, ...]", qualname: str, generic: Any) -> type:
-    # A generic class looks at these as it is made.
+    # typing.Generic reads the original bases while the class is made.
     more = {} if generic is None else {"__orig_bases__": generic}
     return kind(name, bases, {"__qualname__": qualname, "__module__": "__gapless__", **more})
 

@@ -57,7 +57,7 @@ class _Told:
     def _with(self, function: Callable[..., Any], after: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(function)
         def told(*args: Any, **words: Any) -> Any:
-            # Under a mode torch calls the function that has this name once more, from inside.
+            # Under a mode torch calls this function once more, from inside of the original.
             if self._inside:
                 return function(*args, **words)
             self._inside = True

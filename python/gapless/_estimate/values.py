@@ -108,13 +108,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 self._follow(out, args[0])
             return out
         if name in ("__get__", "__set__"):
-            # Attributes share the memory, and so the value.
+            # An attribute such as .data shares the memory, and so the value.
             out = function(*args, **kwargs)
             if name == "__set__" and isinstance(args[0], torch.nn.Parameter) and getattr(function, "__self__", None) is Tensor.data:
                 self.known.never(args[0])
             return out
         if name == "segment_reduce":
-            # Its check of the lengths reads the card.
+            # torch's check of the lengths would read the card.
             kwargs = {**kwargs, "unsafe": True}
         if name == "cov" and any(isinstance(kwargs.get(word), Tensor) for word in ("fweights", "aweights")):
             function = weighted.cov
@@ -137,7 +137,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if name == "repeat_interleave":
             kwargs = self._with_size(args, kwargs)
         if name == "ctc_loss":
-            # It reads the lengths from the card.
+            # torch would read the lengths from the card.
             args = (*args[:2], *(self._or_known(word) for word in args[2:]))
             kwargs = {key: self._or_known(word) if key.endswith("_lengths") else word for key, word in kwargs.items()}
         if name.startswith("_nested_tensor_from_mask"):
@@ -190,7 +190,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             return int(value)
 
         if name in ("__getitem__", "__setitem__"):
-            # Only bounds: a number among indices keeps its meaning as a tensor.
+            # Replaces only bounds of slices: a tensor among indices chooses in another way than a number.
             index = args[1]
             parts = index if isinstance(index, tuple) else (index,)
             made = tuple(number(part) if isinstance(part, slice) else part for part in parts)
@@ -280,7 +280,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         """In-place functions: the value changes with the tensor, or is lost."""
         target = args[0] if args and isinstance(args[0], Tensor) else None
         if name == "__setitem__" and target is not None:
-            # A mask alone with one value is filled without counting.
+            # torch fills a single mask with one value without counting its elements.
             counted = isinstance(args[1], tuple) or (isinstance(args[2], Tensor) and args[2].numel() > 1)
             args = self._by_numbers(name, args) if counted else args
         if kwargs.get("out") is not None:

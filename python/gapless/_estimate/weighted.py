@@ -18,7 +18,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Optional[Tensor] = None
         norm = total - correction
     else:
         norm = total - correction * (weights * aweights).sum() / total
-    # A factor below 0 would be 0.
+    # torch's cov takes 0 for a factor below 0.
     norm = norm.clamp_(min=0)
     source = source - mean.unsqueeze(1)
     return torch.true_divide(source @ (source * weights).t().conj(), norm).squeeze()

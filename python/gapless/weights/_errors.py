@@ -43,8 +43,8 @@ class NamesError(WeightsError, KeyError):
 
 
 def of(error: "dict[str, Any]") -> WeightsError:
-    """The exception for what the library says."""
-    # `-o` is an option of the command line.
+    """The exception for an error of the library."""
+    # The help is written for the command line, and `-o` is an option of that.
     message = f"{error['message']}; {error['help'].replace(' with -o', '')}"
     path, kind = error.get("path"), error["kind"]
     if kind == "damaged":

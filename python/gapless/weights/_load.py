@@ -170,7 +170,7 @@ class Filler:
         self._told = Bar() if progress or (progress is None and sys.stderr.isatty()) else None
         self._pieces: list[tuple[int, int, int, int]] = []
         self._convert: list[tuple[int, int, Any, Any]] = []
-        # Parts that are no rows: they are loaded, then copied to their place.
+        # Parts that are not whole rows: they are loaded, then copied to their place.
         self._copies: list[tuple[Any, Any]] = []
         self.last = Progress()
 

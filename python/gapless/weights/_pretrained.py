@@ -190,7 +190,7 @@ def from_pretrained(device: "Optional[Union[str, torch.device]]" = None, *, thre
         raise OptionError(f"invalid device {str(device)!r}: use 'cuda', 'cuda:N', 'cpu' or None")
     if threads is not None and threads < 1:
         raise OptionError(f"invalid threads={threads}: use a number of at least 1")
-    # Of nested blocks the innermost counts: it puts back what it found.
+    # In nested blocks the innermost one counts, and puts back the functions that it found.
     their_open, their_load = safetensors.safe_open, of_torch.load
     original = getattr(their_open, "_gapless_original", their_open)
     original_load = getattr(their_load, "_gapless_original", their_load)

@@ -257,7 +257,7 @@ def _file(file: File, pack: bool, threads: int) -> None:
         length = tensor.numel() * tensor.dtype.itemsize
         dtype, shape = NAMES[str(tensors[name].dtype).partition(".")[2]], list(tensor.shape)
         if dtype == "F4":
-            # torch counts pairs of values, the format values.
+            # torch's shape counts pairs of values, the format's shape single values.
             shape[-1] *= 2
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + length]}
         held.append((tensor.data_ptr(), length, int(tensor.device.type == "cuda")))

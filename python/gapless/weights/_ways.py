@@ -45,7 +45,7 @@ def size(text: str) -> Optional[int]:
 
 
 def apply(settings: Any, limit_rate: "Optional[Union[int, float, str]]", timeout: Optional[float], shared: bool) -> None:
-    """Writes all of it into the settings of a load."""
+    """Writes the limit, the time-out and the ways into the settings of a load."""
     settings.limit_rate = rate(limit_rate)
     if timeout is not None:
         if not 0 < timeout <= 86_400:
