@@ -7,10 +7,10 @@
  * no workspace forward and for the input's gradient, batch * inputs * outputs * 4 bytes for the weight's. The card
  * uses the offered engine
  *
- *   for maps of at most 7 x 7 points where both numbers of channels are multiples of 256;
- *   for such maps with other numbers of channels, forward and for the input's gradient in half precision where batch *
+ *   for maps of at most 7 x 7 points if both numbers of channels are multiples of 256;
+ *   for such maps with other numbers of channels, forward and for the input's gradient in half precision if batch *
  *   points is a multiple of 64;
- *   for the weight's gradient where it needs less (a card is at times seen to use the other one all the same);
+ *   for the weight's gradient if it needs less (a card is at times seen to use the other one all the same);
  *   for the weight's gradient in float32 with fewer than 64 inputs over maps of at least 56 x 56 points.
  *
  * A plan that compiles its kernel (attention) cannot be finished without a card. Its workspace is the one that its
@@ -50,7 +50,7 @@ static set_function real_set;
 static get_function real_get;
 static finalize_function real_finalize, real_destroy;
 
-/* What is known of a descriptor beside what the real library keeps: a table by address, open addressing. */
+/* Facts of a descriptor beside those that the real library keeps: a table by address, open addressing. */
 typedef struct { void *descriptor, *configuration, *convolution, *weight, *data; int type, unfinished, is_point, is_smaller; uint64_t point_bytes; } record;
 static struct { record *at; size_t room, count; } table;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,7 +75,7 @@ static void grow(void) {
     table.room = room;
 }
 
-/* A descriptor's record; made where there is none. An address that is used again takes its old record. */
+/* A descriptor's record; made if there is none. An address that is used again takes its old record. */
 static record *record_of(void *descriptor) {
     if (2 * table.count >= table.room) grow();
     record *found = &table.at[slot_of(table.at, table.room, descriptor)];
@@ -96,7 +96,7 @@ static record looked_up(void *descriptor) {
 /* The convolution that this thread described last: torch makes its plan next. */
 static __thread struct { int is_point, is_smaller, kind; int64_t batch, inputs, outputs; } latest;
 
-/* Whether the values of an attribute are all this number. */
+/* True if the values of an attribute are all this number. */
 static int all_are(void *descriptor, int name, int64_t value) {
     int64_t values[MOST_DIMENSIONS], count = 0;
     if (real_get(descriptor, name, INT64, MOST_DIMENSIONS, &count, values)) return 0;
@@ -106,7 +106,7 @@ static int all_are(void *descriptor, int name, int64_t value) {
     return count > 0;
 }
 
-/* Whether a card uses the offered engine for a convolution of one point. */
+/* True if a card uses the offered engine for a convolution of one point. */
 static int takes_offered(void *tensor, int kind, const int64_t *weight, const int64_t *data, int64_t dimensions) {
     int64_t points = 1, count = 0;
     int type = FLOAT32, whole = weight[0] % WHOLE_TILE == 0 && weight[1] % WHOLE_TILE == 0;
@@ -189,8 +189,8 @@ int cudnnBackendDestroyDescriptor(void *descriptor) {
 }
 
 /*
- * Keeps what an operation is made of. Attributes of the three kinds are numbered alike: two factors, the convolution,
- * the weight, the data (the input or its gradient), the result.
+ * Keeps the parts of an operation. Attributes of the three kinds are numbered alike: two factors, the convolution, the
+ * weight, the data (the input or its gradient), the result.
  */
 static void remember(void *operation, int name, const void *values) {
     void *part = *(void *const *)values;
@@ -221,7 +221,7 @@ static int configured_workspace(void *configuration, int64_t *out) {
     return configuration ? real_get(configuration, CONFIGURATION_WORKSPACE, INT64, 1, &count, out) : 1;
 }
 
-/* Whether the engine of a configuration compiles its kernel. */
+/* True if the engine of a configuration compiles its kernel. */
 static int compiles(void *configuration) {
     void *engine = NULL;
     int64_t count = 0;

@@ -1,11 +1,11 @@
-/* cuDNN's recurrent layers: where weights lie in their buffer, and how much a pass needs beside it.
+/* cuDNN's recurrent layers: the layout of the weights in their buffer, and the memory of a pass beside it.
  *
  * The sizes are fitted to 412 runs on an H200 (LSTM, GRU and tanh, 1 to 3 layers, one and both directions, float32,
  * bfloat16 and float16, with and without dropout, packed and padded, inputs as wide as the hidden state and others).
  * With s steps of all sequences together, u = s * hidden * directions, x = s * inputs, h = batch * hidden * directions,
  * all in elements:
  *
- *   reserve   = 256 + kept * u * layers + u * (layers - 1), and a bit an element and direction for dropout; where the
+ *   reserve   = 256 + kept * u * layers + u * (layers - 1), and a bit an element and direction for dropout; if the
  *               output is projected, kept is 6 and a projected output: exact
  *   workspace = weights + 8 MiB * layers * directions + a * u + i * x + b * h * layers + 384, with the factors of
  *               `rules`: within 0.1 %, except for GRU and tanh in training with one direction and two or more layers,

@@ -2,10 +2,10 @@
  *
  *   complex, one dimension    none up to 16,384 points, a copy of the data above; a length with a prime factor above
  *                             4,096 is padded to four times the next power of two
- *   real, one dimension       none up to 4,096 points, and for powers of two up to 16,384; above half a copy; where the
+ *   real, one dimension       none up to 4,096 points, and for powers of two up to 16,384; above half a copy; if the
  *                             length has a prime factor above 127 a whole complex copy, with one above 4,096 as above
- *   real, more dimensions     a whole complex copy where the last length has a prime factor above 127, a copy of the
- *                             output where another length is above 4,096, none else
+ *   real, more dimensions     a whole complex copy if the last length has a prime factor above 127, a copy of the
+ *                             output if another length is above 4,096, none else
  *   complex, more dimensions  none up to 4,096 points each; above it was not measured, and a copy is assumed */
 
 #include "answers.h"

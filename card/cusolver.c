@@ -1,4 +1,4 @@
-/* cuSOLVER: solving does nothing; what counts are the workspaces that torch asks for beforehand and allocates itself.
+/* cuSOLVER: solving does nothing; only the workspaces count, which torch asks for beforehand and allocates itself.
  * Eigenvalues of symmetric matrices, QR and singular values follow rules from an H200 (16 to 3,000 rows, float32). No
  * rule is known for the others: they are taken to need none, and that is noted. Cholesky and LU needed at most 63 kB.
  */
@@ -93,7 +93,7 @@ ORTHOGONAL_PRODUCT(cusolverDnSormqr_bufferSize) ORTHOGONAL_PRODUCT(cusolverDnDor
     }
 SINGULAR_VALUES(cusolverDnSgesvdj_bufferSize) SINGULAR_VALUES(cusolverDnDgesvdj_bufferSize)
 
-/* By cudaDataType: what a workspace of float32 is multiplied by. */
+/* By cudaDataType: the factor of a workspace, of which float32's is 1. */
 static size_t times(int type) { return type == 5 ? 4 : type == 1 || type == 4 ? 2 : 1; }
 
 /* A QR of n columns: exact in eight runs. */

@@ -11,7 +11,7 @@ HANDLES(cusparseCreate, cusparseDestroy)
 HANDLES(cusparseCreateMatDescr, cusparseDestroyMatDescr)
 const char *cusparseGetErrorString(int error) { return error ? "error" : "no error"; }
 
-/* Whatever describes a matrix or vector is an address that nobody looks behind. */
+/* A descriptor of a matrix or vector is an address that is never dereferenced. */
 int cusparseCreateCsr(void **out) { *out = calloc(1, 64); return 0; }
 int cusparseCreateCoo(void **out) { *out = calloc(1, 64); return 0; }
 int cusparseCreateDnMat(void **out) { *out = calloc(1, 64); return 0; }

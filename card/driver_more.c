@@ -5,7 +5,7 @@
 #include "echo.h"
 #include "properties.h"
 
-/* A module or a function: an address that nobody looks behind. */
+/* A module or a function: an address that is never dereferenced. */
 #define LOADED ((void *)0x10)
 
 int cuModuleLoadData(void **out, const void *image) { (void)image; *out = LOADED; return 0; }
@@ -18,7 +18,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, void *function, int bl
     *out = block > 0 && threads / block > 0 ? threads / block : 1;
     return 0;
 }
-/* Triton asks where the card sees an address: at the same place. */
+/* Triton asks for the card's address of a pointer: it is the same. */
 int cuPointerGetAttribute(uint64_t *out, int attribute, uint64_t address) {
     enum { DEVICE_POINTER = 3 };
     if (attribute != DEVICE_POINTER) device_unexpected("cuPointerGetAttribute was called for an attribute that the card has no answer for");
@@ -46,14 +46,14 @@ int cuOccupancyMaxActiveClusters(int *out) { *out = card_attribute(PROCESSORS) ?
 int cuLogsRegisterCallback(void *function, void *data, void **out) { (void)function; (void)data; *out = LOADED; return 0; }
 DOES_NOTHING(cuLogsUnregisterCallback)
 
-/* torch looks these up for contexts with a part of the processors, and for memory that many cards see as one. What they
- * take was never measured. */
+/* torch looks these up for contexts with a part of the processors, and for memory that many cards see as one. Their
+ * memory was never measured. */
 NOT_KNOWN(cuCtxFromGreenCtx) NOT_KNOWN(cuDevResourceGenerateDesc) NOT_KNOWN(cuDevSmResourceSplitByCount)
 NOT_KNOWN(cuDeviceGetDevResource) NOT_KNOWN(cuGreenCtxCreate) NOT_KNOWN(cuGreenCtxDestroy) NOT_KNOWN(cuGreenCtxStreamCreate)
 NOT_KNOWN(cuMulticastAddDevice) NOT_KNOWN(cuMulticastBindMem) NOT_KNOWN(cuMulticastCreate) NOT_KNOWN(cuMulticastUnbind)
 
-/* cuDNN and Triton look these up at start. What they do with them does not happen on this card: attention plans are
- * not compiled (cudnn_backend.c). */
+/* cuDNN and Triton look these up at start, and do not call them on this card: attention plans are not compiled
+ * (cudnn_backend.c). */
 int cuCtxGetLimit(size_t *out, int limit) { (void)limit; *out = 0; return 0; }
 NOT_KNOWN(cuKernelGetAttribute) NOT_KNOWN(cuKernelGetFunction) NOT_KNOWN(cuKernelSetAttribute)
 NOT_KNOWN(cuLibraryGetKernel) NOT_KNOWN(cuLibraryLoadData) NOT_KNOWN(cuLibraryLoadFromFile)

@@ -18,7 +18,7 @@ static void drop(int number) {
     memmove(&kept[number], &kept[number + 1], (size_t)(count - number) * sizeof kept[0]);
 }
 
-/* Whatever overlaps is dropped whole: half of it would be wrong. */
+/* A copy that overlaps is dropped whole: half of it would be wrong. */
 static void cover(uintptr_t at, size_t size) {
     for (int i = count - 1; i >= 0; i--) {
         if (kept[i].at < at + size && at < kept[i].at + kept[i].size) drop(i);

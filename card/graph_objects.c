@@ -30,7 +30,7 @@ static void release(owned *what, unsigned count) {
     free(what);
 }
 
-/* Takes one holding off the list, NULL where none is left: of the graph where `executable` is 0, else of that one. */
+/* Takes one holding off the list, NULL if none is left: of the graph if `executable` is 0, else of that one. */
 static holding *take(const void *graph, int executable) {
     pthread_mutex_lock(&lock);
     holding **link = &holdings;

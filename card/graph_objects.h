@@ -1,5 +1,5 @@
-/* User objects of graphs: what a program hands to a graph so that it lives as long as the graph, with a function that
- * drops it. torch keeps memory alive in this way, so the functions have to be called when the last owner is gone.
+/* User objects of graphs: an object that a program hands to a graph lives as long as the graph, and a function drops
+ * it. torch keeps memory alive in this way, so the functions have to be called when the last owner is gone.
  *
  * references = those of the program + those of each graph + those of each graph's executables */
 

@@ -1,7 +1,7 @@
 /* NCCL: every collective is done at once. A communicator knows its size and rank, so that several processes, one a
- * rank, run a program as it stands. The ranks are taken to tell each other the same: of what the host has just copied
- * to the card (echo.h), a gathered buffer holds it once for each rank. Buffers of NCCL's own are not torch's and are
- * not counted. */
+ * rank, run a program as it stands. The ranks are taken to tell each other the same: if the host has just copied data
+ * to the card (echo.h), a gathered buffer holds it once for each rank. NCCL's own buffers are not torch's and are not
+ * counted. */
 
 #include "answers.h"
 #include "echo.h"
@@ -38,7 +38,7 @@ int ncclCommInitAll(void **out, int count, const int *devices) {
     for (int i = 0; i < count; i++) join(&out[i], count, i);
     return 0;
 }
-/* The sizes of the parts are known to the caller alone: a part is taken to have all ranks of its parent. */
+/* Only the caller knows the sizes of the parts, so a part is taken to have all ranks of its parent. */
 int ncclCommSplit(const communicator *parent, int color, int key, void **out, void *config) {
     (void)key; (void)config;
     *out = NULL;
@@ -81,7 +81,7 @@ int ncclGather(const char *from, char *to, size_t elements, int type, int root, 
 typedef struct { const communicator *comm; const char *from; char *to; size_t size; int root; } broadcast;
 static __thread struct { int depth; size_t count, room; broadcast *calls; } group;
 
-/* The call of this rank that stands where `call` stands among those of its root; NULL where this rank has none. */
+/* The call of this rank that stands where `call` stands among those of its root; NULL if this rank has none. */
 static const broadcast *own_of(const broadcast *call) {
     size_t before = 0;
     for (const broadcast *at = group.calls; at < call; at++) before += at->comm == call->comm && at->root == call->root;
@@ -91,9 +91,9 @@ static const broadcast *own_of(const broadcast *call) {
     return NULL;
 }
 
-/* torch 2.15 gathers by one broadcast from each rank in a group, where a rank passes its own data for its own broadcast
- * alone. What another rank sends is taken to be the same; data of another size is not known. A group without an own
- * broadcast leaves what this rank has in the buffer. */
+/* torch 2.15 gathers by one broadcast from each rank in a group, and a rank passes its own data only for its own
+ * broadcast. The data of another rank is taken to be the same; data of another size is not known. In a group without a
+ * broadcast of its own, a rank keeps the contents of its buffer. */
 static const char *sent_by_root(const broadcast *call) {
     const broadcast *own = call->root == call->comm->rank ? call : own_of(call);
     return !own ? call->from : own->size == call->size ? own->from : NULL;
@@ -128,7 +128,7 @@ int ncclGroupEnd(void) {
 DOES_NOTHING(ncclAllReduce) DOES_NOTHING(ncclAlltoAll) DOES_NOTHING(ncclBcast) DOES_NOTHING(ncclCommDeregister)
 DOES_NOTHING(ncclCommFinalize) DOES_NOTHING(ncclRecv) DOES_NOTHING(ncclRedOpDestroy) DOES_NOTHING(ncclReduce)
 DOES_NOTHING(ncclReduceScatter) DOES_NOTHING(ncclSend)
-/* These give back NCCL's own memory and take it again, or stop what is under way: no memory of torch's. */
+/* These give back NCCL's own memory and take it again, or stop running collectives: no memory of torch's. */
 DOES_NOTHING(ncclCommResume) DOES_NOTHING(ncclCommRevoke) DOES_NOTHING(ncclCommSuspend)
 
 /* Memory that NCCL hands out, and windows on it: not measured. */

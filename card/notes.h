@@ -1,6 +1,6 @@
-/* How the card came to its answers, for the error bar of an estimate. A library that had to derive a size notes it with
- * its evidence, the function's name and the bytes that it answered. Sizes that torch's own host code computed need no
- * note: they are exact.
+/* The evidence of the card's answers, for the error bar of an estimate. A library that had to derive a size notes it
+ * with its evidence, the function's name and the bytes that it answered. Sizes that torch's own host code computed need
+ * no note: they are exact.
  *
  * plan      cuDNN's own heuristics answered
  * rule      a rule that was fitted to runs on a card

@@ -22,5 +22,5 @@ int nvrtcGetProgramLog(void *program, char *out) { (void)program; *out = 0; retu
 int nvrtcGetLoweredName(void *program, const char *name, const char **out) { (void)program; *out = name; return 0; }
 const char *nvrtcGetErrorString(int error) { (void)error; return "the stand-in compiler reports no errors"; }
 DOES_NOTHING(nvrtcAddNameExpression) DOES_NOTHING(nvrtcCompileProgram)
-/* cuDNN refuses its attention where this is missing; it does not come to a call (cudnn_backend.c). */
+/* cuDNN refuses its attention if this is missing, but it does not call it here (cudnn_backend.c). */
 NOT_KNOWN(__nvrtcCPEx)

@@ -1,4 +1,4 @@
-/* What the card says of itself: attributes, name, memory. They come from the file that GAPLESS_CARD names, one property
+/* The properties of the card: attributes, name, memory. They come from the file that GAPLESS_CARD names, one property
  * a line (python/gapless/cards/h200.card is an example):
  *
  *   name NVIDIA H200            what programs print
@@ -17,14 +17,14 @@
 /* CUDA's numbers of the attributes that are read by name here. */
 enum { PROCESSORS = 16, L2_CACHE = 38, MAJOR = 75, MINOR = 76 };
 
-/* Whether a file was named. Without one the caller keeps to its own answers. */
+/* True if a file was named. Without one the caller keeps to its own answers. */
 int card_described(void);
 int card_attribute(int number);
 const char *card_name(void);
-/* The bytes that a program sees as the card's, 0 where nothing was said. */
+/* The bytes that a program sees as the card's; 0 if the file does not say. */
 uint64_t card_memory(void);
 int card_kernels(void);
-/* How many cards a program sees: GAPLESS_CARDS, 1 where it is not set. Each is a card of the same kind. */
+/* How many cards a program sees: GAPLESS_CARDS, 1 if it is not set. Each is a card of the same kind. */
 int card_count(void);
 
 #endif

@@ -1,12 +1,12 @@
-/* More of CUDA's runtime by name: what whole programs call beside what the allocator's tests need, which is in
- * ../torch-bench/python/runtime.c. Nothing is stored on the card. */
+/* More of CUDA's runtime by name: functions that whole programs call beside those of the allocator's tests, which are
+ * in ../torch-bench/python/runtime.c. Nothing is stored on the card. */
 
 #include "answers.h"
 #include "echo.h"
 #include "properties.h"
 #include <string.h>
 
-/* Where a variable of a kernel would be: an address on the card that no allocation has. */
+/* The address of a kernel's variable: one on the card that no allocation has. */
 #define SYMBOLS ((void *)DEVICE_SYMBOLS)
 
 int cudaGetSymbolAddress(void **out, const void *symbol) { (void)symbol; *out = SYMBOLS; return 0; }
@@ -38,8 +38,8 @@ DOES_NOTHING(cudaGraphDebugDotPrint)
 int cudaDeviceGetGraphMemAttribute(int ordinal, int attribute, uint64_t *out) { (void)ordinal; (void)attribute; *out = 0; return 0; }
 DOES_NOTHING(cudaDeviceSetGraphMemAttribute)
 
-/* Kernels that torch brings compiled, beside those it is linked to: a library or a kernel is an address that nobody
- * looks behind. Their variables have sizes that only the code tells. */
+/* Kernels that torch brings compiled, beside those it is linked to: a library or a kernel is an address that is never
+ * dereferenced. Their variables have sizes that only the code tells. */
 #define LOADED ((void *)0x10)
 int cudaLibraryLoadData(void **out) { *out = LOADED; return 0; }
 int cudaLibraryLoadFromFile(void **out) { *out = LOADED; return 0; }

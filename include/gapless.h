@@ -51,7 +51,7 @@ typedef struct gapless_mem_stats_t {
     uint64_t allocations_total; /* since the start */
     uint64_t failures;          /* requests that failed since the start */
     uint64_t limit;             /* the most that the pool may reserve now; 0: no limit but the device */
-    uint64_t device_free;       /* what the device has free, as the driver says */
+    uint64_t device_free;       /* free on the device, as the driver says */
     uint64_t device_total;
 } gapless_mem_stats_t;
 
@@ -76,13 +76,13 @@ void *gapless_mem_alloc(size_t size, int device, void *stream);
  * stream may get it at once. NULL is allowed. Returns a code. */
 int gapless_mem_free(void *pointer);
 
-/* Frees memory that `stream` uses too. Nobody gets the memory before the work that is queued on `stream` now is done.
+/* Frees memory that `stream` uses too. It is not used again before the work that is queued on `stream` now is done.
  *
- * With GAPLESS_STREAM_LEGACY, nobody gets it before the work on all blocking streams is done. Use this for memory of
- * the default stream if you do not know which streams use it. */
+ * With GAPLESS_STREAM_LEGACY, not before the work on all blocking streams is done. Use this for memory of the default
+ * stream if you do not know which streams use it. */
 int gapless_mem_free_on(void *pointer, void *stream);
 
-/* Says that `stream` uses the memory besides the stream of the allocation. Nobody gets the memory after it is freed
+/* Says that `stream` uses the memory besides the stream of the allocation. After it is freed, it is not used again
  * before the work that is queued on `stream` at that time is done. Returns a code. */
 int gapless_mem_record_stream(void *pointer, void *stream);
 

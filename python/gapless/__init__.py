@@ -114,7 +114,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Only when it is asked for: it needs ctypes.
+    # Imported at its first use, because it needs ctypes.
     if name == "Pressure":
         from ._pressure import Pressure
 

@@ -1,9 +1,9 @@
 """The guard of memory that sleeps: a torch function that would touch a sleeping tensor raises AsleepError.
 
-A kernel that touches memory which is not there ends the CUDA context. So while a region sleeps, torch's functions are
-looked at before they run. A TorchDispatchMode does that: it sees every operator of its thread and of the backward
-passes that the thread starts, and nothing is installed while nothing sleeps. It looks only at addresses that Python
-already has, so it takes no lock and makes no driver call.
+A kernel that touches unmapped memory ends the CUDA context. So while a region sleeps, a TorchDispatchMode checks
+torch's functions before they run. The mode sees every operator of its thread and of the backward passes that the thread
+starts, and is not installed while nothing sleeps. It reads only addresses that Python already has, so it takes no lock
+and makes no driver call.
 
 The mode lies at the bottom of its thread's stack of modes, below those of the program: these come and go in the order
 in which they were opened, whatever we do.
@@ -17,7 +17,7 @@ from typing import Any, Optional
 from . import _forks
 from ._errors import GaplessError
 
-# Operators that look at a tensor's shape alone.
+# Operators that read a tensor's shape and not its bytes: they may run on a sleeping tensor.
 _SHAPES = frozenset(
     {
         "empty_like",
@@ -50,7 +50,7 @@ class AsleepError(GaplessError):
 
 
 class _Ranges:
-    """The addresses that sleep: sorted, so that one look is a bisection. Never changed, only replaced."""
+    """The sleeping addresses, sorted for bisection. Replaced and never changed, so a reader needs no lock."""
 
     def __init__(self, regions: list[tuple[str, list[tuple[int, int]]]]) -> None:
         found = sorted((start, start + size, name) for name, ranges in regions for start, size in ranges)
@@ -64,18 +64,18 @@ class _Ranges:
 
 
 _ranges = _Ranges([])
-# Regions whose sleep was asked to be guarded.
+# Regions that fell asleep with a guard.
 _guarded: set[str] = set()
-# How often what sleeps was looked up.
+# Counts calls of read(), so that a call can tell whether another one came in between.
 _looks = 0
-# Finalizers and signal handlers may come back in the middle, in the same thread.
+# Reentrant: a finalizer or a signal handler may run in the same thread while it holds the lock.
 _lock = _forks.lock()
 _of_thread = threading.local()
 _Mode: Any = None
 
 
 def read(library: Any) -> list[tuple[str, list[tuple[int, int]]]]:
-    """What sleeps, as the library knows it."""
+    """The sleeping regions with their address ranges, as the library knows them."""
     import ctypes
 
     room = 1 << 14
@@ -88,7 +88,7 @@ def read(library: Any) -> list[tuple[str, list[tuple[int, int]]]]:
 
 
 def changed(library: Any, *, fell_asleep: Optional[str] = None) -> None:
-    """A region has fallen asleep, to be guarded, or one has woken: the guard of this thread is on or off now."""
+    """Updates the guard of this thread: the region `fell_asleep` is to be guarded, or a region has woken."""
     global _ranges, _looks
     if fell_asleep is None and not _guarded:
         return
@@ -100,7 +100,7 @@ def changed(library: Any, *, fell_asleep: Optional[str] = None) -> None:
             sleeping = read(library)
             _guarded.intersection_update([name for name, _ in sleeping])
             _ranges = _Ranges([(name, ranges) for name, ranges in sleeping if name in _guarded])
-            # A finalizer or a signal handler that moved a region meanwhile knows more.
+            # Another call by a finalizer or a signal handler has read newer ranges: read again.
             if mine == _looks:
                 break
     _name_when_printed(bool(_guarded))
@@ -111,7 +111,7 @@ _printed: Any = None
 
 
 def _name_when_printed(wanted: bool) -> None:
-    """While something sleeps, a sleeping tensor is printed without its bytes: torch switches all modes off to print."""
+    """Prints a sleeping tensor without its bytes: torch disables all modes while it prints, also the guard."""
     global _printed
     import torch
 
@@ -131,13 +131,13 @@ def _name_when_printed(wanted: bool) -> None:
 
 
 def watch_this_thread(wanted: bool) -> None:
-    """Puts the guard into this thread, or takes it away; where it is so already, nothing happens."""
+    """Adds the guard to this thread or removes it. A second call with the same value has no effect."""
     mode = getattr(_of_thread, "mode", None)
     if wanted and mode is None:
         mode = _of_thread.mode = _mode_class()()
         _put_below(mode)
         if _of_thread.mode is not mode:
-            # A signal handler woke the last region meanwhile.
+            # A signal handler woke the last region before the mode was on the stack.
             _take_away(mode)
     elif not wanted and mode is not None:
         _of_thread.mode = None
@@ -197,7 +197,7 @@ def _take_away(mode: Any) -> None:
 
 
 def _mode_class() -> Any:
-    """Made when it is first needed: it takes torch."""
+    """Makes the class at its first use, because it derives from a class of torch."""
     global _Mode
     if _Mode is not None:
         return _Mode
@@ -214,7 +214,7 @@ def _mode_class() -> Any:
                 try:
                     address = value.data_ptr()
                 except RuntimeError:
-                    # It has no memory, like those that only stand for a tensor while a program is traced.
+                    # A tensor without memory, such as those that torch makes while it traces a program.
                     continue
                 found = ranges.region_at(address)
             elif isinstance(value, (list, tuple)):
@@ -242,7 +242,7 @@ def _mode_class() -> Any:
     yes = classmethod(lambda cls: True)
     members = {
         "__torch_dispatch__": look,
-        # torch.compile would leave everything to eager execution below a mode of any other kind.
+        # Below a mode of any other kind, torch.compile would run everything eagerly.
         "is_infra_mode": yes,
         "ignore_compile_internals": yes,
         "supports_higher_order_operators": True,
@@ -252,6 +252,6 @@ def _mode_class() -> Any:
 
 
 def _looks_only(func: Any) -> bool:
-    """Whether an operator needs no bytes of its tensors: it makes a view, or looks at shapes."""
+    """True if an operator needs no bytes of its tensors: it makes a view, or reads shapes."""
     packet = getattr(func, "overloadpacket", func)
     return bool(getattr(func, "is_view", False)) or getattr(packet, "__name__", "") in _SHAPES

@@ -1,5 +1,5 @@
-"""What this process can still get of a GPU: not what the GPU has free, which others may take, and which leaves out what
-is free inside of the pool."""
+"""Memory that this process can still get of a GPU. The GPU's free memory is not the answer: the pool has free memory of
+its own, and limits apply."""
 
 from typing import Any
 

@@ -66,8 +66,8 @@ class budget:
         _session._on().optional("gapless_budget_close", token)
 
     def __call__(self, function: _Function) -> _Function:
-        """A function that runs in the scope; of a generator function, each of its steps would be outside, so that is
-        refused."""
+        """Makes a function run in the scope. A generator function is refused, because its steps would run outside of
+        it."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise OptionError(f"{function.__name__} is a generator: open the budget inside of it")
         if inspect.iscoroutinefunction(function):
@@ -93,7 +93,7 @@ def tenant(name: str, limit: Union[int, str], borrow: bool = False) -> None:
     share of each card.
 
     limit   the share, "30GiB" or "60%", of everything that the tenant's processes hold of a card
-    borrow  whether the tenant may take more while nobody else needs it
+    borrow  whether the tenant may take more while no other one needs it
 
     Gapless refuses shares that add up to more than the card. Call it before or after CUDA starts. A process that is
     killed gives its share back.
@@ -109,7 +109,7 @@ def become(library: Any, share: str) -> None:
 
 
 def end_with_process(library: Any) -> None:
-    """Before CUDA goes, the library's look around four times a second ends."""
+    """Ends the library's rounds, four a second, before CUDA shuts down."""
     global _ended
     if not _ended and library.has("gapless_ration_end"):
         _ended = True

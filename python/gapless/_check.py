@@ -1,6 +1,6 @@
 """GAPLESS_CHECK=1: one line on standard error when the process ends, that says what was checked and what was not.
 
-Only in the process that enabled it, and only where it used a GPU.
+Only in the process that enabled it, and only if that used a GPU.
 """
 
 import atexit
@@ -41,5 +41,5 @@ def _print(library: Library, owner: int) -> None:
             try:
                 print(line(device, stats), file=sys.stderr, flush=True)
             except (OSError, ValueError):
-                # Nobody listens any more.
+                # Standard error is closed, and the process has to end all the same.
                 pass

@@ -4,7 +4,7 @@
     keys = cache.grow(100)                                       # an ordinary tensor of 100 rows
     cache.shrink(40)                                             # pages go back once no queued work uses them
 
-A thread of the pool maps pages ahead, so that growth within what is ahead makes no driver call in the caller's thread.
+A thread of the pool maps pages ahead, so that growth within these pages makes no driver call in the caller's thread.
 See docs/elastic.md, and crates/gapless-torch/src/elastic.rs for the pools.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _GRANULE = 2 << 20
 _TRIM_WAIT_MS = 10_000
-# Finalizers and signal handlers may come back in the middle, in the same thread.
+# Reentrant: a finalizer or a signal handler may run in the same thread while it holds the lock.
 _lock = _forks.lock()
 _shared_pools: dict[tuple[int, int], "ElasticPool"] = {}
 
@@ -93,7 +93,7 @@ def elastic(
         with _lock:
             pool = _shared_pools.get((index, size))
             if pool is None:
-                # One that came meanwhile is the one that is shared.
+                # setdefault: a finalizer or a signal handler may have made the pool in between.
                 pool = _shared_pools.setdefault((index, size), ElasticPool(page=size, device=index))
     elif device is not None and _ready(device)[1] != pool.device:
         raise OptionError(f"device={device} is not the GPU of the pool, cuda:{pool.device}")
@@ -153,14 +153,14 @@ class Elastic:
         self.full = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, sizes, strides)
         self.dtype = dtype
         self._holes: set[int] = set()
-        # Sizes above the first and up to the second have the pages that are there now.
+        # resize() to a size above the first and up to the second needs no other pages than those that are mapped.
         self._same: tuple[int, int] = (0, -1)
         self._busy = _forks.lock()
         self._set(0, set(), True)
 
     @property
     def tensor(self) -> Any:
-        """What is there now."""
+        """The part that exists now."""
         return self.full.narrow(self.dim, 0, self.size)
 
     def grow(self, n: int = 1) -> Any:
@@ -178,9 +178,9 @@ class Elastic:
 
     def resize(self, size: int) -> None:
         """Grows or shrinks to `size`."""
-        # The same pages: the most frequent case by far, in every decode step for every layer. It does without the lock,
-        # which would be most of its time: a thread that changes pages replaces `_same` first, and then this one takes
-        # the lock.
+        # A decode step resizes the cache of each layer, mostly within mapped pages. That case takes no lock, because
+        # the lock would be most of its time. A thread that changes pages replaces `_same` first; if it does so here,
+        # this one takes the lock.
         same = self._same
         if type(size) is int and same[0] < size <= same[1]:
             self.size = size
@@ -221,7 +221,7 @@ class Elastic:
             raise GaplessError(f"{part} has steps: name a part without")
         begin, end = start * self._row, max(start, stop) * self._row
         if inside:
-            # The last page belongs to it where the tensor ends there.
+            # If the part reaches the tensor's end, its last page has nothing else in it.
             last = self._wanted(self.size) if stop >= self.size else end // self.pool.page
             return -(-begin // self.pool.page), last
         return begin // self.pool.page, -(-end // self.pool.page)
@@ -229,7 +229,7 @@ class Elastic:
     def _set(self, size: int, holes: set[int], waits: bool) -> None:
         import ctypes
 
-        # No size is in it, and resize() sees that it is another object than the one that it has read.
+        # An empty range in a new object: a resize() that has read the old object takes the lock.
         self._same = (0, -1)
         runs = _runs(self._wanted(size), holes)
         ahead = (self._wanted(size), min(self._wanted(size) + self.pool.ahead, self._slots))
@@ -246,7 +246,7 @@ class Elastic:
             return
         message = library.last_error()
         if (size, holes) != (self.size, self._holes):
-            # What it had before is there, and wanted again.
+            # Asks for the pages of before again.
             self._set(self.size, self._holes, False)
         if code < 0:
             raise GaplessError(f"an elastic tensor cannot reach {size}: {message}")

@@ -1,4 +1,4 @@
-"""What can go wrong, as types: mistakes of the caller are exceptions, a machine that cannot do it is a warning."""
+"""The package's errors: a mistake of the caller is an exception, a machine that is not supported is a warning."""
 
 
 class GaplessError(RuntimeError):

@@ -1,4 +1,4 @@
-"""Locks that a forked child never waits for: the thread of its parent that held one is not in the child.
+"""Locks that are open in a forked child: the parent's thread that held one does not exist there to release it.
 
 The native library's locks are of their own kind (crates/gapless-cuda/src/locks)."""
 
@@ -11,7 +11,7 @@ _all: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def lock() -> Any:
-    """A lock that its own thread may take again: finalizers and signal handlers come back in the middle."""
+    """A reentrant lock, because a finalizer or a signal handler may take it in the thread that holds it."""
     made = threading.RLock()
     _all.add(made)
     return made
@@ -19,7 +19,7 @@ def lock() -> Any:
 
 def _open() -> None:
     for held in list(_all):
-        # The thread that forked may have it, and opens it itself.
+        # The thread that forked may hold it. That thread lives on in the child, and releases it.
         if not held._is_owned():
             held._at_fork_reinit()
 

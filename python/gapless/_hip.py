@@ -1,5 +1,5 @@
-"""AMD's cards, below torch for ROCm: tried in a forked child, because the trial starts HIP. Gapless was never run on
-one of these cards; what it needs of them is tried, and a card that cannot do it keeps torch's own allocator."""
+"""AMD's cards, below torch for ROCm. Gapless was never run on one of them, so a forked child tries the functions that
+it needs (the trial starts HIP). If they fail, torch's own allocator stays."""
 
 import os
 from typing import Any, Optional
@@ -9,10 +9,10 @@ from ._library import Library
 
 
 def why_not(torch: Any, library: Library) -> Optional[str]:
-    """None where Gapless can run on all cards that torch sees, else the reason."""
+    """None if Gapless can run on all cards that torch sees, else the reason."""
     if not library.has("gapless_try_hip"):
         return "this build of the library knows no cards of AMD: update gapless"
-    # Also where another library has loaded NVIDIA's driver.
+    # Named, because another library may have loaded NVIDIA's driver in this process.
     os.environ.setdefault("GAPLESS_DRIVER", "hip")
 
     def work() -> str:

@@ -1,4 +1,4 @@
-"""Arms itself when torch is imported: how `gapless run` reaches a program that knows nothing of Gapless.
+"""Enables Gapless when torch is imported. This is how `gapless run` reaches a program that does not mention Gapless.
 
 The finder looks torch up as if it were not there, and lets the loader it found call enable() after the module was
 executed. The loader stays the original object, so that tools which look at it see nothing new.
@@ -19,7 +19,7 @@ class _WhenTorchIsImported:
     def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
         if name != "torch":
             return None
-        # Out of the way first: the search below asks all finders, and torch is imported once.
+        # The search below asks all finders, and would come back here. torch is imported only once.
         disarm()
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
@@ -28,7 +28,7 @@ class _WhenTorchIsImported:
 
 
 def arm() -> None:
-    """From now on `import torch` enables Gapless. Where torch is there already, at once."""
+    """Makes `import torch` enable Gapless. If torch is imported already, enables it now."""
     if "torch" in sys.modules:
         _enable()
     elif not any(isinstance(finder, _WhenTorchIsImported) for finder in sys.meta_path):
@@ -51,8 +51,8 @@ def _call_after(loader: Any, call: Callable[[], None]) -> None:
 
 
 def _enable() -> None:
-    """A wrong option ends the program, as it was given for this very run; anything else leaves it running on torch's
-    own allocator."""
+    """Raises for a wrong option, because the user gave it for this run. After any other failure the program runs on
+    torch's own allocator."""
     from . import enable
 
     try:

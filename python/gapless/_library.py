@@ -108,7 +108,7 @@ _OPTIONAL: dict[str, tuple[Any, list[Any]]] = {
 
 
 def path() -> str:
-    """Where the library is; an error that says what to do where it is not."""
+    """The path of the library. If there is no such file, the error says what to do."""
     named = os.environ.get("GAPLESS_LIBRARY")
     found = named or os.path.join(os.path.dirname(os.path.abspath(__file__)), FILE_NAME)
     if not os.path.isfile(found):
@@ -141,9 +141,9 @@ class Library:
                 self._optional[name] = function
 
     def address(self, name: str) -> int:
-        """Where a function lies, as torch wants its hooks."""
+        """The address of a function: torch takes its hooks as addresses."""
         at = ctypes.cast(getattr(self._cdll, name), ctypes.c_void_p).value
-        # A function that was found has an address.
+        # A function that getattr has found has an address.
         assert at is not None
         return at
 
@@ -152,7 +152,7 @@ class Library:
         return None if self._cdll.gapless_enable(options.encode()) == 0 else self.last_error()
 
     def overlay(self, version: str, git_version: str) -> bool:
-        """Whether torch's own tools are answered natively."""
+        """Puts the library's functions into torch's table; True if torch's own tools are answered natively now."""
         return bool(self._cdll.gapless_overlay(version.encode(), git_version.encode()) == 0)
 
     def stats(self, device: int) -> dict[str, Any]:

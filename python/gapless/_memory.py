@@ -10,7 +10,7 @@ from . import _session
 from ._errors import GaplessError
 from ._library import Library
 
-# The legacy default stream by name. Memory that is freed on it waits for all streams that wait for the default stream.
+# CUDA's legacy default stream. Memory that is freed on it waits for all streams that wait for the default stream.
 LEGACY_STREAM = 1
 
 _OUT_OF_MEMORY = 1
@@ -33,7 +33,7 @@ class Figures(NamedTuple):
 
 
 def allocate(size: int, device: int, stream: int) -> int:
-    """The address of `size` bytes for work on `stream`; 0 where `size` is 0. MemoryError: there is no memory."""
+    """The address of `size` bytes for work on `stream`; 0 if `size` is 0. Raises MemoryError if there is no memory."""
     library = _started()
     address: Optional[int] = library.optional("gapless_mem_alloc", size, device, stream)
     if address is None and size:
@@ -58,7 +58,7 @@ def freer(address: int, stream: Optional[int] = None) -> Callable[[], None]:
 
 
 def figures(device: int) -> Figures:
-    """What is counted of a device, which is made ready where it was not used before."""
+    """The counts of a device. A device that was not used before is made ready first."""
     library = _started()
     library.reserve(device, 0)
     numbers = (ctypes.c_uint64 * len(Figures._fields))()
@@ -68,7 +68,7 @@ def figures(device: int) -> Figures:
 
 
 def _started() -> Library:
-    # Without the lock where that is possible: finalizers run anywhere, also below it.
+    # Takes no lock if the library has started, because finalizers call this at any point.
     return _session._started or _session.start_alone()
 
 

@@ -1,4 +1,4 @@
-"""Blocks that modules own whoever allocated them: parameters, buffers, gradients and what optimizers keep for them.
+"""Blocks that modules own, whatever code allocated them: parameters, buffers, gradients and optimizer states.
 
 They are found by their addresses: in a snapshot of torch when it is taken, in the flight recorder's file after the
 first call of a model, when an optimizer has made new state, and at the end.
@@ -13,11 +13,11 @@ from typing import Any, Optional
 
 from . import _module_tellers, _modules
 
-# What `external_annotations` of a snapshot have as the stage of such a note; rows.rs of gapless-ingest reads it.
+# The stage of such a note in a snapshot's `external_annotations`; rows.rs of gapless-ingest reads it.
 STAGE = "BLOCK"
 
 _optimizers: Any = weakref.WeakSet()
-# How much state each had when it was last told.
+# The number of states that each had when the recorder was last told.
 _known_state: Any = weakref.WeakKeyDictionary()
 
 
@@ -44,7 +44,7 @@ def watch(torch: Any) -> None:
 
 def _add_to(taken: Any) -> None:
     annotations = taken.get("external_annotations") if isinstance(taken, dict) else None
-    # Without a history nobody looks at what it is about.
+    # The notes name blocks of the recorded history; without a history they have no use.
     if not isinstance(annotations, list) or not any(taken.get("device_traces") or ()):
         return
     now = time.time_ns() // 1000
@@ -86,10 +86,10 @@ def blocks(names: Optional["_modules.ModuleNames"] = None) -> Iterator[tuple[int
             storage = tensor.untyped_storage()
             key = (storage.device.index, storage.data_ptr(), storage.nbytes())
         except (AttributeError, NotImplementedError, RuntimeError):
-            # One without memory of its own.
+            # A tensor without memory of its own.
             return
         if key[1]:
-            # One block for many, as FSDP and DDP have: what is common to them.
+            # FSDP and DDP keep many parameters in one block: it gets the path that they have in common.
             owners[key] = _common(owners[key], path) if key in owners else path
 
     for module, place in _modules.named(names):

@@ -1,4 +1,4 @@
-"""How the recorders of memory hear which module a thread runs.
+"""Marks that tell the recorders of memory which module a thread runs.
 
 torch 2.10 and later   the metadata of the thread, which the allocator notes with each allocation
 torch 2.8 and 2.9      annotations: a range in the recording's time
@@ -24,7 +24,7 @@ _numbers: dict[str, int] = {}
 
 
 def record_with(library: "Library") -> bool:
-    """The flight recorder hears of modules from now on. Whether it can."""
+    """Tells the flight recorder of modules from now on. False if this library has no cell for them."""
     global _library
     if not library.has("gapless_module_cell"):
         return False
@@ -52,8 +52,8 @@ def teller(torch: Any) -> "Teller":
 
 
 def number(place: "Place") -> int:
-    """What the flight recorder calls a place. Beyond the most that it can tell apart, parents stand for their
-    children."""
+    """The flight recorder's number for a place. After the largest number that it can tell apart, parents stand for
+    their children."""
     assert _library is not None
     path = place.path
     while (known := _numbers.get(path)) is None:
@@ -82,7 +82,7 @@ def _metadata(torch: Any) -> "Optional[Teller]":
             state.native = None
             return
         if state.native is None:
-            # The program's own, which is there again after the model.
+            # The program's own metadata, which is put back after the model.
             state.entered, state.native = get(), True
         put(place.note)
 
@@ -100,7 +100,7 @@ def _annotations(torch: Any) -> "Optional[Teller]":
         if state.native is not None:
             leave(state.native)
             state.native = None
-        # A profiler wants ranges that lie inside of each other, which those of a backward pass do not.
+        # A profiler needs ranges that are nested, and those of a backward pass are not.
         if place is not None and not profiled():
             state.native = enter(place.note)
 

@@ -22,7 +22,7 @@ from ._errors import OptionError
 if TYPE_CHECKING:
     from ._library import Library
 
-# Attributes in which a wrapper has the module that it wraps; the last one only in classes of these names.
+# Attributes in which a wrapper has the module that it wraps; `module` is one only in classes of these names.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
@@ -44,14 +44,14 @@ class Place:
         self.caller = caller
         # How notes tell a path from other texts: block_notes.rs reads it.
         self.note = f"module: {path}"
-        # What the flight recorder calls it; 0: not told yet.
+        # Its number in the flight recorder; 0: not told yet.
         self.number = 0
         # An empty tensor whose hooks are those of this place.
         self.carrier: Any = None
 
 
 class _Shared:
-    """A module in several places: where it is depends on who calls it."""
+    """A module in several places: its caller decides which place counts."""
 
     __slots__ = ("by_caller", "first")
 
@@ -61,7 +61,7 @@ class _Shared:
 
 
 class _State:
-    """What a thread does."""
+    """The state of one thread."""
 
     __slots__ = ("entered", "lost", "module", "native", "place", "slot", "since", "task")
 
@@ -70,11 +70,11 @@ class _State:
         self.module: Any = None
         # The number of the next autograd node, at the last border.
         self.since = 0
-        # Nodes of the module that runs which no border has seen, by their numbers: from and to.
+        # Ranges of numbers of nodes that the module which runs has made and no border has seen.
         self.lost: Optional[list[tuple[int, int]]] = None
         # The backward pass that the thread last worked for.
         self.task = -1
-        # What the tellers keep.
+        # State of the tellers in _module_tellers.py.
         self.native: Any = None
         self.slot: Any = None
         self.entered = ""
@@ -101,7 +101,7 @@ class ModuleNames:
         return [place.path for place in self._places.values()]
 
     def remove(self) -> None:
-        """Takes the names off; where a recording names all models, this one has its own name again. Another call has no
+        """Takes the names off; if a recording names all models, this one has its own name again. Another call has no
         effect."""
         with _lock:
             _forget(self)
@@ -121,10 +121,10 @@ _local = _Local()
 # By id, since modules may compare as they like. The references take entries of dead modules out.
 _places: dict[int, Union[Place, _Shared, None]] = {}
 _references: dict[int, Any] = {}
-# Which names a module has its entry from.
+# The names that a module's entry comes from.
 _of: dict[int, ModuleNames] = {}
 _models: list[ModuleNames] = []
-# Whether models are named without being told; then who has which child, for modules that are called by themselves.
+# True: every model that is called gets a name. _parents then leads from a module that is called itself to its model.
 _all = False
 _parents: dict[int, tuple[Any, str, Any]] = {}
 
@@ -134,7 +134,7 @@ _wrapper: Any = None
 
 
 def _tell(state: _State, place: Optional[Place]) -> None:
-    """Marks a thread; what does so takes the place of this function when the first model is named."""
+    """Marks a thread with a place. _install() replaces this function with the one of the tellers."""
 
 
 def name_modules(model: Any, *, name: Optional[str] = None) -> ModuleNames:
@@ -187,7 +187,7 @@ def _register(model: Any, name: Optional[str]) -> ModuleNames:
     names = ModuleNames(model, label)
     _models.append(names)
     _add_tree(names, model, "" if name is None else label, None)
-    # What is on the GPU already; what comes later is told when an optimizer made its state, and at the end.
+    # The blocks that are on the GPU now. Later ones are told when an optimizer has made its state, and at the end.
     _module_blocks.tell_recorder(names)
     return names
 
@@ -221,7 +221,7 @@ def _put(names: ModuleNames, module: Any, place: Place) -> None:
         try:
             _references[key] = weakref.ref(module, functools.partial(_died, key))
         except TypeError:
-            # A class with slots: it stays alive instead, so that its id stays its own.
+            # A class with slots has no weak references. The module stays alive, so that no other one gets its id.
             _references[key] = lambda: module
         return
     if isinstance(known, Place):
@@ -278,7 +278,7 @@ def _find(module: Any, state: _State) -> Optional[Place]:
             return outer
         if outer is None:
             return _find_model(module) if _all else None
-        # Only a model that is named has places.
+        # Only a caller of a named model has a place below which this module can be found.
         caller, names = state.module, _of.get(id(state.module))
         if caller is not None and names is not None:
             path = next((path for path, of in names._places.items() if of is outer), "")
@@ -287,7 +287,7 @@ def _find(module: Any, state: _State) -> Optional[Place]:
                     _add_tree(names, module, _joined(path, caller, name), outer)
                     found = _places.get(id(module))
                     return found if isinstance(found, Place) else outer
-        # Of no model that is named: what it does is its caller's.
+        # It belongs to no named model: its memory counts as its caller's.
         _places[id(module)] = None
         try:
             _references[id(module)] = weakref.ref(module, functools.partial(_died, id(module)))
@@ -318,7 +318,7 @@ def _find_model(module: Any) -> Optional[Place]:
     while label in taken:
         number += 1
         label = f"{kind}#{number}"
-    # Paths of the first model need no name before them. A loss or a transform is no model.
+    # Paths of the first model need no name before them. A loss or a transform has no parameters, and is no model.
     is_first = not has_bare and next(model.parameters(), None) is not None
     _register(model, None if is_first else label)
     return _placed(module)
@@ -377,7 +377,7 @@ def _uninstall() -> None:
 
 
 def _tell_dynamo(before: Any, after: Any) -> None:
-    """torch.compile goes straight to `forward` where __call__ is the one it knows."""
+    """Makes torch.compile treat the new __call__ as its own: only below a known one it goes straight to `forward`."""
     for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         module: Any = sys.modules.get(name)
         if getattr(module, "unpatched_nn_module_call", None) is before:
@@ -393,13 +393,13 @@ def _wrap(torch: Any, original: Any) -> Any:
     tensor = torch.Tensor
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # What is being traced is not run here.
+        # While torch.compile traces, the module does not run.
         if is_compiling():
             return original(self, *args, **kwargs)
         state = local.state
         outer, before = state.place, state.module
         if state.task >= 0 and graph_task() < 0:
-            # A backward pass of this thread failed: nobody told it that it was over.
+            # A backward pass of this thread failed, and autograd calls nothing back then.
             state.task, outer = -1, None
         place = places.get(id(self))
         if place.__class__ is not Place:
@@ -428,13 +428,13 @@ def _wrap(torch: Any, original: Any) -> Any:
             return result
         finally:
             end = number_of_next()
-            # Without a node of its own the call was no border: a node may be older than what its making called.
+            # A call without a node is no border: an autograd.Function has its number before its forward calls modules.
             state.place, state.module, state.since, state.lost = outer, before, since if end == start else end, lost
             if place is not outer:
                 _tell(state, outer)
 
     functools.update_wrapper(call, original)
-    # torch.compile compiles what is below, as if this frame were not there.
+    # torch.compile skips this frame, and compiles the ones below.
     skip = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
     if skip is not None:
         skip(call.__code__)
@@ -442,7 +442,7 @@ def _wrap(torch: Any, original: Any) -> Any:
 
 
 def _border(state: _State, values: Iterable[Any], place: Optional[Place]) -> bool:
-    """The nodes of these tensors that were made since the last border are those of `place`. Whether there are any."""
+    """Gives `place` the nodes of these tensors that were made since the last border. True if there are any."""
     since, looked, is_seen = state.since, 0, False
     tensor = _torch.Tensor
     try:
@@ -470,7 +470,7 @@ def _border(state: _State, values: Iterable[Any], place: Optional[Place]) -> boo
 
 
 def _take_lost(state: _State, number: int) -> bool:
-    """Whether a node of this number was lost; then it is no longer."""
+    """True if a node of this number was lost; takes its range off the list."""
     for span in state.lost or ():
         if span[0] <= number < span[1]:
             state.lost = [other for other in state.lost or () if other is not span]
@@ -491,12 +491,12 @@ def _find_lost(state: _State, node: Any, carrier: Any) -> None:
             number = before._sequence_nr()
             if _take_lost(state, number):
                 before._register_hook_dict(carrier)
-            # Those of parameters have the highest number of all.
+            # The nodes of parameters have the highest number of all.
             if oldest <= number < state.since or state.since <= number < 1 << 62:
                 waiting.append(before)
 
 
-# What no module does.
+# The place of work outside of all modules.
 _OUTSIDE = Place("")
 
 
@@ -508,7 +508,7 @@ def _carrier(place: Place) -> Any:
     with _torch._C.DisableTorchFunction(), _disable_current_modes(), _torch.inference_mode(False):
         carrier = _torch.empty(0, device="cpu", requires_grad=True)
     carrier._backward_hooks = {0: hook}
-    # In a tuple, since a tensor cannot be asked whether it is there.
+    # In a tuple, because `or` cannot test a tensor for None.
     place.carrier = (carrier,)
     return place.carrier
 
@@ -535,7 +535,7 @@ def _watch_backward(torch: Any) -> None:
     """A backward pass that fails calls nothing back: the thread that began it is marked as before."""
     run = getattr(torch.autograd, "_engine_run_backward", None)
     if run is None:
-        # Of another release: the next call of a module finds that the pass is over.
+        # A torch without this function: the next call of a module finds that the pass is over.
         return
 
     def backward(*args: Any, **kwargs: Any) -> Any:
@@ -554,9 +554,9 @@ def _watch_backward(torch: Any) -> None:
 
 
 def _enter_task(state: _State, task: int) -> None:
-    """The thread works for a backward pass that it has not worked for: at its end all is as it was."""
-    # Where a pass runs inside of another one, as checkpoints do, Python is below. Else what is left is of a pass that
-    # failed.
+    """The thread begins to work for a backward pass; restores its state when the pass ends."""
+    # A pass inside of another one, as checkpoints run it, has Python frames below it. Without them the state is left of
+    # a pass that failed.
     is_inside = sys._getframe(1).f_back is not None
     before = (state.task, state.place) if is_inside else (-1, None)
     state.task = task

@@ -5,8 +5,8 @@ backward needs them.
         loss = model(x)
     loss.backward()
 
-The scope decides which tensors autograd saves are looked at; backward may run inside or outside. What is known of a
-program's steps outlives the scope, so a scope around each step works as well as one around all of them.
+The scope chooses among the tensors that autograd saves; backward may run inside or outside. The profiles of a program's
+steps outlive the scope, so a scope around each step works as well as one around all of them.
 """
 
 import atexit
@@ -18,12 +18,12 @@ from typing import Any, Union
 from . import _forks, _options
 from ._errors import OptionError
 
-# Finalizers and signal handlers may come back in the middle, in the same thread.
+# Reentrant: a finalizer or a signal handler may run in the same thread while it holds the lock.
 _lock = _forks.lock()
-# By device, then by what was asked for: a second scope of the same kind goes on where the first was.
+# By device and arguments: a second scope with the same arguments continues with the first one's profiles.
 _keepers: dict[tuple[int, Any], Any] = {}
 _handler: Any = None
-# What torch was given of scopes, for as long as torch has it.
+# The hooks that torch was given. A reference is dead once torch has let go of its hook.
 _given: list["weakref.ref[Any]"] = []
 _waits = False
 
@@ -71,7 +71,7 @@ class Offload:
             self._scopes.pop().__exit__(*error)
 
     def stats(self) -> dict[str, int]:
-        """What was moved, in tensors and bytes, by scopes with these arguments; and what the host pool holds."""
+        """Tensors and bytes that scopes with these arguments moved, and what the host pool holds."""
         return _sum(self._own.values())
 
     def _pack(self, tensor: Any) -> Any:
@@ -143,8 +143,8 @@ def trim() -> None:
 
 
 def _outlive(pack: Any) -> None:
-    """Autograd's threads let go of a scope a moment after backward: the interpreter must not end before, or torch ends
-    the process with it."""
+    """Autograd's threads let go of a scope a moment after backward. If the interpreter ended before, torch would end
+    the process, so exit waits for them."""
     global _waits
     if not _waits:
         _waits = True
@@ -168,13 +168,13 @@ def _sum(keepers: Any) -> dict[str, int]:
     for keeper in keepers:
         for name, value in keeper.stats().items():
             total[name] = total.get(name, 0) + value
-        # One pool for all.
+        # All keepers share one host pool, so its figures are not added up.
         total.update(keeper.transfer.host_stats())
     return total
 
 
 def _listen() -> bool:
-    """The last resort: the allocator asks before it lets a request fail. Whether it does."""
+    """Makes the allocator ask the keepers before it fails a request, as the last resort. True if it will."""
     global _handler
     package = sys.modules[__package__]
     if _handler is None and hasattr(package, "on_pressure"):
@@ -183,7 +183,7 @@ def _listen() -> bool:
 
 
 def _pressed(pressure: Any) -> int:
-    """How many bytes went."""
+    """Moves tensors until the missing bytes are free. Returns the bytes that were freed."""
     missing = getattr(pressure, "missing", 0) or getattr(pressure, "requested", 0)
     freed = 0
     for (device, _), keeper in list(_keepers.items()):
@@ -193,8 +193,8 @@ def _pressed(pressure: Any) -> int:
 
 
 def _plain_test(torch: Any) -> Any:
-    """Whether a tensor is one that can be moved as bytes and built again: no subclass (parameters are one), no other
-    layout, no leaf that collects gradients, nothing that a transform wraps."""
+    """A function that is true for tensors that can be moved as bytes and built again: no subclass (parameters are one),
+    no other layout, no leaf that collects gradients, nothing that a transform wraps."""
     is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
     is_compiling = torch.compiler.is_compiling
 

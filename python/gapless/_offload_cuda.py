@@ -1,9 +1,9 @@
-"""Copies between one CUDA device and the pinned host pool, each way on a stream of its own; and what the device has in
+"""Copies between one CUDA device and the pinned host pool, with a stream for each direction; and the device's memory in
 use.
 
-Memory for what comes back is taken on the stream that will use it: there it lies in that stream's heap, behind that
-stream's work, and when it is freed no other stream's event is in the way. The stream of the copy waits for that work
-first, the user for the copy. Works below torch's own allocator too; what was in use between two looks is then not
+Memory for a returning tensor is allocated on the stream that will use it. It then lies in that stream's heap, and
+freeing it waits for no other stream. The copy's stream waits for the work of that stream, and that stream waits for
+the copy. Offload works with torch's own allocator too, but then the most in use between two calls of crest() is not
 known.
 """
 
@@ -56,7 +56,7 @@ class CudaTransfer:
         return StorageWeakRef(storage)
 
     def holders(self, storage: Any) -> int:
-        """How many tensors are on a storage; 0 where this torch does not say."""
+        """The number of tensors on a storage; 0 if this torch does not tell."""
         return int(self._uses(storage._cdata)) - 1 if self._uses is not None else 0
 
     def view(self, returned: Any, saved: Saved) -> Any:
@@ -98,7 +98,7 @@ class CudaTransfer:
 
     def back(self, host: Block, nbytes: int) -> tuple[Any, Any]:
         torch, side, now = self._torch, self._side(1), self.stream()
-        # A storage, not torch.empty: what is about to be copied over need not be filled, as deterministic mode would.
+        # Not torch.empty, which fills memory in deterministic mode: the copy overwrites all of it.
         returned = self._bytes_of(torch.UntypedStorage(nbytes, device=self._device))
         side.wait_stream(now)
         with torch.cuda.stream(side):
@@ -106,7 +106,7 @@ class CudaTransfer:
         return returned, (side.record_event(), now)
 
     def gate(self, returned: Any, back: Any) -> None:
-        """The current stream may use it from here on."""
+        """Lets the current stream use `returned` from here on."""
         event, home = back
         now = self.stream()
         now.wait_event(event)
@@ -122,12 +122,12 @@ class CudaTransfer:
     # ---- what is in use ----
 
     def used(self) -> int:
-        """Bytes that are taken now, frees that wait for streams among them, and what is free between blocks: large
-        requests may find no use for it."""
+        """Bytes in use now. They include frees that wait for streams, and free space between blocks, because large
+        requests may not fit there."""
         return int(self._look()[0]) + self._stranded
 
     def crest(self) -> int:
-        """The most since this was last asked; where that is not known, what is taken now."""
+        """The most in use since the last call; with torch's own allocator the bytes in use now."""
         figures = self._look(True)
         self._stranded = int(figures[4])
         return int(figures[3]) + self._stranded
@@ -142,7 +142,7 @@ class CudaTransfer:
         return self._figures if found == 0 else (0, 0, 0, 0, 0)
 
     def budget(self, asked: Optional[int]) -> int:
-        """What may be held: as asked for, within the allocator's limit and what the device has."""
+        """The most bytes to hold: as asked for, within the allocator's limit and what the device can give."""
         torch = self._torch
         free, total = torch.cuda.mem_get_info(self._device)
         _, reserved, limit, _, _ = self._look()
@@ -155,7 +155,7 @@ class CudaTransfer:
 
 
 def _event(of: Any) -> Any:
-    """A copy back is known by its event and the stream that it was for."""
+    """The event of a copy; a copy back has it in a pair with the stream that it is for."""
     return of[0] if isinstance(of, tuple) else of
 
 

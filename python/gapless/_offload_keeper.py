@@ -1,16 +1,16 @@
-"""Saved tensors of one device: which are there, which are on the host, and when they move. The rules; `transfer` does
-the copying.
+"""Saved tensors of one device: which are there, which are on the host, and when they move. This file has the rules,
+`transfer` copies.
 
 A stash is the storage of one or more saved tensors. It begins on the device. `_begin` queues its copy to the host,
 `_settle` lets the original go once that is done, `_bring` queues the copy back. A host copy stays as long as the
 stash, so a graph can be walked twice. Autograd owns the saved tensors: when it lets go of the last, the stash is gone.
 
-The original goes only after the copy was seen to be done, on the host: until then its version is looked at, so a
-tensor that is changed in place after it was saved is an error as it always is, never a copy of something else.
+The original is freed only after the host has seen that the copy is done. Until then its version is checked, so a tensor
+that is changed in place after it was saved raises torch's usual error, and no other bytes take its place.
 
-Steps are told apart by nothing being alive. A step of which a like one was seen is planned (`_offload_plan`): its
-tensors leave as soon as they are saved. Any other, and whatever a plan did not foresee, is looked after at each event:
-when what is in use comes near the budget, the oldest leave.
+A step ends when no stash is alive. If an earlier step began alike, this one has a plan (`_offload_plan`): the chosen
+tensors leave as soon as they are saved. Without a plan, and for tensors that a plan did not foresee, each event checks
+the memory in use: near the budget, the oldest tensors leave.
 """
 
 import bisect
@@ -37,7 +37,7 @@ class Kept:
     __slots__ = ("tensor", "version")
 
     def __init__(self, tensor: Any) -> None:
-        # A tensor that its own node saves would keep that node alive.
+        # Detached, because a node that saves its own output would keep itself alive.
         self.tensor = tensor if tensor.is_leaf else tensor.detach()
         self.version = tensor._version
 
@@ -75,12 +75,12 @@ class Stash:
         # saved at.
         self.aliases: dict[int, Any] = {}
         self.versions: dict[int, int] = {}
-        # Those that autograd has not asked for.
+        # Numbers that autograd has not asked for.
         self.waiting: set[int] = set()
-        # Saved tensors whose original was changed in place before it went: the error that unpacking them gives.
+        # The error that unpacking gives, for saved tensors whose original was changed in place before it left.
         self.changed: dict[int, str] = {}
-        # The host's block, what says that the copy to it is done, the storage that came back, what says that it is
-        # filled.
+        # The host's block, the event of the copy to it, the storage that came back, the event of the copy that fills
+        # it.
         self.host = self.out = self.returned = self.back = None
         # Its number in the step, once it is counted; -1 before that.
         self.index = -1
@@ -88,7 +88,7 @@ class Stash:
         self.is_dropped = self.is_away = self.is_used = False
 
     def __del__(self) -> None:
-        # Anywhere, perhaps within the keeper's own work: the next event sees to the rest.
+        # A finalizer may run within the keeper's own work, so it only queues: the next event does the rest.
         kept = list(self.aliases.values()) if self.out is not None else None if self.is_used else self.returned
         self.keeper._dead.append((self.serial, self.nbytes, self.host, (self.out, self.back), kept, self.is_away))
 
@@ -99,8 +99,8 @@ class Keeper:
     def __init__(self, transfer: Any, min_size: int, budget: Optional[int] = None, in_flight: Optional[int] = None) -> None:
         self.transfer, self.min_size = transfer, max(1, min_size)
         self._asked_budget, self._asked_in_flight = budget, in_flight
-        # Taken again within itself where a finalizer, a signal handler or a request that fails comes in the middle:
-        # how deep. What is saved then stays where it is, and steps end with the outermost.
+        # How often the lock is taken: a finalizer, a signal handler or a failing request may take it again. A tensor
+        # that is saved then stays where it is, and only the outermost ends a step.
         self._lock = _forks.lock()
         self._depth = 0
         self._by_storage: weakref.WeakValueDictionary[int, Stash] = weakref.WeakValueDictionary()
@@ -111,11 +111,11 @@ class Keeper:
         self._away: dict[int, weakref.ref[Stash]] = {}
         self._away_serials: list[int] = []
         self._clean: dict[int, weakref.ref[Stash]] = {}
-        # Held by others too when last looked at; let go here, but not yet gone.
+        # Originals that others held too at the last look; originals that were let go here and still exist.
         self._shared: list[weakref.ref[Stash]] = []
         self._lingering: list[weakref.ref[Stash]] = []
         self._dead: deque[tuple[Any, ...]] = deque()
-        # What copies for the dead still use: released when they are done.
+        # Blocks and storages that copies of dead stashes still use: released when the copies are done.
         self._ending: deque[tuple[Any, ...]] = deque()
         # The host had no memory, and none was released since.
         self._is_full = False
@@ -130,7 +130,7 @@ class Keeper:
         self._expected: Optional[Profile] = None
         self._plan: set[int] = set()
         self._has_warned = False
-        # Whether the allocator calls `pressed` before it lets a request fail.
+        # True if the allocator calls `pressed` before it fails a request.
         self.is_asked = False
         self.budget = self.mark = self.in_flight = 0
         self.counts = dict.fromkeys(
@@ -151,7 +151,7 @@ class Keeper:
     def pack(self, tensor: Any) -> Any:
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
-        # A small window into something large is more likely a buffer that others keep than an activation.
+        # A small window into a large storage is more likely a buffer that the program keeps than an activation.
         if nbytes < self.min_size or 8 * tensor.numel() * tensor.element_size() < nbytes or not self.transfer.takes(tensor):
             return Kept(tensor)
         with self:
@@ -190,7 +190,7 @@ class Keeper:
             else:
                 self._fetch(stash)
                 alias = self.transfer.view(stash.returned, saved)
-            # What comes next in the other direction: the tensors that were saved before this one.
+            # Backward asks next for the tensors that were saved before this one.
             if is_first:
                 self._relieve(self._rise(), spare=stash)
                 self._prefetch(stash.serial)
@@ -213,7 +213,7 @@ class Keeper:
         return stash
 
     def _saved(self, stash: Stash) -> None:
-        """The event: a storage was saved that was not before."""
+        """The event of a storage that is saved for the first time."""
         stash.index = self._step().save(stash.nbytes)
         event = self._begin_event()
         self._compare()
@@ -223,15 +223,15 @@ class Keeper:
         self._end_event(event)
 
     def _is_free(self, stash: Stash) -> bool:
-        """Whether the saved tensors alone hold the original."""
+        """True if the saved tensors alone hold the original."""
         if not stash.aliases:
             return False
         storage = next(iter(stash.aliases.values())).untyped_storage()
-        # Somebody who resizes it to nothing and back, as sharded parameters are, means it to stay his.
+        # A storage that was resized, as those of sharded parameters are, belongs to the code that resizes it.
         return bool(storage.nbytes() == stash.nbytes and self.transfer.holders(storage) <= len(stash.aliases))
 
     def _begin(self, stash: Stash) -> bool:
-        """Queues the copy to the host. Whether there is memory for it."""
+        """Queues the copy to the host. False if the host has no memory for it."""
         if self._is_full:
             return False
         try:
@@ -253,7 +253,7 @@ class Keeper:
         return True
 
     def _settle(self) -> None:
-        """Notices what has happened: copies that are done, stashes that are gone."""
+        """Handles copies that are done and stashes that are gone."""
         while self._dead:
             serial, nbytes, host, events, kept, is_away = self._dead.popleft()
             self._alive -= 1
@@ -268,7 +268,7 @@ class Keeper:
                 self._ending.append((host, events, kept, nbytes))
                 self._kept_bytes += nbytes if kept is not None else 0
         self._end(lambda kept, events: all(event is None or self.transfer.is_done(event) for event in events))
-        # In the order they were queued, which is the order in which they end.
+        # Copies end in the order in which they were queued.
         for ref in list(self._leaving.values()):
             stash = ref()
             if stash is not None:
@@ -280,10 +280,10 @@ class Keeper:
             self._end_step()
 
     def _end(self, is_over: Callable[[Any, Any], bool]) -> None:
-        """Releases what the dead left, where that is over."""
+        """Releases the blocks of dead stashes that `is_over` says are no longer used."""
         for _ in range(len(self._ending)):
             if not self._ending:
-                # Somebody within released the rest.
+                # A nested call released the rest.
                 break
             host, events, kept, nbytes = ending = self._ending.popleft()
             if is_over(kept, events):
@@ -322,7 +322,7 @@ class Keeper:
             self._lingering.append(weakref.ref(stash))
 
     def _is_gone(self, stash: Optional[Stash]) -> bool:
-        """Whether the original of a stash that was let go is gone from the device."""
+        """True if the original of a stash that was let go is gone from the device."""
         if stash is None:
             return True
         if stash.returned is not None or not stash.weak.expired():
@@ -352,11 +352,11 @@ class Keeper:
             return
         profile = self._step()
         if profile.free[stash.index] is None:
-            # The event that is under way, or the one before.
+            # The current event, or the one before.
             profile.free[stash.index] = max(0, len(profile.before) - 1)
 
     def _bring(self, stash: Stash) -> None:
-        """Queues the copy back. May find no memory."""
+        """Queues the copy back. Raises if the device has no memory."""
         stash.returned, stash.back = self.transfer.back(stash.host, stash.nbytes)
         if stash.is_away:
             self._note_here(stash.serial, stash.nbytes)
@@ -378,7 +378,7 @@ class Keeper:
         self._clean[stash.serial] = weakref.ref(stash)
 
     def _prefetch(self, serial: int) -> None:
-        """Brings back what was saved before `serial`, as far as the budget allows."""
+        """Brings back tensors that were saved before `serial`, as far as the budget allows."""
         window = max(self.in_flight, self._largest)
         while True:
             at = bisect.bisect_left(self._away_serials, serial) - 1
@@ -400,7 +400,7 @@ class Keeper:
     # ---- steps and events ----
 
     def _end_step(self) -> None:
-        """Nothing is alive any more."""
+        """Ends the step: no stash is alive."""
         done, self._profile, self._event = self._step(), None, None
         if done.sizes:
             self._profiles = [done] + [old for old in self._profiles if old.sizes != done.sizes][: _PROFILES - 1]
@@ -408,11 +408,11 @@ class Keeper:
             self.counts["planned_steps"] += self._expected is not None
 
     def _new_step(self) -> None:
-        # A host that is a step ahead of the device would pin twice as much.
+        # Waits for copies of the last step: a host that is a step ahead of the device would pin twice as much.
         self._end(lambda kept, events: self._wait(events))
         self.budget = self.transfer.budget(self._asked_budget)
         self.in_flight = min(1 << 30, self.budget >> 4) if self._asked_in_flight is None else self._asked_in_flight
-        # What fragments and rounding take: pages are 2 MiB at least.
+        # Leaves room for fragments and rounding: pages are 2 MiB at least.
         self.mark = self.budget - max(self.budget >> 6, min(8 << 20, self.budget >> 3))
         self._shared = []
         self._profile = Profile(self.transfer.used())
@@ -420,12 +420,12 @@ class Keeper:
 
     def _expect(self, profile: Optional[Profile]) -> None:
         self._expected = profile
-        # Room for copies that are under way: without it each would be waited for.
+        # Leaves room for copies under way: without it each copy would be waited for.
         capacity = self.mark - self.in_flight
         self._plan = choose(profile, capacity, self._step().base) if profile is not None else set()
 
     def _compare(self) -> None:
-        """Whether the step still goes as expected; another that began like this, where it does not."""
+        """Checks that the step still goes as expected. If not, expects another that began like this one."""
         now, expected = self._step(), self._expected
         index = len(now.sizes) - 1
         if expected is not None and index < len(expected.sizes) and expected.sizes[index] == now.sizes[index] and expected.saved[index] == now.saved[index]:
@@ -434,7 +434,7 @@ class Keeper:
             self._expect(next((old for old in self._profiles if old is not expected and old.begins_with(now.sizes)), None))
 
     def _step(self) -> Profile:
-        """The step that is under way. Only what happens within one asks."""
+        """The profile of the current step. Called only within a step."""
         assert self._profile is not None
         return self._profile
 
@@ -460,25 +460,24 @@ class Keeper:
         self._event = None
 
     def _rise(self) -> int:
-        """What will be asked for before the next event: as in the step before, or a guess that is rather too large."""
+        """Bytes that will be requested before the next event: as in the expected step, or a rather large guess."""
         if self._expected is not None and self._event is not None and self._event + 1 < len(self._expected.before):
             return self._expected.rise(self._event) if self.transfer.is_exact else max(self.budget >> 4, self._expected.rise(self._event))
-        # Where the allocator asks before a request fails, too small a guess costs a wait; where it does not, the
-        # program.
+        # Too small a guess costs a wait if the allocator asks before a request fails. If not, the request fails.
         return max(self.budget >> (3 if self.is_asked else 2), 2 * self._largest)
 
     # ---- pressure ----
 
     def _relieve(self, rise: int, spare: Optional[Stash] = None, at_least: int = 0) -> int:
-        """Makes room for `rise` bytes below the mark, and for `at_least` in any case, without touching `spare`. What
-        went, in bytes."""
-        # Without a plan copies begin early, so that less is waited for.
+        """Makes room for `rise` bytes below the mark, and for `at_least` in any case, without touching `spare`. Returns
+        the bytes that left."""
+        # Without a plan copies begin early, so that fewer are waited for.
         ahead = 0 if self._expected is not None or at_least else self.in_flight
         missing = max(self.transfer.used() + rise + ahead - self.mark, at_least)
         if missing <= 0:
             return 0
         freed = 0
-        # Memory whose bytes the host has too goes at once, what was used longest ago first.
+        # Memory whose bytes the host has needs no copy: it is freed first, the least recently used before others.
         for ref in list(self._clean.values()):
             stash = ref()
             if freed < missing and stash is not None and stash is not spare and (at_least or not stash.waiting):
@@ -491,14 +490,14 @@ class Keeper:
             stash = ref()
             if missing <= 0:
                 break
-            # One that was asked for is about to go by itself.
+            # Autograd has asked for it, and lets go of it soon.
             if stash is None or stash is spare or stash.is_used or not self._is_free(stash):
                 continue
             self._note_free(stash)
             if not self._begin(stash):
                 break
             missing -= stash.nbytes
-        # The device holds what is being copied: wait where the next requests need it.
+        # Memory is held until its copy is done: wait if the next requests need it.
         self._end(lambda kept, events: kept is not None and self.transfer.used() + rise > self.mark and self._wait(events))
         for ref in list(self._leaving.values()):
             if freed >= at_least and self.transfer.used() + rise <= self.mark:
@@ -513,7 +512,7 @@ class Keeper:
         return freed
 
     def _forget(self, stash: Stash) -> int:
-        """Lets go of device memory whose bytes the host has, after it was used."""
+        """Frees device memory that was used and whose bytes the host has."""
         self._clean.pop(stash.serial, None)
         stash.is_used = False
         stash.waiting.update(stash.versions)
@@ -521,13 +520,13 @@ class Keeper:
         if stash.returned is None:
             self._let_go(stash)
         else:
-            # The event stays: until it is done the host's block is read.
+            # `back` stays: until that event the copy reads the host's block.
             stash.returned = None
             self._note_away(stash)
         return self._away_bytes - before
 
     def pressed(self, missing: int) -> int:
-        """A request cannot be served: lets go of at least `missing` bytes where that can be, and returns how many."""
+        """A request cannot be served: frees at least `missing` bytes if it can, and returns how many."""
         with self:
             self.counts["pressures"] += 1
             self._settle()
@@ -550,6 +549,6 @@ def version_error(tensor: Any, expected: int) -> str:
 
 
 def check_version(tensor: Any, expected: int) -> None:
-    """As torch itself does for tensors that no hook saved."""
+    """Raises torch's own error if a saved tensor was changed in place."""
     if tensor._version != expected:
         raise RuntimeError(version_error(tensor, expected))

@@ -1,9 +1,8 @@
-"""Which saved tensors of a step have to leave the device, from what the step before did. Pure: numbers in, a set out.
+"""Chooses the saved tensors of a step that have to leave the device, from an earlier step. Pure: numbers in, a set out.
 
 A step is a row of events: a tensor is saved, or needed again for the first time. Between two events the most that was
-in use is known, and so is what was away; their sum is what the step would have used with everything in place. Where
-that exceeds the capacity, the tensors that were saved first are taken out: they are needed last, so they cover most
-moments.
+in use is known, and so is what was away; their sum is what the step would have used with everything in place. If that
+exceeds the capacity, the tensors that were saved first are taken out: they are needed last, so they cover most moments.
 """
 
 import heapq
@@ -11,13 +10,13 @@ from typing import Optional
 
 
 class Profile:
-    """What happened in one step. Lists `sizes`, `saved`, `free` and `needed` are by tensor, in the order they were
-    saved; `before` and `after` by event."""
+    """The events of one step. Lists `sizes`, `saved`, `free` and `needed` are by tensor, in the order they were saved;
+    `before` and `after` by event."""
 
     __slots__ = ("after", "base", "before", "free", "needed", "saved", "sizes")
 
     def __init__(self, base: int) -> None:
-        # In use when the step began: parameters, optimizer states, what else lives through steps.
+        # In use when the step began: parameters, optimizer states and everything else that outlives a step.
         self.base = base
         self.sizes: list[int] = []
         self.saved: list[int] = []
@@ -25,8 +24,8 @@ class Profile:
         self.free: list[Optional[int]] = []
         # The event that needed it again. None: not yet.
         self.needed: list[Optional[int]] = []
-        # The most that was in use between the event before and this one, and what was in use right after it, both as
-        # if nothing were away.
+        # The most bytes in use between the event before and this one, and the bytes in use right after it, both as if
+        # nothing were away.
         self.before: list[int] = []
         self.after: list[int] = []
 
@@ -86,9 +85,9 @@ def choose(profile: Profile, capacity: int, base: int) -> set[int]:
 
 
 def _without_surplus(profile: Profile, need: list[int], until: list[int], chosen: set[int]) -> set[int]:
-    """Leaves out what is not missed, the latest first."""
+    """Drops tensors without which the step fits as well, the latest first."""
     covers = [0] * (len(need) + 2)
-    # Only what was free at some event is ever chosen.
+    # choose() takes only tensors that were free at some event.
     begins = {tensor: free + 1 for tensor, free in enumerate(profile.free) if free is not None}
     for tensor in chosen:
         covers[begins[tensor]] += profile.sizes[tensor]
@@ -96,7 +95,7 @@ def _without_surplus(profile: Profile, need: list[int], until: list[int], chosen
     spare, cover = [], 0
     for event, wanted in enumerate(need):
         cover += covers[event]
-        # What could not be covered at all needs everything that was found.
+        # An event that is not covered needs every chosen tensor.
         spare.append(cover - max(wanted, 0) if cover >= wanted else 0)
     kept = set(chosen)
     for tensor in sorted(chosen, reverse=True):

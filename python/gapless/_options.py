@@ -168,7 +168,7 @@ def _tenant(value: Any) -> str:
 
 class Option(NamedTuple):
     parse: Callable[[Any], Any]
-    # Whether the library reads it; otherwise it is for Python alone.
+    # True: the library reads it. False: it is for Python alone.
     native: bool
     help: str
 
@@ -231,7 +231,7 @@ def _parsed(shown: str, name: str, value: Any) -> Any:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> OptionError:
-    # Case and the common prefix are no part of what was meant.
+    # All names share the prefix, and environment variables differ from keywords in case: compares without both.
     bare = {item.replace(PREFIX, "", 1).lower(): item for item in known}
     nearest = bare[difflib.get_close_matches(name.replace(PREFIX, "", 1).lower(), list(bare), n=1, cutoff=0.0)[0]]
     return OptionError(f"gapless does not know {what}: did you mean {nearest}? There are {', '.join(known)}")

@@ -18,16 +18,16 @@ _suspended: list[tuple[int, Any]] = []
 
 @dataclass(frozen=True)
 class Suspended:
-    """What suspend_others() gave back."""
+    """The memory that suspend_others() gave back."""
 
     communicators: int
     """Communicators of NCCL that gave their memory back."""
     nccl_bytes: int
-    """What the card has free since then, more than before."""
+    """Bytes that the card had free afterwards, more than before."""
     cublas_bytes: int
     """Bytes of cuBLAS's workspaces."""
     notes: tuple[str, ...] = ()
-    """What could not be suspended, and why."""
+    """Memory that could not be suspended, and why."""
 
     def __str__(self) -> str:
         text = f"NCCL: {self.nccl_bytes / 2**20:.0f} MiB of {self.communicators} communicators, cuBLAS: {self.cublas_bytes / 2**20:.0f} MiB"

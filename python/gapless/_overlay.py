@@ -28,12 +28,12 @@ def have_settings_read(torch: Any) -> None:
         setattr(torch._C, name, _without_backend(getattr(torch._C, name), settings))
 
 
-# What sets torch's settings: of newer releases, and of older ones.
+# Setters of torch's settings: of newer releases, and of older ones.
 _SETTERS = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
 
 
 def _without_backend(set_all: Any, before: str) -> Any:
-    """A program may name the backend that torch has, later too; torch would compare it with Gapless."""
+    """A setter that drops torch's own backend: a program may name it later, and torch would compare it with Gapless."""
     named = BACKEND.findall(before)
     own = re.compile(BACKEND.pattern.replace("native|cudaMallocAsync", named[-1][1] if named else "native"))
 
@@ -51,7 +51,7 @@ def _settings(torch: Any) -> str:
 
 
 def install(torch: Any, library: Library) -> Optional[str]:
-    """None where torch's tools are answered natively from now on, else why not."""
+    """None if torch's tools are answered natively from now on, else why not."""
     if library.has("gapless_overlay_try"):
         reason = _selftest.why_not(torch, library)
         if reason is not None:
@@ -64,9 +64,9 @@ def install(torch: Any, library: Library) -> Optional[str]:
 
 def _keep_heaps_unregistered(torch: Any) -> None:
     """torch's second NCCL backend (2.14, the default since 2.15) registers all memory of a process, and leaves out
-    the default pool only where torch's settings say that its segments are expandable. Those of Gapless are: their
-    memory is unmapped while the program runs, which a registration would not survive. The other settings stay. A
-    program that sets others later would undo it: settings that are not named go back to their defaults."""
+    the default pool only if torch's settings say that its segments are expandable. Those of Gapless are: their memory
+    is unmapped while the program runs, which a registration would not survive. The other settings stay. A program
+    that sets others later would undo it: settings that are not named go back to their defaults."""
     set_all = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if set_all is None or not hasattr(torch._C, "_cuda_memoryMetadataSupported"):
         return
@@ -74,7 +74,7 @@ def _keep_heaps_unregistered(torch: Any) -> None:
     def set_kept(settings: str) -> None:
         if isinstance(settings, str):
             settings = BACKEND.sub("", settings).lstrip(",")
-            # Of two that are named, the last one counts.
+            # If a setting is named twice, the last one counts.
             if not settings.replace(" ", "").endswith(EXPANDABLE):
                 settings = f"{settings},{EXPANDABLE}" if settings else EXPANDABLE
         set_all(settings)

@@ -33,7 +33,7 @@ def pin_memory(tensor: Any, device: Any = None) -> Any:
     address = library.optional("gapless_host_alloc", index, nbytes, 0)
     if not address:
         raise MemoryError(library.last_error())
-    # Tensors keep the buffer that they lie in, and a buffer of a type of its own can be watched.
+    # A tensor keeps its buffer alive, and a buffer of a type of its own can have a finalizer.
     import ctypes
 
     kind: Any = type("Pinned", (ctypes.c_uint8 * nbytes,), {})

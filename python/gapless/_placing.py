@@ -14,13 +14,13 @@ from ._program import environment, message, program
 
 
 class Placing:
-    """A cluster's account and those who wait for it. Threads may share it."""
+    """A cluster's account and its queue of requests. Threads may share it."""
 
     def __init__(self, path: Optional[str] = None) -> None:
         words = [path if path is not None and os.path.isfile(path) else program(), "fleet", "place"]
         self._lock = _forks.lock()
         try:
-            # Standard error is read only if the process ends, which says little.
+            # Standard error is read only if the process ends: it writes little there.
             self._process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True, encoding="utf-8"
             )
@@ -28,7 +28,7 @@ class Placing:
             raise GaplessError(f"the program `gapless` cannot be started: {error}") from None
 
     def ask(self, op: str, **members: Any) -> dict[str, Any]:
-        """Sends one line and returns its answer; what the program calls an error is a GaplessError."""
+        """Sends one line and returns its answer. An error in the answer becomes a GaplessError."""
         process = self._process
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         with self._lock:

@@ -34,7 +34,7 @@ def plan(
         command += ["--time-limit", f"{max(1, round(time_limit * 1000))}ms"]
         if capacity is not None:
             command += ["--capacity", str(capacity)]
-        # 1 is the answer "it does not fit"; anything else that is not 0 is about the question.
+        # Code 1 means that the buffers do not fit. Any other code but 0 means that the question is wrong.
         done = _program.call(command, (0, 1))
     if not done.stdout:
         raise GaplessError(_program.message(done.stderr) or "`gapless plan` gave no answer")

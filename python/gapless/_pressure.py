@@ -1,8 +1,8 @@
 """Handlers that are asked before a request for memory fails: gapless.on_pressure(fn).
 
 The library calls them one after the other, in the thread whose request failed, with Python's lock and without any of
-its own. Registered before enable(), a handler waits for it; where Gapless is off it is never called. At the end of the
-process all of them are removed, before Python goes.
+its own. A handler that was registered before enable() is called only after it, and never if Gapless is off. At exit
+all of them are removed, before the interpreter ends.
 """
 
 import _thread
@@ -18,21 +18,21 @@ from . import _forks
 from ._errors import GaplessWarning
 from ._library import Library
 
-# The library's word for: look whether something was freed.
+# The return value that has the library check whether something was freed.
 _LOOK = (1 << 64) - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Pressure:
-    """What a request lacks, in bytes."""
+    """The memory that a request lacks, in bytes."""
 
     device: int
     requested: int
-    # What has to be free in addition, as far as that is known.
+    # Bytes that have to become free for it, as far as that is known.
     missing: int
     allocated: int
     reserved: int
-    # The most that this process may hold; None: what the device has.
+    # The most that this process may hold; None: all that the device has.
     limit: Optional[int]
 
 
@@ -61,7 +61,7 @@ class Handle:
         return self._fn(pressure)
 
     def remove(self) -> None:
-        """No longer asks it. A second time does nothing."""
+        """Ends the calls. A second time does nothing."""
         with _lock:
             if _handles.pop(self._key, None) is not None and self._id is not None and _library is not None:
                 _library.optional("gapless_remove_pressure", self._id)
@@ -73,7 +73,7 @@ class Handle:
         self.remove()
 
 
-# Finalizers and signal handlers may come back in the middle, in the same thread.
+# Reentrant: a finalizer or a signal handler may run in the same thread while it holds the lock.
 _lock = _forks.lock()
 _keys = itertools.count(1)
 _handles: dict[int, Handle] = {}
@@ -126,7 +126,7 @@ def _ask(told: Any, key: Optional[int]) -> int:
             return _LOOK
         return min(max(int(freed), 0), _LOOK - 1) if isinstance(freed, int) else int(bool(freed))
     except KeyboardInterrupt:
-        # It cannot leave this function: the main thread gets it when it runs Python again.
+        # An exception cannot leave a callback of ctypes: the main thread gets it when it runs Python again.
         _thread.interrupt_main()
     except BaseException as error:
         _tell(handle, error)
@@ -138,7 +138,7 @@ _callback = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.POINTER(_Native), ctypes.c_
 
 
 def _tell(handle: Handle, error: BaseException) -> None:
-    """Once for each handler: a program that catches failures would be told each time."""
+    """Warns once for each handler: a program that catches failures would get the warning each time."""
     if handle._told:
         return
     handle._told = True
@@ -147,5 +147,5 @@ def _tell(handle: Handle, error: BaseException) -> None:
     try:
         warnings.warn(text, GaplessWarning, stacklevel=3)
     except Warning:
-        # Warnings are errors here, and this one has nowhere to go.
+        # The program has made warnings errors, and an error cannot leave the callback.
         print(f"gapless: {text}", file=sys.stderr, flush=True)

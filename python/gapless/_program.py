@@ -23,7 +23,7 @@ def program() -> str:
 
 
 def environment() -> dict[str, str]:
-    """What the program's processes have: COLUMNS would wrap the lines of errors, which become exceptions."""
+    """The environment of the program's processes. COLUMNS would wrap the lines of errors, which become exceptions."""
     return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
 
 
@@ -41,7 +41,7 @@ def call(arguments: Sequence[str], answers: tuple[int, ...] = (0,)) -> "subproce
 
 
 def message(stderr: str) -> str:
-    """What the program said of its error, without the word "error" and without warnings before it."""
+    """The error in the program's standard error, without the word "error" and without warnings before it."""
     text = stderr.strip()
     at = 0 if text.startswith("error: ") else text.find("\nerror: ") + 1
     return text[at:].removeprefix("error: ") if at > 0 or text.startswith("error: ") else text

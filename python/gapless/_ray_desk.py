@@ -22,7 +22,7 @@ PREFIX = "gmem_"
 # Seconds between two looks at what has ended, and at the nodes.
 _LOOK = 0.2
 _LOOK_AT_NODES = 1.0
-# A place that nobody came for is free again after this time: its caller is gone.
+# Seconds after which a place that was not claimed is free again: its caller is gone.
 _UNCLAIMED = 60.0
 
 
@@ -50,7 +50,7 @@ def node_of(listed: Mapping[str, Any]) -> Optional[dict[str, Any]]:
         "memory": int(resources.get("memory", 0)),
         "gpus": len(gpus),
         "model": model,
-        # GPUs of one node count alike: if they differ, the smallest one is true for all.
+        # The placement takes the GPUs of a node as equal: if they differ, the smallest one is true for all.
         "gpu_memory": min(gpus.values()),
     }
 
@@ -64,11 +64,11 @@ class Desk:
         self._gpus: dict[str, list[int]] = {}
         self._nodes_seen = 0.0
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        # When a place was given out that nobody has claimed yet.
+        # The time at which each place was given out that is not claimed yet.
         self._unclaimed: dict[str, float] = {}
         self._tasks: dict[str, Any] = {}
         self._actors: dict[str, str] = {}
-        # What was in use before this desk began: bytes by node and GPU. It only ever shrinks.
+        # Bytes in use before this desk began, by node and GPU. They only ever shrink.
         self._found: dict[tuple[str, int], int] = {}
         self._held: dict[str, tuple[str, list[int], int]] = {}
         self._beginning = asyncio.Lock()
@@ -93,7 +93,7 @@ class Desk:
         return {"waits": answer["waits"], "why": answer["why"]}
 
     async def wait(self, name: str) -> dict[str, Any]:
-        """The place of a request that waits, as soon as there is one."""
+        """Waits until a request that waits has a place, and returns it."""
         place = await self._waiting[name]
         self._waiting.pop(name, None)
         return place
@@ -158,7 +158,7 @@ class Desk:
                 print(f"gapless: the desk could not look at the cluster, and tries again: {error}", flush=True)
 
     def _ended(self) -> list[str]:
-        """Those whose task or actor has ended, and places that nobody claimed."""
+        """Names whose task or actor has ended, and names of places that were not claimed in time."""
         ended = []
         tasks = dict(self._tasks)
         if tasks:
@@ -194,7 +194,7 @@ class Desk:
             self._look_at_found({name: gpus for name, (_, gpus) in alive.items()}, free, first)
 
     def _look_at_found(self, alive: Mapping[str, Mapping[int, int]], free: Mapping[str, Mapping[str, float]], first: bool) -> None:
-        """What Ray says is in use and this desk has not placed: after the loss of an earlier desk, its places."""
+        """Books memory that Ray says is in use and this desk has not placed: the places of a desk that was lost."""
         for node, gpus in alive.items():
             for at, (gpu, total) in enumerate(gpus.items()):
                 ours = sum(held for where, numbers, held in self._held.values() if where == node and gpu in numbers)

@@ -1,6 +1,6 @@
 """Tensors that are sent to processes without Gapless.
 
-torch's own allocator opens memory of Gapless only where its pages have one size. A handle of this process's memory is
+torch's own allocator opens memory of Gapless only if all its pages have one size. A handle of this process's memory is
 sent as an object that has its reader import this module. The reader then enables Gapless before it starts CUDA for the
 first tensor, so that it can open all that follow. A process that passes handles on, and opens none, stays as it is.
 """
@@ -24,7 +24,7 @@ class _Handle(bytes):
 
 
 def mark(torch: Any) -> None:
-    """Handles that this process gives away say whose memory they are of."""
+    """Marks the handles that this process gives away as those of memory of Gapless."""
     share = torch.UntypedStorage._share_cuda_
 
     @functools.wraps(share)
@@ -43,7 +43,7 @@ def _is_of_pages(at: int, part: Any) -> bool:
 def received(handle: bytes) -> bytes:
     """The handle, in the process that received it: it may open the memory now, or pass the handle on."""
     reductions = sys.modules.get("torch.multiprocessing.reductions")
-    # Where torch looks whether it has opened a handle before; CUDA starts behind it.
+    # torch asks this function whether it has opened a handle before, and starts CUDA only after that.
     find = getattr(reductions, "storage_from_cache", None)
     if find is not None and not hasattr(find, "of_gapless"):
 
@@ -58,7 +58,7 @@ def received(handle: bytes) -> bytes:
 
 
 def _enable_for(handle: bytes) -> None:
-    """Enables Gapless in this process, if that is possible. An error if it is not, and torch cannot open the handle."""
+    """Enables Gapless in this process. If that is not possible, and torch cannot open the handle, it raises."""
     from . import _session
 
     why = "It has started CUDA without gapless: call gapless.enable() in it before its first use of CUDA"

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from ._errors import OptionError
 from ._library import Library
 
-# Set for child processes: the name as it is was taken.
+# Set for child processes: this process has taken the name without a number.
 _TAKEN = "GAPLESS_RECORD_OWNER"
 
 _library: Optional[Library] = None

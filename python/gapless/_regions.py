@@ -23,7 +23,7 @@ from . import _asleep, _forks, _options, _session
 from ._errors import GaplessError, OptionError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# The library's code where trackers have to hear of memory that goes before it can go.
+# The library's code for: trackers have to hear of memory before the library can give it back.
 _UNTOLD = 2
 # In the order of the library's codes.
 _KEEP = {"host": 0, "discard": 1, "disk": 2, "compressed": 3}
@@ -31,7 +31,7 @@ _KEEP = {"host": 0, "discard": 1, "disk": 2, "compressed": 3}
 
 @dataclass(frozen=True)
 class Moved:
-    """What a call of sleep() or wake() moved."""
+    """The bytes that a call of sleep() or wake() moved."""
 
     name: str
     copied_bytes: int
@@ -135,7 +135,7 @@ class no_region:
 
 @functools.cache
 def _hand_codec_over(library: Any) -> None:
-    """The codec is in the library of weights, which is loaded for it."""
+    """Gives the library the codec, which is in the library of weights."""
     import ctypes
 
     from .weights import _native
@@ -172,7 +172,7 @@ def _moved(function: str, names: tuple[str, ...], *more: int) -> list[Moved]:
 
 
 def _tell_trackers(library: Any) -> None:
-    """Those who registered segments (NCCL) hear of what goes and comes: they may throw, so torch has to call."""
+    """Tells trackers that registered segments (NCCL) what goes and comes. They may throw, so torch has to call them."""
     if library.has("gapless_has_untold") and library.optional("gapless_has_untold") and _session._overlay:
         from . import _torch
 
@@ -266,7 +266,7 @@ def regions() -> list[Region]:
 
 
 def sleeps(name: str) -> bool:
-    """Whether a region sleeps, also where none of its tensors is left."""
+    """True if a region sleeps, also if none of its tensors is left."""
     return any(found == name for found, _ in _asleep.read(_session._on()))
 
 
@@ -345,7 +345,7 @@ def move_to_region(what: Any, name: str, keep: str = "host") -> int:
                 fresh.copy_(old)
                 new[old.data_ptr()] = (old, fresh)
                 moved += old.nbytes()
-            # By .data: a parameter stays the object that an optimizer knows.
+            # Set by .data, so that a parameter stays the object that an optimizer knows.
             fresh = new[old.data_ptr()][1]
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(fresh, tensor.storage_offset(), tensor.size(), tensor.stride())
     return moved

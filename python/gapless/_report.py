@@ -17,7 +17,7 @@ from ._errors import GaplessError
 
 File = Union[str, "os.PathLike[str]"]
 
-# What a program has to add so that report() has something to report on.
+# Lines that a program has to add so that report() has something to report on.
 RECORD = (
     "add these two lines:\n"
     "    torch.cuda.memory._record_memory_history(max_entries=1_000_000)    # before the first allocation\n"
@@ -67,11 +67,11 @@ class Device:
 
 
 class _Answer:
-    """What the program answered: the same as JSON and as text."""
+    """An answer of the program, as JSON and as text."""
 
     def __init__(self, arguments: list[str], answers: tuple[int, ...], keep: Any = None) -> None:
         self._arguments, self._answers = arguments, answers
-        # The folder of a temporary file lives as long as what asks about the file.
+        # Keeps the folder of a temporary file, because later questions read the file.
         self._keep = keep
         self._text: Optional[str] = None
         self.json: dict[str, Any] = json.loads(self._call("json"))
@@ -81,7 +81,7 @@ class _Answer:
 
     @property
     def text(self) -> str:
-        """What the program prints in a terminal, without colours."""
+        """The text that the program prints in a terminal, without colours."""
         if self._text is None:
             self._text = self._call("text", "--color", "never")
         return self._text
@@ -137,7 +137,7 @@ class Report(_Answer):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the report had to infer, repair or leave out."""
+        """Facts that the report had to infer, repair or leave out."""
         return tuple(note["text"] for note in self.json["source"]["notes"])
 
     def html(self, path: File) -> Path:
@@ -232,7 +232,7 @@ def check(
         ("--max-growth-per-step", max_growth_per_step),
     ):
         if size is not None:
-            # The program takes no number without a unit; a number of Python is one of bytes.
+            # The program needs a unit, and a number from Python is one of bytes.
             arguments += [name, size if isinstance(size, str) else f"{size}B"]
     for name, value in (
         ("--max-fragmentation", max_fragmentation),
@@ -268,7 +268,7 @@ def dump(path: File) -> None:
 
 
 def _records(torch: Any) -> bool:
-    """Whether torch records memory history, or has recorded some."""
+    """True if torch records memory history, or has recorded some."""
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     if enabled is not None and enabled():
         return True

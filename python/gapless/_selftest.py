@@ -1,9 +1,9 @@
-"""Whether the library's table fits this torch, tried in a forked child before CUDA starts.
+"""Tries in a forked child, before CUDA starts, whether the library's table fits this torch.
 
 The library has compared torch's table with the row of this release. Here torch's own callers are asked: first with a
 table whose every function throws its place, so that a call shows which place the caller was compiled for; then with
 one that answers statistics and a snapshot with known numbers, so that the dictionaries show whether each field arrives
-where it belongs. A wrong guess can crash: the child does, and its parent stays on the plain hooks.
+where it belongs. A wrong guess can crash the child; its parent then stays on the plain hooks.
 
 It takes 36 ms of processor time (torch 2.11 and 2.15), 24 of them in the child. Nothing here starts CUDA.
 """
@@ -48,7 +48,7 @@ def _calls(torch: Any) -> list[tuple[str, Callable[[], Any]]]:
 
 
 def why_not(torch: Any, library: Library) -> Optional[str]:
-    """None where this torch is what the library takes it for, else the reason."""
+    """None if this torch is what the library takes it for, else the reason."""
     build = (torch.__version__.encode(), (torch.version.git_version or "").encode())
     if library.optional("gapless_overlay_check", *build) != 0:
         return library.last_error()

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ._library import Library
     from ._pressure import Handle, Pressure
 
-# What options take: bytes as a number or "60GiB", a file, yes or no as a flag or in the words of the variables.
+# Values that options take: bytes as a number or "60GiB", a file, yes or no as a flag or in the words of the variables.
 Size = Union[int, str]
 Path = Union[str, "os.PathLike[str]"]
 Switch = Union[bool, int, str]
 
-# Finalizers and signal handlers may come back in the middle, in the same thread.
+# Reentrant: a finalizer or a signal handler may run in the same thread while it holds the lock.
 _lock = _forks.lock()
 # The library as torch's allocator, and the library with its options set, which others may use.
 _library: Optional["Library"] = None
@@ -141,7 +141,7 @@ def enable(
             warnings.warn(f"gapless is off, torch's own allocator is in place: {reason}", GaplessWarning, stacklevel=2)
             return False
         if _library is not None:
-            # A signal handler was quicker.
+            # A signal handler has enabled it meanwhile.
             return True
         overlay_module.have_settings_read(torch)
         _allocator = _torch.plug(torch, library)
@@ -186,8 +186,8 @@ def enable(
 
 
 def start_alone() -> "Library":
-    """The library, for memory of others than torch: with the options of the environment where enable() was not called
-    before. enable() may follow."""
+    """The library, for libraries other than torch. If enable() was not called before, it starts with the options of
+    the environment. enable() may follow."""
     with _lock:
         if _started is None:
             from . import _library as native
@@ -201,7 +201,7 @@ def start_alone() -> "Library":
             _pressure.attach(library)
             if chosen.get("stats"):
                 _stats.print_at_exit(library, alone=True)
-        # It is set now.
+        # _start() has set it.
         assert _started is not None
         return _started
 
@@ -209,7 +209,7 @@ def start_alone() -> "Library":
 def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
     """Sets the options of the library, once. None, or why the allocator cannot run here."""
     global _started, _started_with
-    # Those that concern torch alone can still be chosen.
+    # Options that concern only torch can still be chosen later.
     of_all = {name: value for name, value in chosen.items() if name not in ("overlay", "stats")}
     if _started is not None:
         if of_all != _started_with:
@@ -222,7 +222,7 @@ def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
     if reason is not None:
         return reason
     if library.has("gapless_python_ends"):
-        # First, so that it runs last: what else we do at the end may still need Python's lines.
+        # Registered first, so that it runs last: our other functions at exit may still need Python's lines.
         atexit.register(_end, library, os.getpid())
     if "record" in chosen:
         from . import _record
@@ -298,7 +298,7 @@ def step() -> None:
     """
     steps = sys.modules.get(f"{__package__}._steps")
     if steps is None and "libgapless_malloc" in os.environ.get("LD_PRELOAD", ""):
-        # The host's allocator alone is there.
+        # Only the host's allocator is there.
         from . import _steps as steps
     if steps is not None:
         steps.step()
@@ -321,7 +321,7 @@ def on_pressure(fn: Callable[["Pressure"], Any]) -> "Handle":
 
 
 def _end(library: "Library", owner: int) -> None:
-    """Native threads do not enter Python any more: who asks for its lock when it goes hangs, or crashes."""
+    """Keeps native threads out of Python: a thread that asks for its lock while Python ends hangs, or crashes."""
     if os.getpid() == owner:
         library.optional("gapless_python_ends")
 

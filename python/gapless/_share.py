@@ -23,9 +23,9 @@ FORMAT = "gapless.share/1"
 _MOST_NAMED = 8
 _HANDLE_ROOM = 128
 
-# Finalizers and signal handlers may come back in the middle, in the same thread.
+# Reentrant: a finalizer or a signal handler may run in the same thread while it holds the lock.
 _lock = _forks.lock()
-# What is offered, with what must stay for it.
+# By handle: the objects that have to stay alive while the handle is offered.
 _offered: dict[str, Any] = {}
 
 
@@ -92,7 +92,7 @@ def share(model_or_tensors: Any, name: Optional[str] = None) -> str:
         at = places.setdefault(storage.data_ptr(), len(places))
         storages.setdefault(storage.data_ptr(), storage)
         specs.append(Spec(key, at, _dtype_name(tensor), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())))
-    # What was queued to write them is done before anybody reads.
+    # Writes to the tensors may still be queued: a reader must see them done.
     torch.cuda.synchronize(device)
     ranges = [(address, storage.nbytes()) for address, storage in storages.items()]
     try:
@@ -239,7 +239,7 @@ def _text(library: "Library", asked: int) -> bytes:
 
 
 def _read(torch: Any, handle: str, text: bytes, storages: int) -> dict[str, Spec]:
-    """What the other process says of the tensors, by name. It is not believed before it was checked."""
+    """The other process's description of the tensors, by name. Nothing in it is used before it was checked."""
 
     def bad(why: str) -> GaplessError:
         return GaplessError(f"{handle} cannot be attached: the description of its tensors is not understood ({why})")
@@ -281,7 +281,7 @@ def _mapped(torch: Any, library: "Library", asked: int, handle: str, count: int)
 
 
 def taken(torch: Any, library: "Library", pointers: Sequence[Optional[int]]) -> list[Any]:
-    """Tensors of bytes over what the library made for torch; if one is refused, none stays."""
+    """Makes byte tensors of the library's DLPack objects; if torch refuses one, none stays."""
     import ctypes
 
     new = ctypes.pythonapi.PyCapsule_New
@@ -320,7 +320,7 @@ def _matched(torch: Any, model: Any, specs: dict[str, Spec], strict: bool) -> di
         known.update(names)
         there = [name for name in names if name in specs]
         if not there:
-            # A buffer that no checkpoint has keeps what the model gave it, unless that is nothing.
+            # A buffer that is in no checkpoint keeps the model's own values, unless it has none.
             if tensor.device.type == "meta" or not loose.issuperset(names):
                 missing.append(names[0])
             continue

@@ -65,5 +65,5 @@ def _print(library: Library, owner: int, alone: bool) -> None:
     try:
         print(line(by_device), file=sys.stderr, flush=True)
     except (OSError, ValueError):
-        # Nobody listens any more.
+        # Standard error is closed, and the process has to end all the same.
         pass

@@ -43,7 +43,7 @@ def step() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _host_step() -> Optional[Callable[[], object]]:
-    """Tells the host's allocator of a step, where libgapless_malloc.so is preloaded: it keeps what steps use again."""
+    """The host allocator's function for steps, if libgapless_malloc.so is preloaded: it keeps what steps use again."""
     try:
         function = ctypes.CDLL(None).gapless_host_step
     except (AttributeError, OSError, TypeError):
@@ -86,13 +86,13 @@ def _watch_optimizers() -> None:
 
 
 def _watch_zero_grad(optimizers: Any) -> None:
-    """There are no hooks for this one."""
+    """Wraps zero_grad, for which torch has no hooks."""
     original = optimizers.zero_grad
 
     @functools.wraps(original)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        # What is being traced is no step of the program. Early versions do not say.
+        # A call that torch.compile traces is no step of the program. Early versions of torch do not tell.
         is_compiling = getattr(getattr(_torch, "compiler", None), "is_compiling", None)
         if is_compiling is None or not is_compiling():
             _pause()

@@ -1,6 +1,6 @@
 """A report in a notebook: a compact summary without scripts, and the whole page in a frame.
 
-Names come from files that nobody vouches for: every text is escaped. Colours follow the notebook's theme as far as it
+Names come from files that may be hostile, so every text is escaped. Colours follow the notebook's theme as far as it
 tells one, else the system's.
 """
 
@@ -147,7 +147,7 @@ class Page:
 
 
 def in_notebook() -> bool:
-    """Whether this process serves a notebook, which shows what a cell returns."""
+    """True if this process serves a notebook, which shows what a cell returns."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 

@@ -1,11 +1,11 @@
 """torch's own memory tools in Python, for builds of torch whose tables the library does not know.
 
-On the plain hooks torch refuses every question about memory. What can be answered from the library's statistics is
-answered here, by replacing those functions of torch.cuda.memory (and their other names in torch.cuda) that ask torch's
-C++ side. The others, such as memory_allocated or memory_summary, are built on these in torch itself, and work again
-without being touched. torch.accelerator's functions, which would silently answer 0, are led to torch.cuda's.
+On the plain hooks torch refuses every question about memory. This file answers those that the library's statistics can
+answer: it replaces the functions of torch.cuda.memory (and their other names in torch.cuda) that ask torch's C++ side.
+The others, such as memory_allocated or memory_summary, are built on these in torch itself, and work again without being
+touched. torch.accelerator's functions, which would silently answer 0, are led to torch.cuda's.
 
-Nothing is replaced where the library answers natively, except torch.accelerator's functions.
+If the library answers natively, only torch.accelerator's functions are replaced.
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 if TYPE_CHECKING:
     from ._library import Library
 
-# What stays off on the plain hooks, for the one warning.
+# Tools that stay off on the plain hooks, for the one warning.
 OFF = (
     "torch.cuda.memory_snapshot, _snapshot, _dump_snapshot and _record_memory_history; the observer of failed requests; MemPool and use_mem_pool; "
     "cudagraph trees of torch.compile; sharing CUDA tensors between processes; cudnn.benchmark; NCCL since torch 2.15. "
@@ -36,13 +36,13 @@ _AMOUNTS = (
 )
 _POOLS = ("all", "small_pool", "large_pool")
 _PARTS = ("current", "peak", "allocated", "freed")
-# What reset_accumulated_memory_stats sets back to 0.
+# Keys that reset_accumulated_memory_stats sets back to 0.
 _TOTALS = (".allocated", ".freed", "num_alloc_retries", "num_ooms")
 _COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size")
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Statistics as torch nests them, with every key that torch has: what the library does not count is 0."""
+    """Statistics as torch nests them, with every key that torch has; keys that the library does not count are 0."""
     tree: dict[str, Any] = {name: {pool: dict.fromkeys(_PARTS, 0) for pool in _POOLS} for name in _AMOUNTS}
     tree.update({name: dict.fromkeys(_PARTS, 0) for name in ("oversize_allocations", "oversize_segments")})
     tree.update(dict.fromkeys(_COUNTERS, 0))
@@ -74,7 +74,7 @@ def replace_questions(torch: Any, library: "Library") -> None:
     fractions: dict[int, float] = {}
     set_natively = memory.set_per_process_memory_fraction
 
-    # What totals were when the program reset them: the library counts on, and nobody else loses its figures.
+    # Totals at the program's last reset. The library counts on, so that other readers keep their figures.
     earlier: dict[int, dict[str, int]] = {}
 
     def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def replace_questions(torch: Any, library: "Library") -> None:
 
 
 def _fraction_of_environment() -> float:
-    """What the library begins with: the last per_process_memory_fraction of torch's settings."""
+    """The fraction that the library begins with: the last per_process_memory_fraction of torch's settings."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     found = re.findall(r"(?:^|,)per_process_memory_fraction:([0-9.]+)(?=,|$)", re.sub(r"\s", "", settings))
     return float(found[-1]) if found else 1.0
@@ -148,7 +148,7 @@ def lead_accelerator(torch: Any) -> None:
 
 
 def _replace(function: Callable[..., Any], *modules: Any) -> None:
-    """Puts `function` where the modules hold the one of its name, and lets it look like that one."""
+    """Replaces the modules' function of the same name, and makes `function` look like it."""
     name = function.__name__
     original = getattr(modules[0], name, None)
     if original is None:

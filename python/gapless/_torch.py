@@ -1,7 +1,7 @@
 """The way into torch: its pluggable allocator, with every hook that it knows.
 
-torch takes another allocator only before the current one was used, and only once; what it refuses is turned into an
-error here that says what to do. All hooks are set before the change, because CUDA may start right after it.
+torch takes another allocator only before the current one was used, and only once; this file turns its refusals into
+errors that say what to do. All hooks are set before the change, because CUDA may start right after it.
 """
 
 from typing import Any, Optional
@@ -9,7 +9,7 @@ from typing import Any, Optional
 from ._errors import GaplessError
 from ._library import Library
 
-# torch's setter, our function. A torch that lost one of them gets the others.
+# torch's setter, our function. If a release of torch lacks one of the setters, the others are still set.
 _HOOKS = (
     ("set_init_fn", "gapless_init"),
     ("set_reset_fn", "gapless_reset"),
@@ -43,7 +43,7 @@ def import_torch() -> Any:
 
 
 def is_rocm(torch: Any) -> bool:
-    """Whether this torch is for AMD's cards."""
+    """True if this torch is for AMD's cards."""
     return getattr(torch.version, "hip", None) is not None
 
 

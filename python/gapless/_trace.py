@@ -12,13 +12,13 @@ _FREED, _ALLOCATED = 0, 1
 
 
 def attach(library: Library) -> None:
-    """From now on torch's callbacks hear of the library's memory."""
+    """Has the library call torch's callbacks from now on."""
     if library.has("gapless_on_trace"):
         library.optional("gapless_on_trace", ctypes.cast(_callback, ctypes.c_void_p))
 
 
 def _tell(event: int, address: int) -> None:
-    # Nobody has registered anything where it was not imported.
+    # If the module was not imported, it has no callbacks.
     trace: Any = sys.modules.get("torch.cuda._gpu_trace")
     if trace is None:
         return
@@ -26,7 +26,7 @@ def _tell(event: int, address: int) -> None:
     try:
         callbacks.fire_callbacks(address)
     except KeyboardInterrupt:
-        # It cannot leave this function: the main thread gets it when it runs Python again.
+        # An exception cannot leave a callback of ctypes: the main thread gets it when it runs Python again.
         _thread.interrupt_main()
     except BaseException as error:
         print(f"gapless: a callback of torch.cuda._gpu_trace failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

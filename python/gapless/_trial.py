@@ -1,6 +1,6 @@
-"""Something that may crash, or starts what must not start here, tried in a forked child.
+"""Tries code that may crash, or that starts what must not start in this process, in a forked child.
 
-The child says in words how it went. A crash, a hang and an early end are a no, with the reason.
+The child answers in words. A crash, a hang and an early end are a no, with the reason.
 """
 
 import os
@@ -10,19 +10,19 @@ import time
 import warnings
 from typing import Callable, NoReturn, Optional
 
-# Long for some calls, short for a program that starts.
+# Seconds that a trial may take: long for some calls, short for a program that starts.
 _PATIENCE = 20.0
 
 FITS = "fits"
 
 
 def why_not(what: str, work: Callable[[], str]) -> Optional[str]:
-    """None where `work`, called in a child, returns FITS; else what it returned, or how the child ended. `what` is
+    """None if `work`, called in a child, returns FITS; else what it returned, or how the child ended. `what` is
     tried, for messages."""
     reader, writer = os.pipe()
     try:
         with warnings.catch_warnings():
-            # The child calls nothing that other threads could have locked for good, but Python cannot know.
+            # The child calls nothing that takes a lock of another thread, but Python cannot know.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
     except OSError as error:
@@ -39,7 +39,7 @@ def why_not(what: str, work: Callable[[], str]) -> Optional[str]:
     try:
         _, status = os.waitpid(child, 0)
     except ChildProcessError:
-        # The program collects its children itself: what this one said has to do.
+        # The program has collected the child itself, so that its status is lost: the child's answer decides.
         status = 0
     if said is None:
         return f"the trial of {what} did not end"
@@ -49,7 +49,7 @@ def why_not(what: str, work: Callable[[], str]) -> Optional[str]:
 
 
 def _read(reader: int, deadline: float) -> Optional[str]:
-    """All that is written to the pipe; None where that takes too long."""
+    """All that is written to the pipe; None if that takes too long."""
     parts: list[bytes] = []
     while True:
         if not select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -63,7 +63,7 @@ def _read(reader: int, deadline: float) -> Optional[str]:
 def _in_child(what: str, work: Callable[[], str], writer: int) -> NoReturn:
     said = f"the trial of {what} failed"
     try:
-        # What torch prints about odd calls is nobody's business.
+        # Hides what torch prints about the odd calls of a trial.
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)

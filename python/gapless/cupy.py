@@ -37,7 +37,7 @@ class OutOfMemoryError(cupy.cuda.memory.OutOfMemoryError):  # type: ignore[misc]
 
 
 class _Block:
-    """What an array's memory refers to: gives it back when it dies."""
+    """The owner of an array's memory: gives it back when it dies."""
 
     __slots__ = ("_free",)
 
@@ -60,8 +60,8 @@ def allocator(size: int) -> Any:
 
 
 def record_stream(array: Any, stream: Any) -> None:
-    """Says that work on `stream` uses the memory of `array`. After the last array on it dies, nobody gets the memory
-    before the work that is queued on `stream` then is done."""
+    """Says that work on `stream` uses the memory of `array`. After the last array on it dies, the memory is not used
+    again before the work that is queued on `stream` then is done."""
     library = start_alone()
     if library.optional("gapless_mem_record_stream", array.data.mem.ptr, stream.ptr):
         raise GaplessError(library.last_error())

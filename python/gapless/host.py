@@ -4,7 +4,7 @@
     gapless.host.enable()
 
 `gapless run --host` serves every allocation of a process, and is the better way. This is for programs that cannot be
-started that way: notebooks, servers that embed Python, workers that somebody else starts. Importing this module does
+started that way: notebooks, servers that embed Python, workers that another program starts. Importing this module does
 nothing.
 """
 
@@ -135,7 +135,7 @@ def _load() -> "ctypes.CDLL":
             raise GaplessError(f"GAPLESS_HOST_LIBRARY is {named}, and there is no such file: unset it to use the one that was installed")
         raise GaplessError(f"{found} is missing: this is a source tree or a damaged installation; run `pip install .` in the repository")
     try:
-        # Its own names must not reach other libraries: they are those of the C library.
+        # RTLD_LOCAL: it exports the names of the C library, which must not reach other libraries.
         library = ctypes.CDLL(os.path.abspath(found), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise GaplessError(f"the library cannot be loaded: {error}") from None
@@ -153,7 +153,7 @@ def _hook_torch(library: "ctypes.CDLL") -> None:
         raise GaplessError("this build of torch cannot be served: its libc10.so does not call posix_memalign and free; use `gapless run --host`")
 
 
-# Where numpy's table of functions has PyDataMem_GetHandler, since 1.22.
+# The place of PyDataMem_GetHandler in numpy's table of functions, since 1.22.
 _GET_HANDLER = 305
 
 

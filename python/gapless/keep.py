@@ -2,7 +2,7 @@
 
 It copies the tensors of one or more safetensors files to the GPU, shares them, prints the name or handle for
 gapless.attach() on standard output, and waits. SIGTERM or Ctrl-C ends it; processes that have attached keep the memory.
-It needs no torch. Files are not believed before they were checked.
+It needs no torch. Nothing in a file is used before it was checked.
 """
 
 import argparse
@@ -39,7 +39,7 @@ DTYPES = {
     "C64": ("complex64", 8),
 }
 _MOST_HEADER = 100 << 20
-# As torch aligns what it allocates.
+# The alignment of torch's allocations.
 _ALIGNMENT = 512
 _PIECE = 64 << 20
 
@@ -176,7 +176,7 @@ def _copy(library: Any, device: int, address: int, plans: list[tuple[str, list[t
 
 
 def keep(paths: list[str], name: Optional[str], device: int, until: threading.Event) -> None:
-    """Loads, shares, tells, and waits."""
+    """Loads and shares the files, prints the name or handle, and waits."""
     files = files_of(paths)
     address, total, specs = load(files, device)
     library = _memory._started()

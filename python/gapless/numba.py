@@ -9,8 +9,8 @@ or, before Numba uses the GPU:
 
     cuda.set_memory_manager(gapless.numba.GaplessMemoryManager)
 
-Numba does not say on which stream it uses an array. So memory belongs to the default stream, and once it is freed
-nobody gets it before the work on all streams of cuda.stream() is done. torch is not needed.
+Numba does not say on which stream it uses an array. So memory belongs to the default stream, and after it is freed it
+is not used again before the work on all streams of cuda.stream() is done. torch is not needed.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ class GaplessMemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # By address, what gives it back.
+        # For each address, the function that gives the memory back.
         self._live: dict[int, Callable[[], None]] = {}
 
     @property
@@ -52,7 +52,7 @@ class GaplessMemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc
         return cuda.MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(address), size, finalizer=finalizer)
 
     def get_memory_info(self) -> Any:
-        """What can still be allocated, and what the device has."""
+        """The bytes that can still be allocated, and those that the device has."""
         now = _memory.figures(self.context.device.id)
         free = now.device_free + now.reserved - now.allocated
         if now.limit:
@@ -78,7 +78,7 @@ class GaplessMemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc
 
 
 def _finalizer(live: dict[int, Callable[[], None]], address: int) -> Callable[[], None]:
-    # Not a method: the pointer would keep the manager alive.
+    # Not a method, because the pointer would then keep the manager alive.
     return lambda: _give_back(live, address)
 
 
@@ -88,5 +88,5 @@ def _give_back(live: dict[int, Callable[[], None]], address: int) -> None:
         free()
 
 
-# What NUMBA_CUDA_MEMORY_MANAGER=gapless.numba looks for.
+# The name that NUMBA_CUDA_MEMORY_MANAGER=gapless.numba looks for.
 _numba_memory_manager = GaplessMemoryManager

@@ -1,9 +1,9 @@
-"""A limit on what a test may use of a GPU's memory:
+"""A limit on the GPU memory that a test may use:
 
     @pytest.mark.gapless_limit("10GiB")
     def test_training_fits(): ...
 
-The test fails where the most that was allocated at once on a device, as torch counts it, exceeds the limit. With
+The test fails if the most that was allocated at once on a device, as torch counts it, exceeds the limit. With
 of="reserved" it is the most that was held of the device, caches included. Works on torch's own allocator as on
 Gapless; a test that uses no GPU passes.
 """
@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _limit(marker: pytest.Mark) -> tuple[int, str]:
-    """The limit of a marker, and what it counts."""
+    """The limit of a marker, and the kind of memory that it counts."""
     of = marker.kwargs.get("of", "allocated")
     unknown = sorted(set(marker.kwargs) - {"of", "size"})
     sizes = [*marker.args, *(marker.kwargs[key] for key in ("size",) if key in marker.kwargs)]
@@ -55,7 +55,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     for device in devices:
         cuda.reset_peak_memory_stats(device)
     outcome = yield
-    # What failed for a reason of its own keeps it.
+    # A test that failed for another reason keeps that one.
     if outcome.excinfo is not None:
         return
     cuda, devices = _devices()

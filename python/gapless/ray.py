@@ -49,7 +49,7 @@ _OURS = {
 
 
 class _Request:
-    """What is asked for: checked when it is written, not when it runs."""
+    """The options of a request, checked when the program writes it and not when it runs."""
 
     def __init__(self, given: dict[str, Any], is_actor: bool) -> None:
         options = dict(given)
@@ -100,7 +100,7 @@ class _Request:
 
 
 class _Remote:
-    """What the decorator makes of a function or a class."""
+    """A function or a class with the decorator."""
 
     def __init__(self, target: Any, options: dict[str, Any]) -> None:
         self._target, self._options = target, options
@@ -133,7 +133,7 @@ class _Remote:
             what = f"no GPU had {self._request.bytes} bytes free for {self._request.timeout} s ({place['why']})"
             raise TimeoutError(f"{what}: wait longer with timeout=, or ask for less than gpu_memory={self._options['gpu_memory']!r}") from None
         except BaseException:
-            # Interrupted while it waited: nobody will come for the place.
+            # Interrupted while it waited: this process will not claim the place.
             desk.free.remote(name)
             raise
         return self._start(desk, name, place, args, kwargs)
@@ -219,7 +219,7 @@ def _name() -> str:
 
 
 def _desk() -> Any:
-    """The cluster's desk, made where the first program that needs it runs."""
+    """The cluster's desk, made on the node of the first program that needs it."""
     if not ray.is_initialized():
         ray.init()
     here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=True)

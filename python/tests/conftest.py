@@ -2,7 +2,7 @@
 user starts them.
 
 STANDIN_LIB is the folder with the card's libraries (`cargo xtask test-torch` builds it and sets this); GAPLESS_LIBRARY
-the library under test: the double, or the real one. Without STANDIN_LIB only what needs no torch is tested.
+the library under test: the double, or the real one. Without STANDIN_LIB only tests that need no torch run.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "gapless"
-# Out of the environment, which tests look at; under another name for the processes that run tests side by side.
+# Taken out of the environment, which tests check; kept under another name for processes that run tests side by side.
 LIBRARY = os.environ.pop("GAPLESS_LIBRARY", None) or os.environ.get("STANDIN_LIBRARY")
 if LIBRARY:
     os.environ["STANDIN_LIBRARY"] = LIBRARY
@@ -54,7 +54,7 @@ class Bench:
             PYTHONPATH=str(ROOT / "python"),
             PYTHONDONTWRITEBYTECODE="1",
             GAPLESS_LIBRARY=self.library,
-            # Failures that are tested leave no files where the tests run.
+            # Failures that are tested leave no files in the folder of the tests.
             GAPLESS_OOM_DIR="off",
         )
         plain.update(changes)
@@ -108,9 +108,9 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what another run of the same suite tests, so that a skip is always something that nobody ran.
+    """Leaves out tests that another run of the same suite has, so that a skip always means that no run has it.
 
-    There are three runs: without torch, on the real library, and on the double what only the double can show.
+    There are three runs: without torch, on the real library, and on the double the tests that only it can pass.
     """
     if config.getoption("--without-torch"):
         wanted = [item for item in items if "bench" not in item.fixturenames]

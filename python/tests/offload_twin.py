@@ -1,6 +1,6 @@
-"""A device for offload that keeps what it is told: CPU tensors play the device's, copies are done late and in queues
-of their own, memory that nobody may use any more is overwritten. So a missing wait, a block that is released too early
-or a storage that is let go too soon gives wrong numbers or an assertion.
+"""A device for offload on the CPU: its tensors play the device's, copies are done late and in queues of their own, and
+freed memory is overwritten. So a missing wait, a block that is released too early or a storage that is freed too soon
+gives wrong numbers or an assertion.
 """
 
 import collections
@@ -87,7 +87,7 @@ class Twin:
         self.log.append(("out", host.numel()))
 
         def work():
-            # A stream holds nothing: whoever queued the copy has to.
+            # A stream keeps no tensor alive: the code that queued the copy has to.
             assert not weak.expired(), "let go before it was copied"
             host.copy_(bytes_of(torch.UntypedStorage._new_with_weak_ptr(weak.cdata)))
 

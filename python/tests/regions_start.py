@@ -1,4 +1,4 @@
-"""What the programs of the tests of regions begin with. Bytes are those of the stand-in card, which are gone with the
+"""The beginning of the programs in the tests of regions. Bytes are those of the stand-in card, which are gone with the
 pages that held them.
 """
 

@@ -1,4 +1,4 @@
-"""`gapless fleet agent` with an API server: what it writes of the node and of its pods, and which slices it publishes.
+"""`gapless fleet agent` with an API server: its writes about the node and its pods, and the slices that it publishes.
 
 The API server is a small one of the test. The GPU is that of the stand-in for the driver's library.
 """
@@ -111,7 +111,7 @@ def said(log):
 def test_a_node_is_described_and_its_bookings_count(start, tmp_path):
     server = Server()
     server.node["gapless.dev/bookings"] = json.dumps({POD: f"default/p 0 {GIB} 1"})
-    # The owner of the pod would like to have more.
+    # The owner of the pod has edited its annotation to get more.
     server.add_pod({"gapless.dev/gpu-indices": "0", "gapless.dev/gpu-booked": str(3 * GIB)})
     file = tmp_path / "cdi" / f"gapless.dev-pod_{POD}.json"
     process, log = start(server, "--cdi-dir", str(tmp_path / "cdi"), "--dra")
@@ -123,7 +123,7 @@ def test_a_node_is_described_and_its_bookings_count(start, tmp_path):
     [device] = published["spec"]["devices"]
     assert device["allowMultipleAllocations"] is True
     assert device["capacity"]["memory"]["value"].endswith("Mi")
-    # Nothing is written again as long as nothing changes, and each thing is said once.
+    # The agent writes nothing again while nothing changes, and prints each message once.
     until(lambda: "its annotations were edited" in said(log), process, log)
     writes = server.writes
     looked = time.monotonic() + 1

@@ -1,4 +1,4 @@
-"""torch's functions around memory, one by one: what native answers, and what answers on Gapless.
+"""torch's functions around memory, one by one: those that answer natively, and those that answer on Gapless.
 
 On a build of torch that the library knows, everything answers. On any other exactly the tools below OFF raise.
 """
@@ -160,6 +160,6 @@ def test_everything_answers_on_gapless(real, tmp_path):
 
 def test_on_a_build_that_is_not_known_only_what_is_named_is_off(bench, tmp_path):
     off = refused(bench, tmp_path, "gapless", "unknown")
-    # The double gives a null pointer where it has no memory.
+    # The double gives a null pointer if it has no memory.
     assert set(off) == OFF | ({"out_of_memory"} if bench.double else set()), off
     assert all("does not yet support" in line for name, line in off.items() if name in OFF), off

@@ -1,5 +1,5 @@
-"""What a process can still get, over the stand-in card: a request of that size is served, and one of a little more is
-not."""
+"""The memory that a process can still get, over the stand-in card: a request of that size is served, and one of a
+little more is not."""
 
 import pytest
 

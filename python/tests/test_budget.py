@@ -1,7 +1,7 @@
 """Budgets of scopes, of the process and of tenants, with stock torch over the card that is only bookkeeping.
 
-Each process has such a card of its own, so what keeps tenants apart here is their ledger alone, which these tests read
-from its file.
+Each process has such a card of its own, so only their ledger keeps tenants apart here, and these tests read it from its
+file.
 """
 
 import os
@@ -324,7 +324,7 @@ def test_the_budget_of_a_process(real):
 
 
 def test_what_is_outside_of_the_pool_counts(real):
-    """A card on which something is in use already: what a context would have taken."""
+    """A card with memory in use already, as a context takes it."""
     real.passes(
         program(
             """
@@ -475,7 +475,7 @@ class Live:
         self.process.wait()
 
 
-# Asks for more than it may have, again and again, and says what it held at most.
+# Asks for more than it may have, again and again, and prints the most that it held.
 GREEDY = """
     held, most = [], 0
     print("ready", flush=True)
@@ -502,7 +502,7 @@ def test_two_tenants_that_ask_for_too_much_keep_to_their_shares(real, run_dir):
             one.says("go")
         samples, lines = 0, {}
         for one in (a, b):
-            # Sampled until each is done.
+            # Samples until each is done.
             while not select.select([one.process.stdout], [], [], 0.001)[0]:
                 book = entries(run_dir)
                 for pid, entry in book.items():
@@ -514,7 +514,7 @@ def test_two_tenants_that_ask_for_too_much_keep_to_their_shares(real, run_dir):
         for pid, (most, limit) in lines.items():
             # Nearly all of it, and never more.
             assert limit == shares[pid] and 0.95 * limit < most <= limit, (most, limit)
-        # One is killed: its share comes back to whoever looks, without anybody asking for memory.
+        # One is killed: its share comes back to the next process that looks, without a request for memory.
         a.process.send_signal(signal.SIGKILL)
         while a.pid in entries(run_dir):
             assert b.process.poll() is None
@@ -575,7 +575,7 @@ def test_what_is_borrowed_and_in_use_cannot_come_back(real, run_dir):
         text = " ".join(a.hears())
         assert "others have borrowed of it" in text, text
         assert all(entry["wants"] == 0 for entry in entries(run_dir).values())
-        # Whoever borrowed ends, and everything is there again.
+        # The borrower ends, and its bytes are there again.
         b.process.kill()
         b.process.wait()
         a.says("take 2000")
@@ -606,7 +606,7 @@ def test_tenants_by_function_before_and_after_cuda_starts_and_what_is_refused(re
         environment = {"GAPLESS_RUN_DIR": str(run_dir)}
         real.passes(program(textwrap.dedent(body).format(first="")), **environment)
         real.passes(program(textwrap.dedent(body).format(first="x = empty(10)")), **environment)
-        # More than is left: at the call where CUDA runs, else at the first tensor; the error says who has what.
+        # More than is left fails at the call if CUDA runs, else at the first tensor; the error says who has what.
         late = """
             x = empty(10)
             try:

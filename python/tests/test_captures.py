@@ -1,5 +1,5 @@
-"""Captures and private pools that do not go as planned: what native survives is survived, and what it raises is
-raised."""
+"""Captures and private pools that do not go as planned: Gapless survives those that torch's own allocator survives, and
+raises the same errors."""
 
 import json
 import sys
@@ -291,7 +291,7 @@ print(json.dumps(found))
 
 
 def test_a_capture_of_a_stream_that_the_program_made_stays_whole(real):
-    """No stream of a capture asks for memory meanwhile, and nobody tells of the capture."""
+    """No stream of a capture asks for memory meanwhile, and the program does not announce the capture."""
     for how in ("torch.cuda.ExternalStream", "torch.cuda.streams.ExternalStream", "torch.cuda.get_stream_from_external"):
         handles = f"made = card.card_new_stream(); named = {how}(made); handles = [made, made, card.card_new_stream()]"
         native, ours = both(real, RAW.replace("HANDLES", handles))
@@ -311,7 +311,7 @@ def test_a_capture_of_a_stream_of_torchs_own_stays_whole(real):
     """It is made through the driver, on a stream whose handle the program has read, or that has asked for memory."""
     native, ours = both(real, RAW.replace("HANDLES", OWN))
     assert ours == native == [[0, 0]] * 5, (native, ours)
-    # Also where the captured stream asks once, and others after it.
+    # Also if the captured stream asks once, and others after it.
     asks = RAW.replace("began = begin(handle)", "began = begin(handle)\n    with torch.cuda.stream(asks):\n        kept.append(of(5000))")
     native, ours = both(real, asks.replace("HANDLES", OWN))
     assert ours == native == [[0, 0]] * 5, (native, ours)
@@ -489,7 +489,7 @@ def test_random_routings_tell_what_they_tell_natively(real):
     compared = 0
     for seed, stories in enumerate(zip(native, ours)):
         for step, (wanted, found) in enumerate(zip(*stories)):
-            # A pool that is open after its last release, which is not allowed: nothing is right afterwards.
+            # torch found a pool open after its last release, which is not allowed: later steps cannot be compared.
             if "INTERNAL ASSERT" in str(wanted):
                 break
             assert found == wanted, (seed, step)

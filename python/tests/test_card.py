@@ -1,4 +1,4 @@
-"""The bench itself, with torch's own allocator: what torch does on the card is what it does on a real one."""
+"""The bench itself, with torch's own allocator: torch does the same on this card as on a real one."""
 
 
 def test_torch_allocates_on_the_card_and_answers_for_it(bench):

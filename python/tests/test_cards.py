@@ -1,5 +1,5 @@
 """Several cards that reach each other in one process. A kernel of any card may use what its program handed to it: each
-page of a card is granted to each card that reaches it, whenever either came, and whatever the memory is for. Frees and
+page of a card is granted to each card that reaches it, whichever came first, and for every kind of memory. Frees and
 uses come from any thread, with any card current."""
 
 import pytest

@@ -1,4 +1,4 @@
-"""Checked mode: a program that misuses memory is told so, with the lines of both sides; others are left alone.
+"""Checked mode: a program that misuses memory gets a message with the lines of both sides; other programs get none.
 
 The card of torch-bench/python stores what the driver fills; `card_poke` writes as a kernel would.
 """
@@ -22,7 +22,7 @@ def free(at):
     library.gapless_free(at, 0, 0, None)
 """
 LINES = START.count("\n")
-# Where the helpers allocate and free.
+# The lines at which the helpers allocate and free.
 OF = f"train.py:{START[: START.index('    return torch.empty')].count(chr(10)) + 1} of"
 FREE = f"train.py:{LINES} free"
 

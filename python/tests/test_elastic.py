@@ -1,5 +1,5 @@
-"""Tensors that grow, over the stand-in card: which addresses have pages, who may have them, and whose thread calls the
-driver."""
+"""Tensors that grow, over the stand-in card: the addresses that have pages, limits of pages, and the thread that calls
+the driver."""
 
 import pytest
 

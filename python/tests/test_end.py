@@ -182,8 +182,8 @@ def test_our_threads_get_no_signals(real, tmp_path):
 
 
 def test_a_thread_that_asks_when_python_goes_is_served_without_it(real, tmp_path):
-    """Who asks for Python's lock when the interpreter is torn down is ended inside of the call, and the process with
-    it."""
+    """A thread that asks for Python's lock while the interpreter is torn down is ended inside of the call, and the
+    process with it."""
     done = real.passes(
         f"""
         import atexit, ctypes, gapless, threading, time, torch

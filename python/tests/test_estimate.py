@@ -67,7 +67,7 @@ def test_the_account_follows_from_arithmetic_and_functions_of_a_script_travel(es
     done = estimates(program)
     assert done.code == 0, done.out + done.err
     made, sent = json.loads(done.out)
-    # A module that is sent without its bytes is the one that is made there, its tie included.
+    # A module that is sent without its bytes takes the same memory as one that is made there, its tie included.
     assert (made["peak_allocated"], made["peak_reserved"], made["kinds"]) == (sent["peak_allocated"], sent["peak_reserved"], sent["kinds"])
     weight = 2048 * 2048 * 4
     assert made["kinds"]["parameters"] == weight
@@ -283,7 +283,7 @@ def test_operators_take_what_an_h200_took(bench, monkeypatch):
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, env=cards.environment(cards.card("h200")), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    # cuDNN says so of each of the driver's functions that the card lacks.
+    # cuDNN prints this for each of the driver's functions that the card lacks.
     assert "Could not load symbol" not in done.stderr, done.stderr
 
 

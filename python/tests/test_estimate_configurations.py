@@ -1,7 +1,7 @@
 """`gapless estimate config.json`: models that the installed transformers and diffusers make, batches of each kind, and
-what is refused.
+refusals.
 
-What an H200 measured is compared by torch-bench/estimate/architectures.py.
+torch-bench/estimate/architectures.py compares with the measurements of an H200.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How far an estimate runs a script: to its end, until nothing new comes, until its time is over; and what it says."""
+"""How far an estimate runs a script: to its end, until nothing new comes, until its time is over; and its words."""
 
 import random
 
@@ -45,7 +45,7 @@ def test_a_short_program_runs_to_its_end_and_a_long_one_until_nothing_new_comes(
     assert Run(peaks, seconds=None).done == 300
     # A few kinds of batches by turns have settled as soon as all were seen twice.
     assert Run([1, 2, 3, 4] * 100).pace.stopped == "settled"
-    # A number that is wanted is kept, whatever comes.
+    # A number of steps that is asked for is kept in any case.
     for wanted in (1, 3, 50):
         assert Run(peaks, wanted=wanted).done == wanted and Run(peaks, wanted=wanted).pace.stopped == "steps"
 
@@ -196,7 +196,7 @@ def test_a_program_that_fails_is_told_in_words_with_what_it_read_before(script):
     said = err[err.index("error:") :]
     assert code == 2 and "IndexError" in said and "train.py:6" in said and "train.py:5" in said and "--assume train.py:5=VALUE" in said, err
     assert "Traceback" not in said and "failed on the card" not in said
-    # A script that ends itself is told as one, with its line.
+    # If a script ends itself, the message says so, with its line.
     for end, said in (
         ("sys.exit(3)", "exit code 3"),
         ("sys.exit('no data in shards/')", 'by itself with "no data in shards/"'),

@@ -1,5 +1,5 @@
-"""Whole programs as people write them, with what spoils an estimate: checks of values, loops until something converges,
-routers, peaks that are set back, processes of their own, errors that are caught."""
+"""Whole programs as people write them, with the things that spoil an estimate: checks of values, loops until something
+converges, routers, peaks that are set back, processes of their own, errors that are caught."""
 
 MIB = 1 << 20
 
@@ -67,7 +67,7 @@ def test_routers_guards_and_figures_of_accuracy_are_what_they_are(script):
     """
     code, found, err = script(program)
     assert code == 0 and found["steps"] == 9, err
-    # A choice counts where a size hangs on it: not where the program prints a share.
+    # A choice counts if a size depends on it, and not if the program only prints a share.
     assert [row["function"] for row in found["choices"]].count("argmax") == 1, found["choices"]
     program = """
         import torch

@@ -1,4 +1,4 @@
-"""Several ranks of a script, as torchrun starts them: what they tell each other, and the scripts that `fit` writes."""
+"""Several ranks of a script, as torchrun starts them: their messages, and the scripts that `fit` writes."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_ranks_that_choose_settings_of_the_allocator_meet_once_more(script):
 
 
 def test_ranks_that_are_stopped_stop_at_the_same_step(script):
-    # Without end, and one of them computes for longer; each waits for the other, through Gapless and in C++.
+    # The ranks never end, and one computes for longer; each waits for the other, through Gapless and in C++.
     program = f"""{RANKS}
     beside = dist.new_group(backend="gloo")
     model = torch.nn.Linear(64, 64).cuda()

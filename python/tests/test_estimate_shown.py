@@ -1,4 +1,4 @@
-"""What `gapless estimate` prints: as wide as its reader sees, in ASCII if nothing else is shown; and its exit code."""
+"""The output of `gapless estimate`: as wide as the terminal, in ASCII if that shows nothing else; its exit code."""
 
 import fcntl
 import io
@@ -19,7 +19,7 @@ from gapless._estimate.cards import card
 
 PYTHON = Path(__file__).resolve().parents[1]
 GIB = 1 << 30
-# What a run may find, with all that an answer can say of it.
+# The result of a run, with every part that an answer can have.
 FOUND = {
     "peak_allocated": 10 * GIB,
     "peak_reserved": 11 * GIB,
@@ -54,7 +54,7 @@ def test_lines_keep_to_any_width_and_lose_no_word():
     for width in range(40, 121):
         fitted = shown.fitted(text, width)
         for line in fitted.split("\n"):
-            # A word alone may be wider: a path is copied.
+            # A single word may be wider, because a path has to stay whole to be copied.
             assert len(line) <= width or len(line.split()) == 1, (width, line)
         assert fitted.split() == text.split(), width
         # A figure and its unit stay together.
@@ -100,7 +100,7 @@ def test_a_locale_or_a_stream_without_utf8_gets_ascii():
 
 
 def test_the_locale_is_the_one_that_the_process_was_started_with():
-    # Python itself makes C to C.UTF-8, for its own process alone.
+    # Python changes C to C.UTF-8 for its own process.
     program = "import sys; from gapless._estimate.shown import shown; print(shown('a ± b ' * 20, sys.stdout))"
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG")) and key not in ("COLUMNS", "TERM")}
     for own, sign in (({"LANG": "C"}, "+-"), ({"LC_ALL": "C"}, "+-"), ({"LANG": "C.UTF-8"}, "±"), ({"PYTHONIOENCODING": "latin-1"}, "+-")):
@@ -135,7 +135,7 @@ def test_the_exit_code_is_the_verdict(ends):
         for form in ("text", "json"):
             found, out, err = ends(end, "--format", form)
             assert found == code and out and not err, (code, form, err)
-    # Whatever goes wrong is no verdict: with 1 a program would be told not to fit.
+    # A failure of gapless itself ends with 2, because 1 would say that the program does not fit.
     for end, said in (
         (GaplessError("the program ended with IndexError"), "error: the program ended with IndexError"),
         (OSError(28, "No space left on device"), "No space left on device"),

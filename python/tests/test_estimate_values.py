@@ -1,4 +1,4 @@
-"""Values that steer a program over a card that stores none: whatever way torch reads them, they are those of a GPU.
+"""Values that steer a program over a card that stores none: however torch reads them, they are those of a GPU.
 
 Each program asserts what a GPU answers. It is estimated, so that the assertions run over the card."""
 

@@ -1,5 +1,5 @@
-"""Children that are forked while a thread of their parent holds a lock: they use no CUDA, but what they call, and what
-ends with them, reaches the library. None waits for a thread that is not there."""
+"""Children that are forked while a thread of their parent holds a lock: they use no CUDA, but their calls and their end
+reach the library. None waits for a thread that it does not have."""
 
 import re
 from pathlib import Path
@@ -145,7 +145,7 @@ cache.grow(1)
 print("locks", count, len(locks))
 """
 
-# Files whose locks the program above does not take, and what takes them. They are locks of the same kind.
+# Files whose locks the program above does not take, and the code that takes them. They are locks of the same kind.
 UNREACHED = {
     "gapless-cuda/src/streams.rs": "streams of other contexts",
     "gapless-torch/src/checked/mod.rs": "checked mode",
@@ -163,7 +163,7 @@ UNREACHED = {
 
 
 def statics():
-    """Where locks of `static`s are made: file and line of each `Lock::new`."""
+    """The places at which locks of `static`s are made: file and line of each `Lock::new`."""
     found = set()
     for crate in ("gapless-torch", "gapless-cuda"):
         for file in (ROOT / "crates" / crate / "src").rglob("*.rs"):

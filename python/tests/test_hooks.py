@@ -1,4 +1,4 @@
-"""What torch calls when: each hook is seen to be called, and memory is not handed out while something still uses it."""
+"""torch's calls of the hooks: each hook is called, and memory is not handed out while something still uses it."""
 
 
 def test_every_hook_is_called(double):
@@ -94,7 +94,7 @@ def test_training_in_threads_and_streams(bench):
 
 
 def test_memory_of_a_stream_that_asks_no_more_goes_to_others_after_a_wait_for_the_card(real):
-    """Whatever the stream was: the driver gives a green context's stream the handle of one that is gone."""
+    """For any kind of stream: the driver gives a green context's stream the handle of one that is gone."""
     lines = real.passes(
         """
 import ctypes, torch, gapless
@@ -134,7 +134,7 @@ for megabytes, is_green in ((20, False), (30, False), (40, True)):
 
 
 def test_the_default_stream_of_a_green_context_is_another_stream(bench):
-    """Its handle is 0, as that of the card's own default stream: memory freed there goes to nobody without a wait."""
+    """Its handle is 0, as that of the card's own default stream: memory freed there is used again only after a wait."""
     bench.passes(
         """
 import ctypes, torch, gapless

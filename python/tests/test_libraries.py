@@ -1,4 +1,4 @@
-"""What libraries and torch's own tools ask of memory: the CUDA sanitizer's tracing, ranges of addresses, peers."""
+"""Questions of libraries and torch's own tools about memory: the CUDA sanitizer, ranges of addresses, peers."""
 
 import pytest
 
@@ -156,5 +156,5 @@ print(stats[9], stats[10])
     free, total = map(int, real.passes(program, STANDIN_CAPACITY=str(capacity)).out.split())
     assert (free, total) == (capacity - (8 << 20), capacity)
     free, total = map(int, real.passes(program, STANDIN_CAPACITY=str(capacity), STANDIN_UNIFIED="1").out.split())
-    # This machine has so much, and the stand-in takes none of it.
+    # The stand-in has no memory of its own here: all of the machine's is available.
     assert (free, total) == (capacity, capacity)

@@ -1,4 +1,4 @@
-"""The script for real cards, on this one: what it checks beyond what memory holds is the same."""
+"""The script for real cards, on this one: all of its checks but those of memory's contents hold here too."""
 
 import sys
 

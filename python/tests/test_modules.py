@@ -1,7 +1,7 @@
 """gapless.name_modules(): which layer holds the memory, by torch's own recorder and by the flight recorder.
 
 Each module of a case keeps 1 MiB in its forward pass and 2 MiB in its backward pass, or other figures that the case
-names. What the report says of each path is what its module kept. All cases of a recorder run in one process, each
+names. The report's figure of each path has to be what its module kept. All cases of a recorder run in one process, each
 below a name of its own, so that one case also shows what the ones before it left behind.
 """
 
@@ -67,7 +67,7 @@ def named(name, model):
 torch.cuda.init()
 """
 
-# A program for each case, and the MiB of each path; "" is what is outside of all modules.
+# A program for each case, and the MiB of each path; "" stands for all that is outside of modules.
 CASES = {
     "chain": ("train(named('chain', nn.Sequential(Layer(), Layer())))", {"chain.0": 3, "chain.1": 3}),
     "nested": ("train(named('nested', nn.Sequential(Block(), Block())))", {f"nested.{i}{end}": mib for i in (0, 1) for end, mib in (("", 36), (".inner", 3))}),
@@ -176,7 +176,7 @@ CASES = {
 
         train(named('checkpoint', nn.Sequential(Saved(), Saved())))
         """,
-        # What is recomputed is kept twice; recomputation stops at the last tensor that is needed.
+        # A recomputed tensor is kept twice; recomputation stops at the last tensor that is needed.
         {f"checkpoint.{i}{end}": mib for i in (0, 1) for end, mib in (("", 48), (".inner", 4))},
     ),
     "reentrant": (
@@ -487,7 +487,7 @@ CASES = {
         third.remove()
         """,
         {"first.0": 3, "third.0": 3, "": 3},
-        # Where all models are named, a model without a name of the program's has its own again.
+        # If all models are named, a model whose name was removed has its own again.
         {"first.0": 3, "Sequential.0": 3, "third.0": 3},
     ),
     "copied": (
@@ -551,7 +551,7 @@ ON_CPU = {"scripted": {"scripted.1": 3, "graph.1": 3}}
 
 @pytest.fixture(scope="module")
 def results(bench, tmp_path_factory):
-    """What the report says of each case, by recorder and by where the graph lives; made when it is asked for."""
+    """The report's figures of each case, by recorder and by the device of the graph; made at the first use."""
     folder, known = tmp_path_factory.mktemp("modules"), {}
 
     def of(command, recorder, device, case):
@@ -575,7 +575,7 @@ def results(bench, tmp_path_factory):
 @pytest.mark.parametrize("recorder", RECORDERS)
 @pytest.mark.parametrize("case", CASES)
 def test_each_module_has_what_it_kept(real, command, results, case, recorder, device):
-    # Some have other figures where all models are named, which the flight recorder does.
+    # Some have other figures if all models are named, as the flight recorder names them.
     expected = dict(CASES[case][1 if recorder == "native" else -1])
     if device == "cpu":
         expected = dict(ON_CPU.get(case, expected))

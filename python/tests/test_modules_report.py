@@ -63,11 +63,11 @@ def test_parameters_their_gradients_and_what_an_optimizer_keeps_are_their_module
     for path_, times in (("h.*.fc", 3), ("h.*.proj", 3)):
         kinds = rows[path_]["kinds"]
         assert rows[path_]["modules"] == times
-        # With biases and what blocks are rounded up to.
+        # Biases and rounding of blocks add up to 1 %.
         assert times * weight <= kinds["weights"] <= times * weight * 1.01, kinds
         assert 2 * times * weight <= kinds["optimizer_state"] <= 2 * times * weight * 1.01, kinds
     assert rows["h.*"]["bytes"] == rows["h"]["bytes"] and rows["h.*"]["modules"] == 3
-    # The rest is what the optimizer's step takes for itself at the peak.
+    # The rest is temporary memory of the optimizer's step at the peak.
     assert device["modules"]["outside"] < 0.15 * device["modules"]["total"]
     assert device["modules"]["total"] == device["peak_active"]
 

@@ -1,5 +1,5 @@
-"""Offload in stock torch over the card of torch-bench: what is moved, when, and what memory that takes. Values are
-test_offload_values.py's."""
+"""Offload in stock torch over the card of torch-bench: the tensors that move, the moment, and the memory that it takes.
+test_offload_values.py compares values."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import pytest
 import gapless
 from conftest import ROOT
 
-# A chain whose activations are 16 MiB each; what a program does with `scope` follows.
+# A chain whose activations are 16 MiB each; the program's use of `scope` follows.
 CHAIN = """
 import contextlib, ctypes, gc, json, os, sys, warnings
 import torch, gapless
@@ -107,8 +107,7 @@ def run(real, mode="", how="", enable="", **environment):
 
 
 def check(outs, lates):
-    # 267 MiB are missing; beyond them go what rounding takes (1/64), the room for copies (1/16), and less than one
-    # tensor.
+    # 267 MiB are missing. More leave for rounding (1/64), for room for copies (1/16), and less than one tensor.
     least, most = (NEEDS - CAP) >> 20, ((NEEDS - CAP) + CAP // 64 + CAP // 16 >> 20) + 16
     assert all(least <= 16 * count <= most for count in outs[1:]), outs
     assert len(set(outs[1:])) == 1 and outs[0] >= outs[1], outs
@@ -298,7 +297,7 @@ model.norms.insert(20, Sudden())
 figures = steps(4, scope, model=model)
 print(figures[-1]["pressures"], figures[-1]["planned_steps"], figures[-1]["host_live"], reserved() <= {CAP})
 """
-    # Asked in the first step; from the second on it is in the plan.
+    # The allocator asks in the first step; from the second on the plan has it.
     assert real.passes(CHAIN + program, STANDIN_CAPACITY=str(CAP)).lines() == ["1 3 0 True"]
 
 

@@ -1,5 +1,5 @@
-"""Offload over real numbers: losses and gradients of real models are the same bits, whatever moves when, and what
-torch checks is still checked."""
+"""Offload over real numbers: losses and gradients of real models are the same bits, however tensors move, and torch's
+own checks still work."""
 
 import gc
 import random
@@ -136,7 +136,7 @@ def train(make, scope=None, steps=5, outside=True, accumulate=1, double=False):
 
 
 def most(make):
-    """What a step's saved tensors take when all stay."""
+    """The bytes of a step's saved tensors if all stay."""
     twin = Twin(1 << 60)
     train(make, TwinOffload(twin), steps=1)
     assert twin.log == []
@@ -166,7 +166,7 @@ def test_a_graph_can_be_walked_twice(name):
     scope = TwinOffload(twin)
     assert train(MODELS[name], scope, double=True) == expected
     stats = scope.stats()
-    # Once out, however often it comes back.
+    # A tensor leaves once, and may come back several times.
     assert stats["tensors_back"] > stats["tensors_out"] > 0, stats
     settled(scope, twin)
 
@@ -267,7 +267,7 @@ def test_nothing_moves_while_it_fits():
 
 def test_the_oldest_leave_first_and_parameters_never():
     torch.manual_seed(0)
-    # Each saves its own output: sizes tell who left.
+    # Each saves its own output: sizes tell which tensor left.
     twin = Twin(40 << 10, haste=1.0)
     scope = TwinOffload(twin, in_flight=0)
     weight = nn.Parameter(torch.randn(64, 64))
@@ -318,7 +318,7 @@ def test_what_others_keep_stays():
         assert twin.log == []
         del x
         kept.clear()
-        # The next event sees that nobody has them any more.
+        # The next event sees that nothing refers to them any more.
         more = torch.randn(40, 40, requires_grad=True).exp()
     assert len(twin.log) == 5
     (loss + more.sum()).backward()

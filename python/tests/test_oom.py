@@ -1,5 +1,5 @@
-"""A request that fails: who is asked before, what the exception says, and what is left behind; over a card of 128
-MiB."""
+"""A request that fails: the handlers that are asked before, the exception's text, and the files that are left behind;
+over a card of 128 MiB."""
 
 import json
 import re
@@ -343,7 +343,7 @@ def test_one_that_fails_is_a_warning_once_and_the_next_is_asked(real, tmp_path):
     """
     done = ran(real, tmp_path, program)
     assert done.err == ""
-    # Where warnings are errors it still takes nothing's place.
+    # If warnings are errors, the warning still replaces no other error.
     program = """
     cache = [of(100)]
     gapless.on_pressure(lambda pressure: 1 / 0)

@@ -1,4 +1,4 @@
-"""Options from keywords and variables: what is taken, what is refused, and what the refusal names."""
+"""Options from keywords and variables: values that are taken or refused, and the names in the refusal."""
 
 import inspect
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_sizes_are_those_of_every_other_door():
     assert len(rows) > 40
     for text, count, _ in rows:
         for read in (parse_bytes, _ways.rate):
-            # A rate of nothing is none.
+            # A rate of 0 is invalid.
             if count.isdigit() and (int(count) > 0 or read is parse_bytes):
                 assert read(text) == int(count), text
             else:
@@ -92,10 +92,10 @@ def test_every_option_is_a_typed_keyword_of_enable_and_is_explained_there():
 
 
 def test_enable_refuses_an_unknown_keyword_and_names_the_nearest():
-    # Before torch is looked for: a wrong name is found on any machine.
+    # enable() checks names before it imports torch, so a wrong one is found on any machine.
     with pytest.raises(OptionError, match="'resrve': did you mean reserve\\?"):
         gapless.enable(resrve="1GiB")
-    # None is no way around it.
+    # None does not make a wrong name valid.
     with pytest.raises(OptionError, match="'resrve': did you mean reserve\\?"):
         gapless.enable(resrve=None)
     with pytest.raises(OptionError, match="reserve=lots is not a number of bytes"):

@@ -66,7 +66,7 @@ def test_the_library_has_every_function_of_the_header(real):
 
 def test_every_function_for_other_programs_is_in_the_header():
     source = (ROOT / "crates/gapless-torch/src/capi.rs").read_text()
-    # Functions of debug builds are for tests.
+    # Functions of debug builds are for tests, and need no line in the header.
     source = re.sub(r"#\[cfg\(debug_assertions\)\]\n.*?\n}\n", "", source, flags=re.S)
     exported = set(re.findall(r"extern \"C\" fn (gapless_\w+)", source))
     assert exported == {name for name in declared() if name.startswith("gapless_mem_")}
@@ -83,7 +83,7 @@ def test_a_program_builds_without_warnings_and_runs(real, tmp_path, program, com
     source, folder, built = tmp_path / program, os.path.dirname(real.library), tmp_path / "program"
     text = (PROGRAMS / program).read_text()
     if program == "memory.c" and compiler[0] == "g++":
-        # The card's own functions are C's.
+        # The card's own functions have C linkage.
         text = text.replace("void card_hold", 'extern "C" void card_hold').replace("void device_sync", 'extern "C" void device_sync')
     source.write_text(text)
     strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-pthread", "-I", str(ROOT / "include")]
@@ -91,7 +91,7 @@ def test_a_program_builds_without_warnings_and_runs(real, tmp_path, program, com
     subprocess.run([*compiler, *strict, str(source), "-o", str(built), *libraries], check=True)
     done = real.start([built], folder=tmp_path, LD_PRELOAD=None)
     assert (done.code, done.out) == (0, "passed\n"), done.out + done.err
-    # The program in C asked for none.
+    # The program in C switched these files off.
     assert bool(list(tmp_path.glob("gapless-oom.*"))) == (program == "memory.cpp")
 
 
@@ -300,7 +300,7 @@ def test_gapless_top_shows_a_process_without_torch(real, command, tmp_path):
         words, there = [command, "top", "--once", "--format", "json"], {**os.environ, "GAPLESS_RUN_DIR": str(tmp_path)}
         until = time.monotonic() + 60
         text = ""
-        # The process tells of itself a few times a second.
+        # The process writes its statistics a few times a second.
         while not (str(process.pid) in text and str(6 << 20) in text):
             assert time.monotonic() < until, text
             shown = subprocess.run(words, env=there, capture_output=True, text=True)

@@ -1,5 +1,5 @@
-"""torch's own tools on the real library: the trial before they are answered natively, and what torch 2.13 and newer ask
-for. Programs print "old" where this torch does not have what they are about."""
+"""torch's own tools on the real library: the trial before they are answered natively, and the functions that torch 2.13
+and newer call. Programs print "old" if this torch does not have the function that they test."""
 
 import sys
 

@@ -15,7 +15,7 @@ from gapless._tools import flat, nested
 
 def test_one_version_everywhere():
     in_cargo = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M).group(1)
-    # The wheel's is cargo's: pyproject.toml has none of its own.
+    # The wheel takes cargo's version: pyproject.toml has none of its own.
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
     assert gapless.version() == gapless.__version__ == in_cargo
 
@@ -26,7 +26,7 @@ def test_importing_it_does_nothing():
         "assert 'torch' not in sys.modules and 'ctypes.util' not in sys.modules; "
         "assert sys.meta_path == before[1]; assert not gapless.enabled(); print(gapless.disable_reason())"
     )
-    # A variable that enable() would refuse, to see that it is not looked at.
+    # A variable that enable() would refuse shows that the import does not read it.
     done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "python"), "GAPLESS_NONSENSE": "1"}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "gapless.enable() was not called\n", "")
 

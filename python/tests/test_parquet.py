@@ -28,7 +28,7 @@ def test_every_value_is_the_one_of_the_csv(trace, tmp_path):
     for name in table.column_names:
         read = ["" if value is None else str(value) for value in table[name].to_pylist()]
         assert read == [row[name] for row in rows], name
-    # What a reader skips row groups by.
+    # The statistics by which a reader skips row groups.
     group = parquet.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0)
     sizes = [int(row["requested"]) for row in rows][: group.num_rows]
     statistics = group.column(table.column_names.index("requested")).statistics

@@ -1,7 +1,7 @@
 """Pods that share a GPU, as `gapless fleet agent` sets them up: each a tenant with the bytes that were booked for it.
 
 The containers here are processes with the environment of the agent's CDI files. Each process has a card of its own that
-is only bookkeeping, so what keeps the pods apart is their shares.
+is only bookkeeping, so only their shares keep the pods apart.
 """
 
 import json
@@ -45,7 +45,7 @@ class Node:
         return done.returncode, json.loads(done.stdout)
 
     def variables(self, pod):
-        """What a container runtime puts into the pod's environment."""
+        """The variables that a container runtime puts into the pod's environment."""
         specification = json.loads((self.cdi / f"gapless.dev-pod_{IDS[pod]}.json").read_text())
         [device] = specification["devices"]
         assert (specification["kind"], device["name"]) == ("gapless.dev/pod", IDS[pod])
@@ -67,7 +67,7 @@ START = """
     def say(*words): print(*words, flush=True)
 """
 
-# Holds a third of its share, and takes and gives back another part of it with every line that it reads.
+# Holds a third of its share, and takes and frees another part of it with every line that it reads.
 STEADY = """
     held = empty(96)
     say("ready", gapless.stats()["gapless.tenant.limit"])
@@ -112,7 +112,7 @@ def test_a_pod_that_ends_by_its_limit_disturbs_no_other(node, end):
             greedy = node.start("greedy", GREEDY)
             assert says(greedy) == ["ready"]
             if end == "by a signal":
-                # In the middle of its growth, at a moment that nobody chose.
+                # In the middle of its growth, at a random moment.
                 greedy.stdin.write("\n")
                 greedy.stdin.flush()
                 goes_on(steady)
@@ -135,7 +135,7 @@ def test_over_use_is_marked_and_nobody_is_ended(node):
         assert node.look()[0] == 0
         steady = node.start("steady", STEADY)
         says(steady)
-        # The process publishes whose it is within a tick of its statistics.
+        # The process publishes its tenant within a tick of its statistics.
         for _ in range(50):
             code, seen = node.look(f"{steady.pid}:{SHARE}")
             [gpu] = seen["gpus"]

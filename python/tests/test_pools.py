@@ -400,7 +400,7 @@ os._exit(0)
 
 
 def test_trackers_hear_before_a_region_sleeps_and_after_it_wakes(real):
-    """Of the pools in it. What is free in the region's own pool may go at any time, so nobody is told of that."""
+    """Trackers hear of the pools in it, but not of free memory in the region's own pool, which may go at any time."""
     real.passes(
         MAPPED
         + """
@@ -465,7 +465,7 @@ os._exit(0)
 
 
 def test_a_segment_of_a_private_pool_is_there_while_trackers_hear_of_its_end(real):
-    # NCCL ends the registration of the memory then, which the driver must still have.
+    # NCCL ends the registration of the memory then, so the driver must still have that memory.
     done = real.passes(
         LISTENER
         + """

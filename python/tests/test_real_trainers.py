@@ -1,4 +1,4 @@
-"""The callbacks on the real packages, where they are installed: their base classes, and who calls what with what."""
+"""The callbacks on the real packages, if they are installed: their base classes, and the arguments of each call."""
 
 import pytest
 

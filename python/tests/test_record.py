@@ -1,5 +1,5 @@
-"""The flight recorder over the card: what torch counted is what the recording says, and it can be read whatever became
-of the process."""
+"""The flight recorder over the card: the recording has what torch counted, and it can be read however the process
+ended."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def figures():
         "peak_active": "active_bytes.all.peak", "peak_requested": "requested_bytes.all.peak"}.items()}))
 """
 
-# Sizes and streams of chance, blocks that other streams use, memory given back and mapped again.
+# Random sizes and streams, blocks that other streams use, memory given back and mapped again.
 BUSY = """
 random.seed(7)
 side, kept = torch.cuda.Stream(), []
@@ -185,7 +185,7 @@ def test_a_killed_process_leaves_what_it_wrote(real, command, tmp_path):
         words = [sys.executable, "-c", START + textwrap.dedent(program)]
         child = subprocess.Popen(words, env=real.environment(GAPLESS_RECORD=str(path)), stdout=subprocess.PIPE, text=True)
         assert child.stdout.readline() == "going\n"
-        # What can be read at some moment while it runs can be read when it was killed.
+        # A killed process must leave at least what could be read while it ran.
         before = 0
         while before <= 100:
             assert child.poll() is None
@@ -199,7 +199,7 @@ def test_a_killed_process_leaves_what_it_wrote(real, command, tmp_path):
 
 
 def allocations_so_far(command, path, copy):
-    """What a copy of a file that is being written tells; 0 where it tells nothing yet."""
+    """The allocations in a copy of a file that is being written; 0 if it has none yet."""
     if not path.exists():
         return 0
     copy.write_bytes(path.read_bytes())

@@ -1,5 +1,5 @@
-"""Gapless' own functions may be called at any line of each other: finalizers and signal handlers come where they like,
-in the thread that is inside already."""
+"""Gapless' own functions may be called at any line of each other: finalizers and signal handlers run at any moment, in
+the thread that is inside already."""
 
 import ast
 
@@ -115,8 +115,7 @@ def test_functions_may_be_called_at_any_line_of_each_other(bench):
 
 
 def test_no_function_of_the_package_waits_for_itself():
-    """A lock that a thread cannot take twice makes a finalizer, or a signal handler, wait for the thread that it is
-    in."""
+    """A lock that a thread cannot take twice makes a finalizer, or a signal handler, wait for its own thread."""
     found = set()
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

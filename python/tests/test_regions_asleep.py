@@ -1,4 +1,4 @@
-"""What happens while a region sleeps: tensors that are touched, memory that others take, what stays on the card."""
+"""Events while a region sleeps: tensors that are touched, memory that others take, what stays on the card."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from regions_start import START
 
 @pytest.mark.parametrize("target", ["saver", "_Below(saver)"], ids=["own", "below_the_package"])
 def test_torch_memory_savers_interface(bench, target):
-    """Gapless's own object, and what the package's object passes its calls on to."""
+    """Gapless's own object, and the object to which the package's object passes its calls."""
     bench.passes(
         START
         + f"""

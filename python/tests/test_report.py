@@ -106,7 +106,7 @@ def test_runs_are_compared_and_checked():
     assert diff.json["schema"].startswith("gapless.diff/") and str(diff) == diff.text
     assert Tags(diff._repr_html_()).seen[0][0] == "div"
     assert gapless.check(before, max_peak_reserved="1GiB")
-    # A number of bytes is one for each flag that takes a size.
+    # Each flag that takes a size takes a number of bytes.
     for name in ("max_peak_reserved", "max_peak_allocated", "max_growth_per_step"):
         assert {row["limit"] for row in gapless.check(before, **{name: 1000}).json["rows"]} == {1000}
     over = gapless.check(before, max_peak_reserved=1000, max_fragmentation=0.9)
@@ -116,7 +116,7 @@ def test_runs_are_compared_and_checked():
 
 @pytest.mark.parametrize("columns", [None, "40"])
 def test_errors_are_the_programs_own_words(tmp_path, monkeypatch, columns):
-    # In words that are found whole: no width of a terminal wraps them.
+    # The message is one line, which no width of a terminal wraps.
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns:
         monkeypatch.setenv("COLUMNS", columns)
@@ -153,7 +153,7 @@ def test_without_a_file_the_process_itself_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(CASES / "leak.pickle.gz"))
     report = gapless.report()
     assert report.peak_reserved == 299892736
-    # The file is still there for what is asked later, and goes with the report.
+    # The file is still there for later questions, and goes with the report.
     path = report.path
     assert os.path.exists(path) and report.text
     del report

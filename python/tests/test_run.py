@@ -1,4 +1,4 @@
-"""`gapless run` and the hook below it: programs that know nothing of Gapless, however Python is started."""
+"""`gapless run` and the hook below it: programs that do not mention Gapless, however Python is started."""
 
 import sys
 

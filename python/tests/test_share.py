@@ -1,5 +1,5 @@
 """One copy of weights: share() and attach(), over the stand-in card. A page has the same bytes in both processes only
-where both have it mapped, and a range that may only be read refuses writes."""
+if both have it mapped, and a range that may only be read refuses writes."""
 
 import pytest
 

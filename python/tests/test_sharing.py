@@ -1,9 +1,9 @@
 """CUDA IPC: tensors that another process reads without a copy, whoever of the two ends first. Bytes are those of the
-stand-in card, which are the same in both processes only where both have the same pages mapped."""
+stand-in card, which are the same in both processes only if both have the same pages mapped."""
 
 import pytest
 
-# Processes fork before either of them uses CUDA, as torch asks for. The reader does what it is told, until its pipe
+# Processes fork before either of them uses CUDA, as torch asks for. The reader obeys the lines of its pipe, until that
 # closes.
 START = """
 import ctypes, os, pickle, signal, sys, time, traceback
@@ -222,7 +222,7 @@ def test_a_reader_without_gapless_has_it_turned_on_for_memory_that_only_gapless_
     assert refused.endswith("call gapless.enable() in it before its first use of CUDA")
 
 
-# Libraries call reduce_tensor themselves, and send what it gives by way of other processes.
+# Libraries call reduce_tensor themselves, and send its result by way of other processes.
 PASSED_ON = """
 between = Reader(is_gapless=False)
 reader = Reader(is_gapless=False)
@@ -307,7 +307,7 @@ print(holds(x, 7) and holds(y, 8))
 
 
 def test_a_forked_child_keeps_nobody_waiting(share):
-    """A worker of a data loader has copies of what was open. They must not answer for the process that ended."""
+    """A worker of a data loader has copies of the open descriptors. They must not answer for the process that ended."""
     lines = share(
         """
 reader, sender = Reader(), Reader()
@@ -496,7 +496,7 @@ reader.end()
 
 
 def test_what_was_received_is_closed_when_no_capture_is_open_any_more(share):
-    """Work may still use it, and nobody can wait for that in a capture."""
+    """Work may still use it, and a capture cannot wait for that."""
     share("""
 reader = Reader()
 import gapless

@@ -1,5 +1,5 @@
-"""CUDA IPC where a process has few file descriptors or few addresses: what torch's own allocator does there works,
-or is refused in words, and nothing spins or hangs."""
+"""CUDA IPC in a process with few file descriptors or few addresses: calls that work on torch's own allocator work, or
+are refused in words, and nothing spins or hangs."""
 
 import pytest
 

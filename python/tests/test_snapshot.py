@@ -1,5 +1,5 @@
-"""Snapshots and the history through torch's own table: what torch's own allocator shows for the same program, and
-figures that add up."""
+"""Snapshots and the history through torch's own table: the same as torch's own allocator shows for the same program,
+and figures that add up."""
 
 import json
 import os
@@ -163,7 +163,7 @@ print(json.dumps([history, live]))
 """,
     )
     assert ours == native
-    # What it comes to, so that both being empty would not pass.
+    # The entries by name: two empty histories must not pass.
     assert [entry[0] for entry in ours[0]] == ["alloc", "alloc", "free_requested", "free_completed", "oom"]
     assert ("early" in ours[1][0]) == (context != "None")
     assert ("late" in ours[0][1][4]) == (context in ('"alloc"', '"all"'))

@@ -1,4 +1,4 @@
-"""Steps that repeat are served from a plan; where they don't, nothing is lost."""
+"""Steps that repeat are served from a plan; if they don't, nothing is lost."""
 
 import json
 import textwrap

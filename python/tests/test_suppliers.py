@@ -7,7 +7,7 @@ import pytest
 
 from test_snapshot import both
 
-# What it is asked for, in order; it refuses what is larger than `most`.
+# A supplier that notes its requests in order, and refuses those larger than `most`.
 SOURCE = r"""
 #include <stddef.h>
 #include <sys/types.h>

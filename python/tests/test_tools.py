@@ -1,6 +1,6 @@
 """torch's own memory tools on Gapless: each gives its answer, as the native allocator would."""
 
-# What the measurements read (and more), with the values that one live tensor of 4 MiB gives.
+# Questions of the measurements (and more), with the answers for one live tensor of 4 MiB.
 ASKED = """
 import gapless, torch
 gapless.enable()

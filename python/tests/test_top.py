@@ -1,4 +1,4 @@
-"""Statistics pages: what a running process tells `gapless top`, and when it tells nothing."""
+"""Statistics pages: the facts that a running process gives `gapless top`, and when it gives none."""
 
 import contextlib
 import fcntl
@@ -67,7 +67,7 @@ class Top:
         return json.loads(done.stdout)
 
     def until(self, fits):
-        """What is shown of the processes with pages, once it is as it should be: a page is written four times a
+        """The rows of the processes with pages, once they are as they should be: a page is written four times a
         second."""
         for _ in range(200):
             shown = [process for process in self.once()["processes"] if process["gapless"]]
@@ -78,7 +78,7 @@ class Top:
 
 
 def holders(shown):
-    """Of the only process on its only card; nothing as long as it tells nothing."""
+    """The row of the only process on its only card; nothing while that has published nothing."""
     return shown[0]["gpus"][0]["memory"]["holders"] if shown and shown[0]["gpus"] else []
 
 
@@ -97,7 +97,7 @@ def test_a_running_process_is_seen_with_its_figures_until_it_is_killed(top):
     with top.running(HOLDING) as process:
         allocated, reserved, peak = map(int, process.told.split())
         assert allocated == 8 * 24 * MIB
-        # Blocks are walked over once a second at most: holders come last.
+        # Gapless walks over blocks once a second at most, so holders come last.
         [shown] = top.until(lambda all: [h["bytes"] for h in holders(all)] == [allocated] and all[0]["gpus"][0]["memory"]["allocated"] == allocated)
         assert shown["pid"] == process.pid
         assert "held = [torch.empty" in shown["command"].replace("??", "")
@@ -156,7 +156,7 @@ def test_the_lines_that_hold_memory_are_named_where_they_are_recorded(top, tmp_p
     with top.running(program):
         wanted = [("train.py:3 build", 96 * MIB, 4), ("train.py:5 step", 50 * MIB, 1)]
 
-        # A list has a frame of its own before Python 3.12.
+        # A list comprehension has a frame of its own before Python 3.12.
         def told(h):
             return h["what"].replace(".<locals>.<listcomp>", ""), h["bytes"], h["blocks"]
 

@@ -346,7 +346,7 @@ def test_a_packed_file_is_never_given_to_a_reader_that_does_not_know_it(tmp_path
     six = file("six.safetensors", "F6_E2M3", 8000, 6000)
     eight = file("eight.safetensors", "U8", 6000, 6000)
     with weights.from_pretrained():
-        # No type of torch's, and a device that is not Gapless's.
+        # A type that torch does not have, and a device that Gapless does not serve.
         with pytest.raises(weights.FormatError, match="F6_E2M3"):
             safetensors.safe_open(six, "pt")
         with pytest.raises(OptionError, match="'xpu'"):

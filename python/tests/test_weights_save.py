@@ -1,4 +1,4 @@
-"""Saving in the background and by rank: what was there at the call is what is in the file, failures are raised, and
+"""Saving in the background and by rank: the file has the values of the moment of the call, failures are raised, and
 torch.distributed.checkpoint reads the files of several ranks."""
 
 import json
@@ -119,7 +119,7 @@ def test_ranks_write_their_rows_and_all_of_it_is_loaded(tmp_path, tensors, world
     stored = sum(os.path.getsize(tmp_path / "c" / file) for file in os.listdir(tmp_path / "c"))
     assert stored < sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + 8000 * world
     assert same(weights.load(tmp_path / "c", device="cpu"), tensors)
-    # Other ranks than wrote it, and another type.
+    # Loads with other ranks than those that wrote it, and as another type.
     for rank in range(2):
         found = weights.load(tmp_path / "c", device="cpu", rank=rank, world=2, dtype=torch.float32)
         assert torch.equal(found["wide"], tensors["wide"].chunk(2)[rank].float()) and torch.equal(found["scalar"], tensors["scalar"])

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("loader")
 
 
 class Killed(BaseException):
-    """What no handler of the library takes for an error."""
+    """An exception that no handler of the library catches."""
 
 
 def model(step, count=4):
@@ -31,7 +31,7 @@ def same(found, wanted):
 
 
 def killed_at(monkeypatch, place, save):
-    """Ends a save before its change number `place` of the folder; whether it was ended."""
+    """Ends a save before its change number `place` of the folder; true if it was ended."""
     changes = itertools.count()
 
     def wrap(function):
@@ -54,7 +54,7 @@ def killed_at(monkeypatch, place, save):
 
 
 def outcome(folder, states):
-    """Which of the models a folder loads as; the text of the error where it does not load."""
+    """Which of the models a folder loads as; the text of the error if it does not load."""
     try:
         found = weights.load(folder, device="cpu")
     except weights.WeightsError as error:
@@ -80,7 +80,7 @@ def test_a_killed_save_loads_as_the_old_model_or_the_new_one_or_says_why_not(tmp
             break
         if folder.exists():
             seen.add(outcome(folder, {"old": old, "new": new}))
-        # The next save puts it right.
+        # The next save repairs the folder.
         weights.save(new, folder, pack=pack, shard_size=sizes[1])
         assert outcome(folder, {"new": new}) == "new"
         assert not [name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("model")]
@@ -108,7 +108,7 @@ def test_shards_of_two_saves_are_an_error_with_an_index_and_without(tmp_path):
         weights.load(tmp_path / "2", device="cpu")
     index.unlink()
     assert same(weights.load(tmp_path / "2", device="cpu"), model(1))
-    # One file alone says itself what it holds.
+    # One file alone loads with its own tensors.
     assert len(weights.load(tmp_path / "1" / names[0], device="cpu")) == 2
 
 
@@ -119,7 +119,7 @@ def test_files_of_other_programs_have_no_identity_and_load(tmp_path):
     for number, part in enumerate((names[:2], names[2:]), 1):
         safe.save_file({name: parts[name] for name in part}, tmp_path / f"model-0000{number}-of-00002.safetensors")
     assert same(weights.load(tmp_path, device="cpu"), parts)
-    # Ours among them is a save that was interrupted.
+    # One of our files among them means that a save was interrupted.
     weights.save(model(4), tmp_path / "ours", shard_size=8000)
     shutil.copy(tmp_path / "ours" / "model-00001-of-00002.safetensors", tmp_path)
     with pytest.raises(weights.FormatError, match="different saves"):

@@ -123,13 +123,13 @@ class Job:
 
 
 def serve(handle, imports):
-    """Forks for each request. Returns a Job in a child; None when nobody asks any more."""
+    """Forks for each request. Returns a Job in a child; None when the tests have closed the pipe."""
     import torch  # noqa: F401
 
     for name in imports:
         importlib.import_module(name)
 
-    # Not the module of the first program, which only forks.
+    # Set in the process that forks, so that each program has it.
     sys.excepthook = _tell
     asked = socket.socket(fileno=handle)
     while True:

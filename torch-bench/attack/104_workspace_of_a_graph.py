@@ -1,6 +1,6 @@
-"""A graph of a region keeps the workspace that its products were captured with, as natively, where cuBLAS's workspaces
-are thrown away after the capture as torch.compile does: products on the captured stream beside its replays change
-nothing. (Gapless only)"""
+"""A graph of a region keeps the workspace that its products were captured with, as natively, if cuBLAS's workspaces are
+thrown away after the capture as torch.compile does: products on the captured stream beside its replays change nothing.
+(Gapless only)"""
 from common import *
 
 if NATIVE:

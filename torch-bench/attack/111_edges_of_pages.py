@@ -20,7 +20,7 @@ def raw(size):
 edges = [512, 4096, 64 * KIB, 1 * MIB, 2 * MIB, 4 * MIB, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB]
 steps = (-513, -512, -1, 0, 1, 511, 512, 513)
 sizes = [size + step for size in edges for step in steps if size + step > 0]
-# Every block is filled to its last byte with a value of its own: nobody writes into another.
+# Every block is filled to its last byte with a value of its own, so a write into another one shows.
 for turn in range(3):
     r.shuffle(sizes)
     blocks = []

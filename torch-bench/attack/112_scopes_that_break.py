@@ -1,5 +1,5 @@
 """Exceptions inside pools, graphs and streams within each other, generators that are thrown away with a pool open and
-threads that end inside one: what is asked for afterwards goes where it belongs, and nothing is lost."""
+threads that end inside one: later requests are served by the right pools, and nothing is lost."""
 import gc
 import threading
 

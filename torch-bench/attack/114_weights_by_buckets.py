@@ -81,7 +81,7 @@ if __name__ == "__main__":
     buffer = torch.empty(BUCKET // 4, dtype=torch.int32, device="cuda")
     room = buffer.numel()
     for turn in range(TURNS):
-        # The trainer's own life between updates.
+        # The trainer allocates and frees memory of its own between updates.
         junk = [fill(ints(log_uniform(rng(turn), 4096, 60 * MIB)), k) for k in range(8)]
         mistakes += sum(int(wrong(t, k)) for k, t in enumerate(junk))
         del junk

@@ -111,7 +111,7 @@ with tempfile.TemporaryDirectory() as folder:
         child.communicate(timeout=30)
         killed += 1
     finish(steady, "the living one")
-    # Nobody is left: one of them gets its whole share at once.
+    # All tenants have ended: a new process of one gets its whole share at once.
     last = """
 from common import *
 g = start(tenant="b:4GiB")

@@ -40,7 +40,7 @@ torch.cuda.synchronize()
 watch = threading.Thread(target=rescue, args=(0,), daemon=True)
 watch.start()
 for turn in range(1, 7):
-    # What the stalled stream reads later.
+    # Memory that the stalled stream reads later.
     x = fill(ints(40 * MIB), turn)
     ready = torch.cuda.current_stream().record_event()
     stand_still(turn)

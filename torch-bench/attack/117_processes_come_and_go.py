@@ -11,7 +11,7 @@ def open_here():
 
 
 def work(mark):
-    """In a worker of a pool: a tensor comes back that the worker keeps for nobody."""
+    """In a worker of a pool: a tensor comes back that the worker does not keep."""
     t = fill(ints((mark % 7 + 1) * 300 * KIB), mark)
     torch.cuda.synchronize()
     return t, mark
@@ -110,7 +110,7 @@ if __name__ == "__main__":
         mistakes += sum(int(wrong(t, 10 * turn + k)) for k, t in enumerate(sent))
         count += len(sent)
         del sent
-        # What the dead one held is used again by nobody before it is free, and then by all.
+        # Memory that the dead one held is used again only after it is free, and then by all.
         torch.cuda.ipc_collect()
         junk = [fill(ints(20 * MIB), k) for k in range(10)]
         mistakes += sum(int(wrong(t, k)) for k, t in enumerate(junk))

@@ -55,7 +55,7 @@ while time.monotonic() < end:
         copies = [t[:8].clone() for t in tensors] if steps % 5 == 0 else []
         del tensors, addresses
         t = None
-        # Whoever comes next writes over what is free.
+        # The next allocation writes over the freed memory.
         junk = [ints(4 * r.randrange(n, 3 * n)).fill_(-1) for _ in range(count)]
         with torch.cuda.stream(side):
             more = [ints(4 * r.randrange(n, 3 * n)).fill_(-2) for _ in range(count // 2)]

@@ -15,7 +15,7 @@ problems, count = [], 0
 
 
 def life(seed):
-    """What a child does with the card; how many elements are wrong."""
+    """The work of a child on the card; returns how many elements are wrong."""
     r, kept, bad = rng(seed), [], 0
     side = torch.cuda.Stream()
     for step in range(40):

@@ -43,7 +43,7 @@ while time.monotonic() < end:
         out = high + 1
         bad.append((out != torch.arange(marks[j] + 1 + low.numel(), marks[j] + 1 + layers[j], dtype=torch.int32, device="cuda")).sum())
         del out
-        if turns % 3 == 0:  # the other way: the allocator is told, and nobody waits
+        if turns % 3 == 0:  # the other way: the allocator is told, and no stream waits
             flat[j].record_stream(compute)
             freed[j] = None
         else:  # torch's rule without it: the owner waits before its memory is used again
@@ -84,7 +84,7 @@ for turn in range(5):
         del junk
         mistakes += int((total != 2 * (step + turn) + step).sum()) + int((y != step).sum())
     del graph, y, z, w, total
-# set_ and swapped storages: who holds which bytes is plain Python's business.
+# set_ and swapped storages: Python alone decides which storage has which bytes.
 names = [fill(ints(log_uniform(r, 4096, 8 * MIB)), 100 * k) for k in range(12)]
 holds = {k: 100 * k for k in range(12)}
 for step in range(200):

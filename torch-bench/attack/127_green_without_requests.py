@@ -1,6 +1,6 @@
 """A thread works in a green context and never asks for memory there: it writes in place, late. Meanwhile the main
 thread puts the region to sleep that is written, shrinks an elastic tensor that is written, and empties the cache.
-Sleeps wait for all work, and pages go to nobody before it is done, whichever context it is of. (Gapless only)"""
+Sleeps wait for all work, and pages are not used again before it is done, in every context. (Gapless only)"""
 import threading
 
 from common import *

@@ -24,7 +24,7 @@ class Raw:
 
 
 def made(count):
-    """A tensor of torch's that no Python object knows: its handle, and where its memory is."""
+    """A tensor of torch's that no Python object knows: its handle, and the address of its memory."""
     handle, pointer, word = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int64
     status = empty(word(1), (word * 1)(count), (word * 1)(1), ctypes.c_int32(INT32), ctypes.c_int32(CUDA),
                    ctypes.c_int32(0), ctypes.byref(handle))

@@ -1,5 +1,5 @@
 """Questions about cards that the process does not have, before and after the first tensor, are refused as torch refuses
-them: nobody is told that such a card is empty. Those about the card that it has are answered all the while."""
+them, and never answered with an empty card. Those about the card that it has are answered all the while."""
 from common import *
 
 problems = []

@@ -1,6 +1,6 @@
 """Streams of the card's own context are used and destroyed. Then streams are made in a green context, and the driver
-gives some of them the same handles. Memory of such a stream goes to nobody before its work is done, though the handle
-was another stream's before."""
+gives some of them the same handles. Memory of such a stream is not used again before its work is done, though the
+handle was another stream's before."""
 import ctypes
 
 from common import *

@@ -1,5 +1,5 @@
-"""A capture that never begins, since its stream is captured already by other means; then that stream is destroyed. What
-is asked for afterwards is served, and nobody asks the driver about a stream that is gone."""
+"""A capture that never begins, since its stream is captured already by other means; then that stream is destroyed.
+Later requests are served, and the allocator does not ask the driver about a stream that is gone."""
 import ctypes
 
 from common import *
@@ -32,7 +32,7 @@ for turn in range(4):
         cuda.cuGraphDestroy(raw)
     if destroy_stream(cuda, handle) != 0:
         problems.append("the stream cannot be destroyed")
-    # Others come to where it was.
+    # Other streams get its handle.
     others = [new_stream(cuda) for _ in range(turn)]
     live = []
     for step in range(60):

@@ -5,7 +5,7 @@ import ctypes
 
 from common import *
 
-# Far from the limit: near it every allocator waits for streams, which wait for it in their host functions.
+# Stays far from the limit: near it every allocator waits for streams, whose host functions wait for the allocator.
 g = start(limit=8 * GIB)
 cuda = driver()
 try:

@@ -11,7 +11,7 @@ GROUPS = ("allocation", "active", "allocated_bytes", "active_bytes", "requested_
 
 
 def look(where):
-    """Nobody else asks for anything meanwhile."""
+    """No other thread asks for memory meanwhile."""
     stats, segments = torch.cuda.memory_stats(), torch.cuda.memory_snapshot()
     found = {}
     for kind in ("small", "large"):

@@ -15,7 +15,7 @@ def draws(generator):
 
 
 def eager(seed, times):
-    """What `times` rounds draw, the last of them."""
+    """The last numbers that `times` rounds draw."""
     generator = torch.Generator("cuda")
     generator.manual_seed(seed)
     for _ in range(times):

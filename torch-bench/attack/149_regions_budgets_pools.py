@@ -50,7 +50,7 @@ def worker(k):
 
 
 threads = [threading.Thread(target=worker, args=(k,)) for k in range(3)]
-# First everything that a region has, while nobody else asks: a region belongs to the process.
+# First everything that a region has, while no other thread asks: a region belongs to the process.
 with g.region("sleeper"), g.budget("1GiB", tag="sleeper"):
     inner = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(inner):

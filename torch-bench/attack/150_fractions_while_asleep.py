@@ -38,7 +38,7 @@ for turn in range(6):
     says(before["allocated_bytes.all.current"] - asleep["allocated_bytes.all.current"] == 64 * MIB * len(a),
          "what sleeps is counted as allocated")
     replays(turn)
-    # What is free now goes to others, up to a fraction that leaves no room for the region.
+    # Free memory goes to other tensors, up to a fraction that leaves no room for the region.
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 350 * MIB) / total)
     other = [fill(ints(50 * MIB), 100 + k) for k in range(5)]

@@ -22,7 +22,7 @@ second = torch.nn.Linear(256, 256).cuda()
 
 def model(x, shift):
     y = torch.relu(first(x))
-    # The host has a say in the middle: this part is not captured.
+    # The host computes in the middle: this part is not captured.
     z = (y.cpu() + shift).cuda()
     return torch.tanh(second(z)).square() + y
 

@@ -78,7 +78,7 @@ QUESTIONS = {
     "too much": ("torch.empty(1 << 45, dtype=torch.uint8, device='cuda')", "isinstance(answer, torch.OutOfMemoryError)"),
     "synchronize": ("cuda.synchronize()", "answer is None"),
 }  # fmt: skip
-# What is done before the rest begins.
+# Calls that come before the rest begins.
 THEN = {"too much": "assert cuda.memory_stats()['num_ooms'] == 1; cuda.reset_accumulated_memory_stats()"}
 problems = []
 # Its thread does not survive a fork.

@@ -56,7 +56,7 @@ for number, (read, write) in enumerate(pipes):
     os.set_blocking(read, False)
     if os.read(read, 4096) != b"mine":
         problems.append(f"pipe {number} has other bytes")
-# Numbers that the program closes go to whoever opens next; nobody closes them twice.
+# The next file gets a number that the program has closed, so Gapless must not close it a second time.
 for file in files:
     os.close(file)
 fresh = [os.open("/dev/null", os.O_RDWR) for _ in range(60)]

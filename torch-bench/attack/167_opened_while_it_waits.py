@@ -1,5 +1,5 @@
 """A thread of the sender empties the cache, and waits for the card with that, while a stream stands still. Another
-process opens tensors that it was told of before, reads them, drops them and answers: nobody in it waits for the
+process opens tensors that it was told of before, reads them, drops them and answers: no thread of it waits for the
 sender, and the stream goes on when the answer is there."""
 import base64
 import ctypes

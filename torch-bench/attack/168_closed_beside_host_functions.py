@@ -1,5 +1,5 @@
 """A process drops the last use of memory that another one shared, again and again, while host functions of its streams
-free tensors behind work in flight: closing waits for the card, and the card's work waits for nobody who closes."""
+free tensors behind work in flight: closing waits for the card, and the card's work for no thread that closes."""
 import base64
 import ctypes
 import pickle
@@ -20,7 +20,7 @@ if len(sys.argv) > 1:
         print(base64.b64encode(pickle.dumps(told)).decode(), flush=True)
     os._exit(0)
 
-# Far from the limit: near it every allocator waits for streams, which wait for it in their host functions.
+# Stays far from the limit: near it every allocator waits for streams, whose host functions wait for the allocator.
 g = start(limit=3 * GIB)
 cuda = driver()
 try:

@@ -1,6 +1,6 @@
-"""After each of many ways to use memory everything is dropped and the cache is emptied: nothing is allocated, active
-or reserved any more, as natively. Streams, record_stream, graphs, pools, raw memory, failures, threads, storages that
-move, histories, profilers, tensors shared with nobody; in turns, so that none leaves something to the next."""
+"""After each of many ways to use memory everything is dropped and the cache is emptied: nothing is allocated, active or
+reserved any more, as natively. Streams, record_stream, graphs, pools, raw memory, failures, threads, storages that
+move, histories, profilers, tensors shared without a reader; in turns, so that none leaves something to the next."""
 import gc
 import threading
 
@@ -179,7 +179,7 @@ for turn in range(3):
         stats = torch.cuda.memory_stats()
         held = {name: stats[f"{name}.all.current"] for name in ("allocated_bytes", "active_bytes", "reserved_bytes", "allocation", "segment")}
         count += 1
-        # What was shared is held for a reader that never comes, in torch's own books too.
+        # Shared memory is held for a reader that never comes, in torch's own books too.
         if any(held.values()) and way is not shared:
             problems.append(f"turn {turn}, {way.__name__}: {held}")
             break

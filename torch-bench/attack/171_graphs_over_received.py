@@ -1,6 +1,6 @@
-"""An engine captures graphs that read weights of another process where they lie, and replays them while the trainer
-updates the weights in place, allocates, trains, empties its cache and frees what it does not share. Interprocess
-events order both sides, in both directions. Every replay sees the weights of its turn; then both drop everything."""
+"""An engine captures graphs that read weights of another process in place, and replays them while the trainer updates
+the weights in place, allocates, trains, empties its cache and frees all that it does not share. Interprocess events
+order both sides, in both directions. Every replay sees the weights of its turn; then both drop everything."""
 import base64
 import pickle
 import subprocess
@@ -83,7 +83,7 @@ for turn in range(1, TURNS):
         w.fill_(float(value(turn, k)))
     ready.record()
     tell(str(turn))
-    # Its own life beside.
+    # It allocates and frees memory of its own beside.
     junk = [fill(ints(log_uniform(r, 4096, 60 * MIB)), k) for k in range(10)]
     wrongs = [wrong(x, k) for k, x in enumerate(junk)]
     del junk

@@ -1,4 +1,4 @@
-"""Memory that goes out and comes in by DLPack and by __cuda_array_interface__: capsules that nobody takes, that are
+"""Memory that goes out and comes in by DLPack and by __cuda_array_interface__: capsules that are never taken, that are
 taken in other threads, twice, on other streams; views that outlive their makers; owners whose finalizers give raw
 memory back and allocate. Bytes are the host's, every owner ends once, and nothing is left."""
 import gc
@@ -46,7 +46,7 @@ base = torch.cuda.memory_allocated()
 for step in range(120):
     count, mark = log_uniform(r, 1, 1 << 20), r.randrange(1 << 18)
     way = step % 10
-    if way == 0:  # a capsule that nobody takes
+    if way == 0:  # a capsule that is never taken
         capsule = fresh(count, mark).__dlpack__()
         del capsule
     elif way == 1:  # taken on another stream, after the maker is gone

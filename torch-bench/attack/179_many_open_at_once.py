@@ -68,7 +68,7 @@ for turn in range(TURNS):
         reader.stdin.flush()
         if modes[k] == "stops" and turn % 2:
             reader.send_signal(signal.SIGSTOP)
-    # Its own life, while they open.
+    # It allocates and frees memory of its own while they open.
     for _ in range(30):
         junk = [ints(log_uniform(r, 512, 30 * MIB)) for _ in range(5)]
         del junk
@@ -103,7 +103,7 @@ for k, reader in living.items():
 kept = tensors = x = some = None
 torch.cuda.ipc_collect()
 torch.cuda.synchronize()
-# What dead readers held is lost in torch's own books; the rest can be had.
+# Memory that dead readers held is lost in torch's own books; the rest can be had.
 big = fill(ints(1 * GIB), 7)
 mistakes += int(wrong(big, 7))
 problems += adds_up()

@@ -10,8 +10,8 @@ LIMIT, STEPS, SEEDS = GIB, 400, 4
 
 
 def observed(pools, scopes):
-    """What must be the same: nothing of addresses, segments and rounding. While a pool takes requests, torch's own
-    allocator does not look which frees are over."""
+    """The parts of an entry that must be the same, without addresses, segments and rounding. While a pool takes
+    requests, torch's own allocator does not check which frees are over."""
     torch.cuda.synchronize()
     # torch's own allocator looks at events with the next request.
     del_me = torch.empty(1, dtype=torch.uint8, device="cuda")

@@ -49,7 +49,7 @@ def work(way, k, said):
         pointer = way(k)
         if current() != own.value:
             said.append(f"{way.__name__}: the context is {current()}, not {own.value}")
-        # What a launcher does next.
+        # The next call of a launcher.
         if hasattr(cuda, "cuMemsetD8_v2"):
             status = cuda.cuMemsetD8_v2(ctypes.c_uint64(pointer), ctypes.c_ubyte(7), ctypes.c_size_t(MIB))
             if status:

@@ -1,6 +1,6 @@
 """Gapless' own functions, called by finalizers and by signal handlers that come while Gapless' own functions run: in
 budgets, regions that sleep and wake, handlers that are removed, elastic tensors, offload scopes, shares and questions.
-Nobody waits for itself, scopes close, and what is charged comes back to nothing. (Gapless only)"""
+No thread waits for itself, scopes close, and charges come back to nothing. (Gapless only)"""
 import gc
 import itertools
 import signal
@@ -121,7 +121,7 @@ stats = g.stats()
 for name in ("inner", "outer0", "outer1", "outer2", "outer3"):
     if stats.get(f"gapless.budgets.{name}.live"):
         problems.append(f"{stats[f'gapless.budgets.{name}.live']} bytes stay charged to {name}")
-# Scopes are closed: what is asked for now is charged to nobody, and sleeps with nobody.
+# Scopes are closed: new requests are charged to no budget, and belong to no region.
 probe = torch.ones(3 * MIB, dtype=torch.uint8, device="cuda")
 for found in g.regions():
     if not found.asleep:

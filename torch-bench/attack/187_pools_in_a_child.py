@@ -7,12 +7,12 @@ import signal
 from common import *
 
 g = start(limit=GIB)
-# A child that leaves would wait for the thread of it, which it does not have.
+# A child that exits would wait for its thread, which the child does not have.
 faulthandler.cancel_dump_traceback_later()
 
 
 class Holder:
-    """What a program has; the pools have no free memory, of which torch's own allocator would give the driver back."""
+    """The memory of a program. Its pools have none free, because torch's own allocator would give that back."""
 
     def __init__(self):
         self.empty = torch.cuda.MemPool()

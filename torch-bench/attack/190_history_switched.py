@@ -44,7 +44,7 @@ def capturer():
 
 
 def story(entries):
-    """What cannot have been. Of an address from before the history nothing is known."""
+    """The entries that contradict each other. An address from before the history contradicts nothing."""
     state, wrongs = {}, []
     for at, entry in enumerate(entries):
         address, action = entry.get("addr", 0), entry["action"]

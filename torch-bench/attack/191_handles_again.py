@@ -51,7 +51,7 @@ for turn in range(25):
     del outlives, entry
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    # Nobody uses the handle's pool now, and nothing is in it: it may begin again.
+    # The handle's pool is not used now, and is empty: it may begin again.
     again = captured(handle, 3000, 60)
     right(again)
     del again

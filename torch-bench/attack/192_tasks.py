@@ -1,6 +1,6 @@
 """Tasks of one thread that take turns (asyncio, generators), each with a stream, a memory pool, a device guard and, on
-Gapless, a budget of its own, which open and close in any order: what each asks for in its turn lies where its own
-scopes say, and all scopes are closed in the end."""
+Gapless, a budget of its own, which open and close in any order: the tensors of each turn lie in the pool and on the
+device of its own scopes, and all scopes are closed in the end."""
 import asyncio
 
 from common import *
@@ -14,7 +14,7 @@ def pools_of():
 
 
 def task(k, r):
-    """Yields where others may run. A scope is the thread's: each turn opens its own."""
+    """Yields, so that others may run. A scope is the thread's: each turn opens its own."""
     stream, pool, kept = torch.cuda.Stream(), torch.cuda.MemPool(), []
     for turn in range(12):
         with torch.cuda.stream(stream), torch.cuda.use_mem_pool(pool):
@@ -49,7 +49,7 @@ def interleaved(k, r):
         yield
     scope.__exit__(None, None, None)
     opened.remove(pool)
-    # torch's own allocator ends the process where a pool goes while another takes requests.
+    # torch's own allocator ends the process if a pool goes while another takes requests.
     ended.append(pool)
     yield
 

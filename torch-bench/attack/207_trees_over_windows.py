@@ -1,6 +1,6 @@
-"""States of a graph's pool, kept and brought back over a tree of captures of many sizes, where allocations lie in pages
-that are mapped a second time: what is live is what the state says, at the same addresses, and every path replays to the
-right values."""
+"""States of a graph's pool, kept and brought back over a tree of captures of many sizes, with allocations in pages that
+are mapped a second time: the allocations that are live are those of the state, at the same addresses, and every path
+replays to the right values."""
 from common import *
 from trees import Node, walk
 

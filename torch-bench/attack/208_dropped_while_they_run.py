@@ -37,7 +37,7 @@ for turn in range(10):
             body(outs[k], k)
         graphs.append(graph)
     graph = None
-    # What was freed in the captures is long settled when the replays begin.
+    # Frees of the captures are long settled when the replays begin.
     for _ in range(4):
         with torch.cuda.stream(other):
             fill(ints(4 * MIB), 1)
@@ -48,7 +48,7 @@ for turn in range(10):
     with torch.cuda.stream(stream):
         for k in range(count):
             graphs[k].replay()
-    del graphs  # the pool is nobody's from here on
+    del graphs  # the pool has no user from here on
     gc.collect()
     if turn % 2:
         # A soft limit would be passed, or another pool comes: what no work uses goes back.

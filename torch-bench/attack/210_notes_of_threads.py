@@ -1,6 +1,6 @@
-"""What a program has noted with its memory is the note of one thread: threads that set others, or none, and autograd's
+"""The note that a program sets for its memory belongs to one thread: threads that set others, or none, and autograd's
 own threads have theirs. Each entry of the history has the note of the thread that it happened in, and a note that is
-set while others allocate reaches nobody else."""
+set while others allocate reaches no other thread."""
 import threading
 
 from common import *

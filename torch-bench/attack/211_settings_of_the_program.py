@@ -1,5 +1,5 @@
-"""Settings that a program gives torch by its function, before CUDA starts and later: a fraction of the card holds where
-it comes before the start, with or without one in the environment, what torch shows is what was set last, and settings
+"""Settings that a program gives torch by its function, before CUDA starts and later: a fraction of the card holds if it
+comes before the start, with or without one in the environment, torch shows the settings of the last call, and settings
 that torch refuses change nothing. Children try each, and say what they saw."""
 import json
 import subprocess

@@ -1,5 +1,5 @@
-"""Ends of pools' scopes that never began, or that ended before, and releases of pools that nobody made raise, as
-natively, whoever calls; what is open beside them stays open, goes where it belongs, and in the end nothing is held."""
+"""Ends of pools' scopes that never began, or that ended before, and releases of pools that do not exist raise, as
+natively, in every thread; other scopes stay open and serve their own requests, and in the end nothing is held."""
 import gc
 import threading
 

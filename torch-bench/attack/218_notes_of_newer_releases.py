@@ -1,6 +1,6 @@
-"""What torch 2.13 and newer tell about memory: notes on live allocations, where a pointer was allocated, histories of
-pinned memory beside those of the card or alone, and what each pool holds, before and after it went and after resets.
-Older releases have none of it."""
+"""Facts that torch 2.13 and newer tell about memory: notes on live allocations, the stack that allocated a pointer,
+histories of pinned memory beside those of the card or alone, and the bytes of each pool, before and after it went and
+after resets. Older releases have none of it."""
 import gc
 
 from common import *
@@ -62,7 +62,7 @@ expect("the host's alone", ([len(t) for t in shown["device_traces"]], any(e["siz
 memory._record_memory_history(None)
 del pinned, more, x, y
 
-# What each pool holds.
+# The bytes that each pool holds.
 pools = lambda: {k: v["all"] for k, v in torch.cuda.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"].items()}
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):

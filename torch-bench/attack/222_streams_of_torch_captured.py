@@ -56,7 +56,7 @@ def turn(number, stream, handle, asks):
     with torch.cuda.stream(stream):
         x.add_(1)
         if asks == "inside":
-            # For good: nothing keeps what a graph that torch does not know of uses.
+            # Kept for good: nothing else keeps memory of a graph that torch does not know.
             kept.append(ints(3 * MIB).fill_(number))
     other = threading.Thread(target=churn, args=(C, D, 1000 * number))
     other.start()

@@ -1,8 +1,8 @@
-"""One thread captures streams of its own through the driver, one short capture after another, and tells nobody. Three
+"""One thread captures streams of its own through the driver, one short capture after another, unannounced. Three
 threads ask for memory on other streams meanwhile, free it, announce it and trim: every one of their calls may meet the
-beginning or the end of a capture. First streams that wait for nobody are captured, while the program asks for memory on
-the default stream too; then streams that wait for the default one, while the program uses that for nothing and
-announces nothing: CUDA refuses every call with it beside such a capture, and torch's events ask for its state. No
+beginning or the end of a capture. First streams that wait for no other one are captured, while the program asks for
+memory on the default stream too; then streams that wait for the default one, while the program uses that for nothing
+and announces nothing: CUDA refuses every call with it beside such a capture, and torch's events ask for its state. No
 capture is ended from outside, and no block is written by two."""
 import ctypes
 import threading
@@ -91,7 +91,7 @@ def phase(flags, own):
     [thread.start() for thread in [capturing, *threads]]
     with torch.cuda.stream(own):
         while any(thread.is_alive() for thread in threads):
-            # It only asks: kernels of the default stream are no business of this program.
+            # It only requests memory, and runs no kernels on the default stream.
             asked = [ints(size * MIB) for size in (3, 9, 27)]
             del asked
             if standin:

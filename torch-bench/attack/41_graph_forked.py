@@ -8,7 +8,7 @@ n = 1 << 20
 
 
 def work(x):
-    """Each branch makes temporaries on a stream of its own; the sum is taken where they join."""
+    """Each branch makes temporaries on a stream of its own; the sum is taken after they have joined."""
     main = torch.cuda.current_stream()
     parts = []
     for k, s in enumerate(sides):

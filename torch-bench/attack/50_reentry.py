@@ -1,5 +1,5 @@
-"""Finalizers, weakref callbacks, gc callbacks and a signal handler that allocate and free inside other requests
-change nobody's bytes."""
+"""Finalizers, weakref callbacks, gc callbacks and a signal handler that allocate and free inside other requests change
+no bytes of other tensors."""
 import gc
 import signal
 import weakref

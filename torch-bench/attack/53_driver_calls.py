@@ -1,5 +1,5 @@
-"""Driver copies, sets and questions work on the allocator's pointers as on any, also where a block was put together
-of free pieces."""
+"""Driver copies, sets and questions work on the allocator's pointers as on any, also if a block was put together of
+free pieces."""
 import ctypes
 
 from common import *
@@ -73,7 +73,7 @@ for turn in range(5):
         if not torch.equal(b[: 16 << 20], a[10 << 20 : 26 << 20]):
             problems.append("copies over cuMemAlloc: wrong bytes")
         call("cuMemFree_v2", theirs)
-# What libraries ask about pointers: its kind (device memory), its number, that it is a whole range that holds it.
+# Questions of libraries about pointers: its kind (device memory), its number, and the whole range that holds it.
 for x in (a, b, pieces[3], torch.zeros(3, device="cuda")):
     for offset in (0, 4 * x.numel() - 4):
         kind, number = I(), ctypes.c_int(-1)

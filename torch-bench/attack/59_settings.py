@@ -39,7 +39,7 @@ for text in ("no_such_thing:1", "garbage_collection_threshold:7"):
 mistakes += sum(int(wrong(x, mark)) for x, mark in kept)
 problems += adds_up()
 if len(sys.argv) == 1:
-    # The same where the environment names expandable segments.
+    # The same if the environment names expandable segments.
     env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
     child = subprocess.run([sys.executable, "-W", "ignore", os.path.abspath(__file__), "child"], env=env, timeout=60,
                            capture_output=True, text=True)

@@ -1,5 +1,5 @@
-"""What torch makes at its first use and keeps (cuBLAS's workspaces, the seeds of graphs) is made in a region that
-then sleeps: products outside, and graphs of other regions, go on, with the same bits as before. (Gapless only)"""
+"""Memory that torch makes at its first use and keeps (cuBLAS's workspaces, the seeds of graphs) is made in a region
+that then sleeps: products outside, and graphs of other regions, go on, with the same bits as before. (Gapless only)"""
 from common import *
 
 if NATIVE:

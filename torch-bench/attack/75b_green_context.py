@@ -1,5 +1,5 @@
 """Streams of green contexts, which own a part of the card's processors: memory that is freed there while kernels still
-run, and memory of other streams that they read, goes to nobody before they are done."""
+run, and memory of other streams that they read, is not used again before they are done."""
 from common import *
 
 g = start(limit=640 * MIB)

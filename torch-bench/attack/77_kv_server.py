@@ -86,7 +86,7 @@ while time.monotonic() < end and mistakes == 0:
         at[:, k] = torch.tensor([seq.table[-1], len(seq.tokens) % slots, token])
         seq.tokens.append(token)
         table[k, : len(seq.table)] = torch.tensor(seq.table)
-    # Rows that nobody uses write zeros into a block that no table has: the last slot of a spare one.
+    # Unused rows write zeros into a block that no table has: the last slot of a spare one.
     spare = free[0]
     at[0, len(chosen) :] = spare
     shape.at.copy_(at.pin_memory(), non_blocking=True)

@@ -32,7 +32,7 @@ def trace():
     return torch.cuda.memory._snapshot()["device_traces"][0]
 
 
-# What each context keeps: of live blocks, of requests, of frees.
+# The stacks that each context keeps: of live blocks, of requests, of frees.
 for context, (block, alloc, free) in {
     None: (False, False, False),
     "state": (True, False, None),
@@ -65,7 +65,7 @@ s = torch.cuda.memory._snapshot()
 says(all("asked_here" in names(block_of(s, x) or {}) for x in kept), "state: no stack")
 del s
 says(len([e for e in trace() if e["action"] == "alloc"]) < 9, "state: a whole history")
-# C++ frames are there where they are asked for.
+# C++ frames are there if they are asked for.
 record(enabled=None)
 record("all", stacks="all", clear_history=True)
 kept = asked_here(MIB)

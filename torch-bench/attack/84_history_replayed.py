@@ -19,7 +19,7 @@ problems, looks = [], 0
 
 
 def replayed(snapshot):
-    """What is allocated, what waits, and what is mapped, after the last entry."""
+    """The memory that is allocated, waits and is mapped after the last entry."""
     alive, waiting, mapped = set(), set(), 0
     for e in snapshot["device_traces"][0]:
         action, addr = e["action"], e.get("addr")

@@ -104,7 +104,7 @@ for turn in range(5):
     expect("beside live ones", lambda: torch.empty(700 * MIB, dtype=torch.uint8, device="cuda"), torch.cuda.memory_allocated())
     says(sum(int(wrong(k, at)) for at, k in enumerate(kept)) == 0, "live tensors are spoilt by a failure")
     del kept
-    # A search as accelerate's: halve until it fits, in the place where the error was caught.
+    # A search as accelerate's: halve until it fits, in the handler of the error.
     size, tries = 4096, 0
     while True:
         batch = None

@@ -117,7 +117,7 @@ if __name__ == "__main__":
     torch.cuda.synchronize()
     torch.cuda.ipc_collect()
     left = torch.cuda.memory_allocated() - base
-    # What the dead consumer held is lost in torch's own books too: one tensor of 12 MiB, and no more.
+    # Memory that the dead consumer held is lost in torch's own books too: one tensor of 12 MiB, and no more.
     if left > 12 * MIB + 64 * KIB:
         problems.append(f"{left} bytes are left")
     problems += adds_up()

@@ -88,7 +88,7 @@ for cycle in range(cycles):
     says(all(0 <= total <= 2 * GIB for total in totals), f"the profiler hears of {min(totals)} to {max(totals)} bytes")
     mistakes += int(wrong(late, 104))
     del late
-    # What sleeps makes room: this does not fit beside it.
+    # The sleeping region makes room: this does not fit beside it.
     big = fill(ints(1700 * MIB), cycle)
     mistakes += int(wrong(big, cycle))
     # Everything that would read sleeping bytes is refused, and changes nothing.

@@ -1,6 +1,6 @@
 """A graph, or a MemPool, of a region goes while its region sleeps, and before it falls asleep: tensors of its memory
-that live on sleep with the region, wake with it, and have their bytes. What comes while it sleeps keeps nobody from
-waking. (Gapless only)"""
+that live on sleep with the region, wake with it, and have their bytes. Memory that comes while it sleeps keeps no
+region from waking. (Gapless only)"""
 from common import *
 
 if NATIVE:
@@ -68,7 +68,7 @@ for turn in range(3):
     except RuntimeError as error:
         problems.append(f"an empty region: {str(error)[:80]}")
         break
-# Memory and graphs that come while the region sleeps are awake, and keep nobody from waking.
+# Memory and graphs that come while the region sleeps are awake, and keep no region from waking.
 with g.region("late"):
     plain = fill(ints(3 * MIB), 900)
 g.sleep("late", guard=False)

@@ -27,7 +27,7 @@ with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     says(g.enable(limit=1 * GIB, oom_dir="off"), "a second enable() is refused")
 says(any("limit cannot be changed" in str(w.message) for w in warned), "other options are dropped in silence")
-# Steps wherever they can be called.
+# Marks steps at odd moments, such as within a backward pass.
 weight = torch.randn(1024, 1024, device="cuda", requires_grad=True)
 weight.register_hook(lambda grad: g.step())
 stop, errors = threading.Event(), []

@@ -1,5 +1,5 @@
 """Children that are forked while threads of the parent are inside the allocator may ask Gapless for figures, mark steps
-and drop tensors; none of them waits for a lock that nobody holds any more. (Gapless only)"""
+and drop tensors; none of them waits for a lock whose holder is not in the child. (Gapless only)"""
 import signal
 import threading
 
@@ -48,7 +48,7 @@ while time.monotonic() < end and not stuck:
     for name, ask in questions.items():
         child = os.fork()
         if child == 0:
-            signal.alarm(8)  # ends it where it waits for ever
+            signal.alarm(8)  # ends it if it waits for ever
             try:
                 ask()
             except Exception:

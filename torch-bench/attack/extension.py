@@ -22,7 +22,7 @@ def headers():
 
 
 def build(source):
-    """The library of a C++ source. The program ends as one that does not apply where it cannot be built."""
+    """The library of a C++ source. If it cannot be built, the program ends as one that does not apply."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         skip("there is no C++ compiler")

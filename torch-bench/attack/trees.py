@@ -96,7 +96,7 @@ def walk(kind, r, x, steps, branch_every, most_nodes, largest):
         if live(pool) != now.pointers():
             problems.append(f"step {step}: {len(live(pool))} blocks are live, not {len(now.pointers())}")
         mistakes += now.replay(10 * step)
-        # Beside it, on another stream and the same: nobody gets what the graphs write to.
+        # Beside it, on another stream and the same: no request gets memory that the graphs write to.
         with torch.cuda.stream(side):
             other = fill(ints(log_uniform(r, 512, largest)), step)
         mine = fill(ints(log_uniform(r, 512, largest)), step + 1)

@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "python")]
 ESTIMATES = HERE / "architectures.json"
 
-# What each configuration says, by its name: the class, and its keys. Sizes are between a tenth and all of a real one.
+# Each configuration by its name: the class, and its keys. Sizes are between a tenth and all of a real one.
 CONFIGURATIONS = {
     "gpt-oss": dict(
         architectures=["GptOssForCausalLM"], model_type="gpt_oss", hidden_size=768, intermediate_size=768, num_hidden_layers=6, num_attention_heads=12,
@@ -187,7 +187,7 @@ CONFIGURATIONS = {
     ),
 }  # fmt: skip
 
-# Sizes of a batch, where those of a language model do not serve: training, and the other cell.
+# Sizes of a batch, if those of a language model do not serve: training, and the other cell.
 _SIZES = {
     "mamba": (dict(batch=2, seq=128), dict(batch=2, seq=192)),
     "mamba-2": (dict(batch=2, seq=512), dict(batch=4, seq=512)),
@@ -227,7 +227,7 @@ _NOT_RECOMPUTED = {"mamba", "mamba-2", "jamba", "swin"}
 
 
 def is_held(name):
-    """Whether a configuration is set aside."""
+    """True if a configuration is set aside."""
     return hashlib.sha256(f"configuration {name}".encode()).digest()[0] % 2 == 1
 
 

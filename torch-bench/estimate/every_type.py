@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "python")]
-# Said where a default configuration does not describe a model, or the package that makes it is missing.
+# Words of the refusal if a default configuration does not describe a model, or the package of the model is missing.
 _ELSEWHERE = ("No module named", "requires the", "cannot make this model", "has no class to run", "not installed", "pip install")
 
 

@@ -1,4 +1,4 @@
-"""Single operators, and every allocation that each makes: what the rules in card/ are fitted to.
+"""Single operators, and every allocation that each makes. The rules in card/ are fitted to them.
 
 `probes()` gives (name, run) pairs; `record(run)` runs one forward, backward and without gradients on the current
 device, and returns the sizes that it allocated in each, in order.
@@ -13,7 +13,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def sizes(call):
-    """What a call allocates and frees: sizes, freed ones negative; what it returned comes first."""
+    """The allocations and frees of a call: sizes, freed ones negative; the call's result comes first."""
     torch.cuda.memory._record_memory_history(max_entries=20000, context=None)
     out = call()
     torch.cuda.synchronize()

@@ -44,7 +44,7 @@ LAYOUTS = (
 
 
 def cell(program, folder, name, layout, ranks, alone):
-    """What fit says and what the ranks take, of one model, layout and number of ranks."""
+    """The prediction of fit and the memory of the ranks, of one model, layout and number of ranks."""
     zero, target, precision, words = layout
     model = folder / f"{name}.json"
     model.write_text(json.dumps(MODELS[name]))

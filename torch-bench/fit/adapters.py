@@ -2,15 +2,15 @@
 
     python torch-bench/fit/adapters.py [--only NUMBER] > cells.jsonl
 
-Needs a card of 24 GiB or more, torch and transformers; less than two minutes on an H200. Adapters come from peft where
-it can be imported, else from a copy of what its `Linear.forward` does (`"peft": false` in the cell). Frozen weights in
-nf4 come from bitsandbytes where it can be imported, else from tensors of the same sizes and a product that dequantises
-them as `bitsandbytes.autograd._functions.MatMul4Bit` does (`"bitsandbytes": false`): what the numbers say is then
-random, and what memory they take is not.
+Needs a card of 24 GiB or more, torch and transformers; less than two minutes on an H200. Adapters come from peft if it
+can be imported, else from a copy of its `Linear.forward` (`"peft": false` in the cell). Frozen weights in nf4 come from
+bitsandbytes if it can be imported, else from tensors of the same sizes and a product that dequantises them as
+`bitsandbytes.autograd._functions.MatMul4Bit` does (`"bitsandbytes": false`): the numbers are then random, and their
+memory is the same.
 
 Each cell is three steps of `loss.backward(); optimizer.step(); zero_grad(set_to_none=True)` over random tokens. Bytes
-come from torch's own statistics; the cache is emptied between cells. `base_allocated` is what libraries hold before the
-model is built.
+come from torch's own statistics; the cache is emptied between cells. `base_allocated` is the memory of libraries before
+the model is built.
 """
 
 import argparse
@@ -79,7 +79,7 @@ USUAL = {"gpt2": ("c_attn",)}
 
 
 def cell(model, batch, seq, rank, targets="all-linear", **more):
-    """One run: what is not said is LoRA over bf16 weights with fp32 adapters and AdamW, as peft has it."""
+    """One run. The defaults are LoRA over bf16 weights with fp32 adapters and AdamW, as in peft."""
     usual = {"precision": "bf16", "checkpointing": False, "optimizer": "adamw", "dtype": "fp32", "base": "16-bit", "dora": False, "dropout": 0.0, "save": [], "accumulation": 1}
     return {"model": model, "batch": batch, "seq": seq, "rank": rank, "targets": targets, **usual, **more}
 
@@ -342,7 +342,7 @@ def run(number, spec):
 
 
 def warm():
-    """What libraries keep for the whole process: a product in each direction."""
+    """Memory that libraries keep for the whole process: a product in each direction."""
     a = torch.ones(512, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     linear = nn.Linear(512, 512, device="cuda", dtype=torch.bfloat16)
     linear(a).sum().backward()

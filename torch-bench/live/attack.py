@@ -45,7 +45,7 @@ class Run:
             )
 
     def is_over(self, limit):
-        """Whether it has ended, by itself or since it took too long."""
+        """True if it has ended, by itself or because it took too long."""
         if self.process.poll() is not None:
             self.took = time.monotonic() - self.began
             self.kill()

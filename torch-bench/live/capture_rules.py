@@ -1,4 +1,4 @@
-"""What the driver's calls do to captures, and which work they wait for: asked of the driver itself, without torch.
+"""Asks the driver itself, without torch, for the effects of its calls on captures, and the work that they wait for.
 
     python torch-bench/live/capture_rules.py [section ...]
 
@@ -52,7 +52,7 @@ def call(name, *arguments):
     return 500 if function is None else function(*arguments)
 
 
-# What the allocator unloads to wait for all work (crates/gapless-cuda/src/meter.rs).
+# The module that the allocator unloads to wait for all work (crates/gapless-cuda/src/meter.rs).
 NOTHING = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry gapless_waits()\n{\nret;\n}\n\0"
 
 
@@ -375,7 +375,7 @@ def green(card):
 
 
 def places(card):
-    """Where work is held: the stream, and a context to be current meanwhile."""
+    """The stream on which work is held, and a context to be current meanwhile."""
     yield "plain", card.stream(), None
     yield "blocking", card.stream(BLOCKING), None
     yield "legacy", LEGACY, None

@@ -65,7 +65,7 @@ class Run:
 
     @staticmethod
     def opened(fifo, nursery):
-        """The end that is written to, once somebody reads it."""
+        """The end that is written to, once the other process reads."""
         while True:
             try:
                 end = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
@@ -152,7 +152,7 @@ def table(results):
 
 
 def ratios_of(runs, others):
-    """What each step took, divided by what the other took in the same turn; turns in which one failed are left out."""
+    """The time of each step, divided by the other's in the same turn; turns in which one failed are left out."""
     both = [(run["times"], other["times"]) for run, other in zip(runs, others) if run.get("ok") and other.get("ok")]
     return [took / beside for pair in both for took, beside in zip(*pair)]
 
@@ -187,7 +187,7 @@ def caps(results, folder):
 
 
 def losses(workloads, folder):
-    """Whether losses are the same bits on Gapless as on native, with the same seed, where kernels are asked to be
+    """Compares the bits of losses on Gapless and on native, with the same seed and with kernels that are asked to be
     deterministic."""
     repeatable = {"DETERMINISTIC": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "STEPS": "4"}
     for workload in workloads:
@@ -202,7 +202,7 @@ def losses(workloads, folder):
 
 
 def steady(folder):
-    """What a step of fixed shapes asks of the driver, once it repeats."""
+    """The driver calls of a step of fixed shapes, once it repeats."""
     record = Run("gpt2_train", "gapless", folder, STEPS="20").result()
     calls = record.get("calls") or []
     if len(calls) < 20:

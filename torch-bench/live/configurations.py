@@ -64,7 +64,7 @@ def script(file):
 
 
 def is_usable(site):
-    """Whether the packages in a folder can be imported here; else the installed ones are used, and it is said."""
+    """True if the packages in a folder can be imported here; else the installed ones are used, and it is said."""
     program = "import transformers, diffusers, accelerate; from transformers import Trainer, LlamaForCausalLM"
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": site}, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -103,7 +103,7 @@ def main():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             print(name, importlib.metadata.version(name))
     torch.set_num_threads(2)
-    # Models are filled on the host, as on anybody's machine.
+    # Models are filled on the host, as on a user's machine.
     modules.CELL_SECONDS = 100
     # The forks share what these import. diffusers is not among them: it looks at the card as it is imported.
     transformers.AutoModelForCausalLM, transformers.Trainer  # noqa: B018

@@ -24,7 +24,7 @@ from pathlib import Path
 
 ESTIMATE = Path(__file__).resolve().parents[1] / "estimate"
 sys.path.insert(0, str(ESTIMATE))
-# What one cell may take, and what the events of all cells may weigh in the result.
+# The seconds of one cell, and the bytes of all cells' events in the result.
 CELL_SECONDS, MOST_EVENTS = 45, 11 << 20
 
 
@@ -117,7 +117,7 @@ def operators(names):
 
 
 def jobs(only):
-    """What is to be run: (name, function)."""
+    """The jobs: (name, function)."""
     import probes
     import zoo
     from zoo import loops, programs
@@ -174,7 +174,7 @@ def run(named, limit, at_once):
 
 
 def lightened(found):
-    """The same without the longest lists of events, where all of them weigh too much."""
+    """The same without the longest lists of events, if all of them weigh too much."""
     weight = sum(len(row.get("events", "")) for row in found.values())
     for row in sorted(found.values(), key=lambda row: -len(row.get("events", ""))):
         if weight > MOST_EVENTS and "events" in row:

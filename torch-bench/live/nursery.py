@@ -45,7 +45,7 @@ def main():
     for line in sys.stdin:
         asked = json.loads(line)
         if os.fork() == 0:
-            # As a program ends, so that whatever is registered for that runs; and not as this loop would go on.
+            # Ends as a program does, so that exit handlers run, and does not go on with this loop.
             sys.stdin.close()
             try:
                 child(**asked)

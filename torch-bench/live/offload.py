@@ -212,7 +212,7 @@ def median_step(result):
 
 
 def a_step(result, name):
-    """What the last step added to a count."""
+    """The part of a count that the last step added."""
     moved = result["moved"]
     return moved[-1][name] - (moved[-2][name] if len(moved) > 1 else 0)
 

@@ -165,7 +165,7 @@ def accounts(users):
 
 
 def churn(users, rounds, seed):
-    """Arrays of many sizes come and go: nobody finds another one's number in its own."""
+    """Arrays of many sizes come and go: no array has another one's number in it."""
     rng, held, wrong = random.Random(seed), [], []
     for number in range(1, rounds + 1):
         user, count = rng.choice(users), rng.choice([100, 3000, 70_000, MIB // 4, MIB])
@@ -195,7 +195,7 @@ def limit(users):
             errors += 1
             if errors == len(users):
                 break
-    # Whoever asks next is refused: the others hold what is missing.
+    # The next request is refused: the others hold the missing memory.
     check("a limit holds for all of them together", errors == len(users), f"{len(held)} arrays of 16 MiB")
     held.clear()
     torch.cuda.set_per_process_memory_fraction(1.0)
@@ -238,7 +238,7 @@ def main():
     users = available()
     print(f"on {torch.cuda.get_device_name()}, torch {torch.__version__}, {', '.join(user.name for user in users)}")
     for user in users:
-        # What libraries allocate for themselves at their first use stays.
+        # Memory that libraries allocate for themselves at their first use stays.
         user.sum(user.make(1000, 1))
     accounts(users)
     churn(users, args.rounds, args.seed)

@@ -1,8 +1,8 @@
-"""What cuMemGetAddressRange answers on a card for Gapless's blocks: `python torch-bench/live/ranges.py`.
+"""Prints the answers of cuMemGetAddressRange on a card for Gapless's blocks: `python torch-bench/live/ranges.py`.
 
 It prints, for a small block, a large one, one in a window and one in a private pool: the range that the driver gives
 for its first byte, and how many ranges cover the block. Libraries that register memory by this range (RDMA, GDS) must
-ask again behind its end where it is shorter than their buffer."""
+ask again behind its end if it is shorter than their buffer."""
 
 import ctypes
 

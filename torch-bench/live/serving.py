@@ -1,4 +1,4 @@
-"""Memory that sleeps, on a card: how fast, how whole, and beside torch_memory_saver where that is installed.
+"""Memory that sleeps, on a card: how fast, how whole, and beside torch_memory_saver if that is installed.
 
     python torch-bench/live/serving.py [--gigabytes 16] [--cycles 200] [--saver FOLDER]
 

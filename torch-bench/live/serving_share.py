@@ -3,7 +3,7 @@
 Two processes share 16 GB: how long attaching takes, whether the bytes are equal, whether a write is refused, and
 whether the reader goes on when the owner is killed. Then a decode-like loop over an elastic cache and over one that was
 allocated whole, with the driver calls of the decode thread, and growth times. Each line has what is wanted beside it;
-the exit code is 1 where a line fails. GAPLESS_LIBRARY names the library.
+the exit code is 1 if a line fails. GAPLESS_LIBRARY names the library.
 """
 
 import argparse

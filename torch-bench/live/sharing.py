@@ -1,8 +1,8 @@
-"""CUDA IPC on a card: who can read whose memory, 8 GiB without a copy, and processes that are killed at any moment.
+"""CUDA IPC on a card: pairs that read each other's memory, 8 GiB without a copy, and processes killed at any moment.
 
     python torch-bench/live/sharing.py [--kills 100] [--beside 6]
 
-Every line says what was tried and whether it held. Bytes are compared by kernels on the card.
+Every line names a trial and says whether it held. Bytes are compared by kernels on the card.
 """
 
 import argparse
@@ -240,7 +240,7 @@ def main():
     small = [4096, 2 * MIB, 300 * 1024]
     if args.pair:
         sender, kind = args.pair
-        # One size of pages: what a reader without Gapless can have.
+        # Pages of one size, which a reader without Gapless can open.
         sizes = small if "gapless" in (sender, kind) and sender != kind else [*small, 37 * MIB, 700 * MIB]
         sys.exit(not pair(sender, kind, sizes))
     if args.large:

@@ -132,7 +132,7 @@ def pair(seconds):
     pairs(torch, 0.2, lambda asked, freed: None)
     took = []
     pairs(torch, seconds, lambda asked, freed: took.append((asked, freed)))
-    # What a batch costs when nothing else gets in its way.
+    # The median is the time of a batch that nothing else disturbs.
     per = [1e6 / BATCH * statistics.median(kind) for kind in zip(*took)]
     return {"empty us": per[0], "del us": per[1]}
 

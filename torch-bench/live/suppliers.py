@@ -5,7 +5,7 @@
 The first part is the pattern of vLLM's sleep mode: an allocator maps physical memory behind addresses of its own,
 weights live there, and between uses their memory goes back to the card while the addresses stay. A sixth of the weights
 is compared byte by byte after each waking. The second part makes a communicator of one rank, puts tensors into NCCL's
-own memory, registers the pool, and reduces. Each part prints one line of JSON; the exit status is 1 where one is wrong.
+own memory, registers the pool, and reduces. Each part prints one line of JSON; the exit status is 1 if one is wrong.
 """
 
 import argparse

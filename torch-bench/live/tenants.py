@@ -25,7 +25,7 @@ import time
 
 MIB = 1 << 20
 RATE = 100
-# What a process does: takes what it can get, in pieces of many sizes, uses it, and lets go of some when it is refused.
+# A tenant's program: takes all that it can get, in pieces of many sizes, uses it, and frees some when refused.
 GREEDY = r"""
 import json, os, random, sys, threading, time
 import torch, gapless
@@ -100,7 +100,7 @@ sys.stdin.readline()
 
 
 class Nvml:
-    """What the card's management library says; nothing where there is none."""
+    """The figures of the card's management library; none if there is no such library."""
 
     class Process(ctypes.Structure):
         _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("compute", ctypes.c_uint)]
@@ -128,7 +128,7 @@ class Nvml:
         )
 
     def processes(self):
-        """Bytes by process number; None where the library does not say."""
+        """Bytes by process number; None if the library does not say."""
         if self.device is None or self.lister is None:
             return None
         room = ctypes.c_uint(256)
@@ -138,7 +138,7 @@ class Nvml:
         return {row.pid: row.used for row in rows[: room.value] if row.used != 2**64 - 1}
 
     def used(self):
-        """Bytes of the whole card in use, the driver's own included; None where the library does not say."""
+        """Bytes of the whole card in use, the driver's own included; None if the library does not say."""
         if self.device is None:
             return None
         memory = (ctypes.c_ulonglong * 3)()
@@ -278,7 +278,7 @@ def main():
             time.sleep(1 / RATE)
         inherited = heir.waits_for("took", deadline)
         taken = time.monotonic() - killed
-        # What the neighbour noticed: it still runs.
+        # The neighbour still runs.
         neighbour = b.process.poll() is None
 
         is_known = seen["known"] > seen["samples"]

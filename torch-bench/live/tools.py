@@ -41,7 +41,7 @@ def expect(condition, *what):
 
 
 def holds(condition, *what):
-    """What memory holds is as it should be."""
+    """Expects a condition on the contents of memory; without VALUES it passes."""
     expect(condition or not VALUES, *what)
 
 

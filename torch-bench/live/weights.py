@@ -189,7 +189,7 @@ def alternatives(name, path, size, repeats):
             copies.append(pinned_speed())
             for way in ALTERNATIVES:
                 os.environ["GAPLESS_WEIGHTS"] = way[0]
-                # The first load after a change pins; what is kept is found by the second one.
+                # The first load after a change pins memory, and the second one finds it kept.
                 attempt(one_load, path, way[1])
                 tensors, took, spent = one_load(path, way[1])
                 del tensors
@@ -363,7 +363,7 @@ def decode_alone(path, count):
 
 
 def registered(path):
-    """What copies straight from the page cache would take: windows of the file, mapped and pinned for a moment."""
+    """The time of copies straight from the page cache: windows of the file, mapped and pinned for a moment."""
     runtime, window, total = torch.cuda.cudart(), 64 << 20, 2 << 30
     card = torch.empty(window, dtype=torch.uint8, device="cuda")
     copier = ctypes.CDLL("libcudart.so.13") if not hasattr(runtime, "cudaMemcpy") else None

@@ -1,7 +1,7 @@
-/* The card as a process with Python in it sees it: the device of ../standin, opened at load time, with what only such a
- * process needs.
+/* The card as a process with Python in it sees it: the device of ../standin, opened at load time, with the parts that
+ * only such a process needs.
  *
- * capacity   STANDIN_CAPACITY bytes, 4 GiB and a bit where it is not set.
+ * capacity   STANDIN_CAPACITY bytes, 4 GiB and a bit if it is not set.
  * events     Complete as soon as they are recorded, as on a card that is infinitely fast; after card_hold(1) only by a
  *            synchronisation or device_complete, as in the bench without Python. Unlike there, recording or destroying
  *            an incomplete event is fine.
@@ -40,13 +40,13 @@ int card_ask(device_event *event);
 int card_use_default(void);
 int card_blocking_captured(void);
 
-/* The bytes of a handle as a file that another process can map; -1 where there is none, or no descriptor for it. The
+/* The bytes of a handle as a file that another process can map; -1 if there is none, or no descriptor for it. The
  * descriptor is new. */
 int contents_file(uint64_t handle);
 /* From now on the bytes of a handle are those of a file. Its descriptor stays the caller's, and is not needed later. */
 void contents_adopt(uint64_t handle, int file, uint64_t size);
 
-/* The id of the capture that `stream` is in, 0 where there is none. */
+/* The id of the capture that `stream` is in, 0 if there is none. */
 uint64_t card_capture(uint64_t stream);
 /* CUDA's status of a stream: 0 not captured, 1 captured, 2 in a capture that failed and was not ended yet. */
 int card_capture_status(uint64_t stream);
@@ -74,7 +74,7 @@ int card_of_address(uint64_t addr);
 uint64_t card_new_stream_on(int card);
 int card_of_stream(uint64_t stream);
 
-/* faults.c: a driver call begins, and fails where it is not 0; whether an address may only be read. */
+/* faults.c: a driver call begins, and fails if the answer is not 0; whether an address may only be read. */
 int card_enter(void);
 int card_is_read_only(uint64_t addr);
 

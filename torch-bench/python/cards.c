@@ -1,5 +1,5 @@
-/* Several cards in one process (GAPLESS_CARDS), which reach each other where STANDIN_PEERS is set: whose memory is
- * mapped where, and which cards may use it. With one card nothing is noted.
+/* Several cards in one process (GAPLESS_CARDS), which reach each other if STANDIN_PEERS is set: the card of each
+ * mapping, and the cards that may use it. With one card nothing is noted.
  *
  * With STANDIN_ADDRESSES a reserved range also takes as many addresses of the process, as a driver's does: a limit of
  * these (RLIMIT_AS) is met. */
@@ -17,7 +17,7 @@ enum { MOST_PAGES = 65536 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* The card of each page, by its handle. */
 static unsigned char owners[MOST_PAGES];
-/* What is mapped, by address; a bit of `users` for each card that may use it. */
+/* The mappings, by address; a bit of `users` for each card that may use it. */
 static struct mapped { uint64_t start, end; unsigned users; int owner; } *mapped;
 static size_t count, room;
 static struct range { uint64_t addr; void *at; size_t size; } *ranges;
@@ -88,7 +88,7 @@ int card_granted(uint64_t addr, uint64_t size, int card, int flags) {
     return result == SUCCESS && next < addr + size ? INVALID_VALUE : result;
 }
 
-/* Whether a kernel of this card could use these bytes, for tests. */
+/* True if a kernel of this card could use these bytes, for tests. */
 int card_can_use(int card, uint64_t addr, uint64_t size) {
     if (addr >= DEVICE_SEGMENTS && addr < DEVICE_RANGES) return 1;
     uint64_t next = addr;
@@ -99,7 +99,7 @@ int card_can_use(int card, uint64_t addr, uint64_t size) {
     return next >= addr + size;
 }
 
-/* The card whose memory is mapped at an address; 0 where nothing is known of it. */
+/* The card whose memory is mapped at an address; 0 if it is not known. */
 int card_of_address(uint64_t addr) {
     pthread_mutex_lock(&lock);
     size_t at = find(addr);
@@ -110,7 +110,7 @@ int card_of_address(uint64_t addr) {
 
 /* ---- addresses ---- */
 
-/* Whether the process has so many addresses left. */
+/* True if the process has so many addresses left. */
 int card_reserved(uint64_t addr, uint64_t size) {
     if (!getenv("STANDIN_ADDRESSES")) return 1;
     void *at = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

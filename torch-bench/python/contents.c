@@ -1,8 +1,8 @@
-/* Bytes behind mapped addresses, for the driver's fills and copies: a handle's are the same at each address that it
- * is mapped at. The host has memory for what is touched alone. Kernels and the runtime's copies do not come here.
+/* Bytes behind mapped addresses, for the driver's fills and copies: a handle's are the same at each address that it is
+ * mapped at. The host has memory only for bytes that are touched. Kernels and the runtime's copies do not come here.
  * Tests write with card_poke, as a kernel would.
  *
- * Weak: what the allocator needs of these is also in driver_api.c where that has grown. */
+ * Weak: a driver_api.c that has its own of the functions that the allocator needs takes precedence. */
 
 #define _GNU_SOURCE
 #include "card.h"
@@ -17,7 +17,7 @@
 enum { MOST_HANDLES = 65536, LAUNCH_FAILED = 719, ADOPTED = -1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* A file, where another process may get the bytes; ADOPTED where this one got them; 0: none. */
+/* A file, if another process may get the bytes; ADOPTED if this one got them; 0: none. */
 static struct { unsigned char *at; size_t size; int file; } contents[MOST_HANDLES];
 
 static void forget(uint64_t handle) {
@@ -70,7 +70,7 @@ void contents_adopt(uint64_t handle, int file, uint64_t size) {
     pthread_mutex_unlock(&lock);
 }
 
-/* The bytes at `addr` and how many follow; NULL where nothing is mapped. */
+/* The bytes at `addr` and how many follow; NULL if nothing is mapped. */
 static unsigned char *bytes_at(uint64_t addr, size_t *left) {
     uint64_t offset, rest, handle = device_behind(addr, &offset, &rest);
     if (!handle) return NULL;
@@ -134,7 +134,7 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *strea
 
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) { return move(to, (void *)from, size, 1); }
 
-/* What a kernel would write, for tests. */
+/* Writes as a kernel would, for tests. */
 int card_poke(uint64_t addr, const void *from, size_t size) { return move(addr, (void *)from, size, 1); }
 
 int cuCtxGetDevice(int *out);

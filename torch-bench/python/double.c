@@ -1,6 +1,5 @@
-/* A test double of the library's C ABI: every request straight to the card, everything counted. It proves the Python
- * side without the allocator, and is what the hooks' calls can be seen with: they are in the statistics, below
- * "double.".
+/* A test double of the library's C ABI: every request straight to the card, everything counted. It tests the Python
+ * side without the allocator, and shows the hooks' calls in the statistics, below "double.".
  *
  * Not here: OutOfMemoryError (a request that fails gives a null pointer) and the overlay (it says that it knows no
  * torch). A forked child touches nothing of its parent's. GAPLESS_LIBRARY=<this file> loads it; an option `limit=1`

@@ -1,5 +1,5 @@
-/* More of the driver's functions by name: what an allocator in a Python process calls beside those of
- * ../standin/driver_api.c, and what libcaffe2_nvrtc.so links to. One card, one context. */
+/* More of the driver's functions by name: those that an allocator in a Python process calls beside
+ * ../standin/driver_api.c, and those that libcaffe2_nvrtc.so links to. One card, one context. */
 
 #include "../../card/properties.h"
 #include "card.h"
@@ -62,7 +62,7 @@ int cuCtxGetDevice(int *out) {
     return SUCCESS;
 }
 int cuDeviceCanAccessPeer(int *out, int user, int owner) { *out = card_reach_each_other(user, owner); return SUCCESS; }
-/* Work that is not done as long as the file STANDIN_STALL exists: who waits for the card waits for that. */
+/* Work that is not done as long as the file STANDIN_STALL exists: a thread that waits for the card waits for that. */
 static void stall(void) {
     const char *file = getenv("STANDIN_STALL");
     while (file && !access(file, F_OK)) usleep(1000);
@@ -76,7 +76,7 @@ int cuCtxSynchronize(void) {
 
 /* ---- memory ---- */
 
-/* Where the memory is the host's, most of it is in the kernel's file cache, which the driver counts as used. */
+/* If the memory is the host's, most of it is in the kernel's file cache, which the driver counts as used. */
 int cuMemGetInfo_v2(size_t *available, size_t *total) {
     *total = card_memory() ? card_memory() : device_capacity();
     *available = *total > device_used() ? *total - device_used() : 0;
@@ -98,11 +98,11 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr) {
     return SUCCESS;
 }
 
-/* The host's memory is real. STANDIN_HOST bytes of it can be pinned, all where it is not set. */
+/* The host's memory is real. STANDIN_HOST bytes of it can be pinned, all if it is not set. */
 static size_t pinned;
 static struct { void *at; size_t size; } pins[4096];
 
-/* Keeps account of a pinned range. Its slot, or -1 where the host has no room. */
+/* Keeps account of a pinned range. Its slot, or -1 if the host has no room. */
 static int pin(void *at, size_t size) {
     const char *most = getenv("STANDIN_HOST");
     int slot = 0;
@@ -140,7 +140,7 @@ int cuMemFreeHost(void *at) {
 }
 int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) { (void)flags; return pin(at, size) < 0 ? OUT_OF_MEMORY : SUCCESS; }
 int cuMemHostUnregister(void *at) { return unpin(at); }
-/* What is pinned now, for tests. */
+/* The bytes that are pinned now, for tests. */
 size_t card_pinned(void) { return pinned; }
 
 /* ---- events and streams ---- */

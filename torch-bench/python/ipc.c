@@ -1,6 +1,6 @@
 /* Memory and events that several processes have. A page leaves its process as a file of the host's memory, so that its
- * bytes (contents.c) are the same in both; its size counts where it was made. Memory of cudaMalloc has no bytes: what
- * another process opens has addresses of its own, and its size. */
+ * bytes (contents.c) are the same in both; its size counts for the process that made it. Memory of cudaMalloc has no
+ * bytes: another process that opens it gets addresses of its own, and its size. */
 
 #define _GNU_SOURCE
 #include "card.h"

@@ -236,12 +236,12 @@ int cudaPointerGetAttributes(void *out, const void *addr) {
     return SUCCESS;
 }
 
-/* How often something small was read that the card does not know, and got zeros: a size or a branch may hang on it.
- * Estimates name who read it. */
+/* How often something small was read that the card does not know, and got zeros: a size or a branch may depend on it.
+ * Estimates name the place that read it. */
 enum { SMALL_READ = 4096 };
 _Atomic unsigned long card_blind_reads;
 
-/* Who knows what the card's memory would hold, set by an estimate: copies so many bytes to the host, or returns 0. */
+/* An estimate sets this to answer for the card's memory: it copies so many bytes to the host, or returns 0. */
 int (*_Atomic card_answerer)(void *to, const void *from, size_t size);
 
 static int answered(void *to, const void *from, size_t size) {
@@ -279,7 +279,7 @@ int cudaEventRecord(void *event, void *stream) { card_record(event, (uint64_t)st
 int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) { (void)flags; card_record(event, (uint64_t)stream); return SUCCESS; }
 int cudaEventQuery(void *event) { return device_event_query(event) ? SUCCESS : fail(NOT_READY); }
 int cudaEventSynchronize(void *event) { device_event_sync(event); return SUCCESS; }
-/* The card has no clock. A constant above 0: programs divide by it, and who looks for the fastest takes the first. */
+/* The card has no clock. A constant above 0: programs divide by it, and a search for the fastest takes the first. */
 int cudaEventElapsedTime(float *out, void *a, void *b) { (void)a; (void)b; *out = 1.0f; return SUCCESS; }
 
 /* ---- other processes (ipc.c): events are complete once they are recorded, so any event does for another ---- */

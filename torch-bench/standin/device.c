@@ -92,7 +92,7 @@ static uint64_t place_lowest(ranges *set, uint64_t base, uint64_t size, uint64_t
     return start;
 }
 
-/* Where the driver places segments, as recordings of cards show (testdata/traces): it takes chunks of whole 32 MiB from
+/* The driver places segments so, as recordings of cards show (testdata/traces): it takes chunks of whole 32 MiB from
    the top down, and fills what is left of them, the smallest gap first. torch takes the lowest of free blocks of one
    size, so the order of addresses decides what it reserves. */
 #define CHUNK ((uint64_t)32 << 20)

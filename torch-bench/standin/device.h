@@ -13,7 +13,7 @@
  *            (with all recorded before it on its stream), of its stream, or of the device. cudaFree and cuMemUnmap
  *            complete nothing. Events that one operation recorded on one stream complete together: the allocator
  *            records those of deferred frees in the order of a hash of host pointers, which changes from run to run,
- *            and no answer may hang on it.
+ *            and no answer may depend on it.
  * streams    Handles are whatever numbers the caller chooses; 0 is the default stream. A stream captures from
  *            device_capture(stream, 1) to device_capture(stream, 0); for memory and events that changes nothing. */
 
@@ -33,7 +33,7 @@ extern "C" {
 #define DEVICE_RANGES ((uint64_t)0x1000000000000000)    /* where reserved ranges begin */
 
 
-/* What the allocator asked the device about events: how the bench knows the order in which it polls. */
+/* The allocator's questions to the device about events: from them the bench knows the order in which it polls. */
 enum { DEVICE_POLL = 100, DEVICE_EVENT_SYNC = 101, DEVICE_STREAM_SYNC = 102, DEVICE_SYNC = 103 };
 typedef void (*device_watcher)(uint32_t what, uint64_t stream, uint64_t ready);
 
@@ -46,7 +46,7 @@ uint64_t device_used(void);
 /* Events that are incomplete now. */
 uint64_t device_pending(void);
 
-/* Both return 0 where there is no memory. */
+/* Both return 0 if there is no memory. */
 uint64_t device_malloc(uint64_t size);
 uint64_t device_create(uint64_t size);
 void device_free(uint64_t addr);
@@ -62,8 +62,7 @@ uint64_t device_import(uint64_t size);
 uint64_t device_handle_size(uint64_t id);
 /* Has `gone` called with each handle that is released and unmapped, before another one gets its number. */
 void device_watch_handles(void (*gone)(uint64_t id));
-/* The handle that is mapped at `addr`, 0 where none is; where in the handle that is, and how many of its bytes
- * follow. */
+/* The handle that is mapped at `addr`, 0 if none is; the offset in the handle, and how many of its bytes follow. */
 uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left);
 
 device_event *device_event_new(void);
@@ -80,7 +79,7 @@ int device_event_captured(device_event *event);
 void device_event_sync(device_event *event);
 void device_stream_sync(uint64_t stream);
 void device_sync(void);
-/* Whether a stream captures, as cudaStreamIsCapturing tells it. */
+/* Sets whether a stream captures, as cudaStreamIsCapturing tells it. */
 void device_capture(uint64_t stream, int captures);
 int device_captures(uint64_t stream);
 /* Begins an operation. */

@@ -9,11 +9,11 @@
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
 
-/* ../python/faults.c, where that is a part of the library: calls are counted, and fail when a test asks for it. */
+/* ../python/faults.c, if that is a part of the library: calls are counted, and fail when a test asks for it. */
 __attribute__((weak)) int card_enter(void);
 #define ENTER do { int fault = card_enter ? card_enter() : SUCCESS; if (fault) return fault; } while (0)
 
-/* ../python/cards.c, where that is a part of the library: whose memory is mapped where. */
+/* ../python/cards.c, if that is a part of the library: the card of each mapping. */
 __attribute__((weak)) void card_created(uint64_t handle, int card);
 __attribute__((weak)) void card_mapped(uint64_t addr, uint64_t size, uint64_t handle);
 __attribute__((weak)) void card_unmapped(uint64_t addr, uint64_t size);
@@ -27,7 +27,7 @@ int cuGetErrorString(int error, const char **text) {
 
 int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
 
-/* ../../card/properties.c, where that is a part of the library. */
+/* ../../card/properties.c, if that is a part of the library. */
 __attribute__((weak)) int card_described(void);
 __attribute__((weak)) int card_attribute(int number);
 __attribute__((weak)) int card_count(void);
@@ -55,8 +55,8 @@ int cuDeviceGetName(char *out, int room, int dev) {
 
 /*
  * No optional ability but that pages leave the process as files (103): no fabric handles, no GPUDirect. The compute
- * capability (75, 76) is 9.0. With STANDIN_UNIFIED the card uses the host's memory (18). Where a card is described, it
- * has the abilities of that card.
+ * capability (75, 76) is 9.0. With STANDIN_UNIFIED the card uses the host's memory (18). If a card is described, it has
+ * the abilities of that card.
  */
 int cuDeviceGetAttribute(int *out, int attribute, int dev) {
     (void)dev;

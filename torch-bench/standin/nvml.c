@@ -1,5 +1,5 @@
-/* The management library by name: from 2.13 on, c10 asks it about fabric handles without looking whether it is there;
- * and what `gapless top` asks it. Built as libnvidia-ml.so.1. There is one card; nothing runs on it, and it has no
+/* The management library by name: from 2.13 on, c10 asks it about fabric handles without looking whether it is there,
+ * and `gapless top` asks it too. Built as libnvidia-ml.so.1. There is one card; nothing runs on it, and it has no
  * fabric, unless the environment says so:
  *
  * STANDIN_CAPACITY    the card's bytes, as everywhere here
@@ -55,7 +55,7 @@ static unsigned long long capacity(void) {
     return text ? strtoull(text, NULL, 10) : (4ull << 30) + (37ull << 20);
 }
 
-/* What this process has of the card. */
+/* The bytes that this process has of the card. */
 static unsigned long long held(void) {
     uint64_t (*used)(void) = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "device_used");
     return used ? used() : 0;

@@ -23,12 +23,12 @@ export function answer({ title, tone, tiles, bar, lists, notes }: Headline): HTM
 
 const isFree = (name: string): boolean => name.startsWith("reserved");
 
-/** The parts, what is free of the limit, and a mark at its end where the parts are larger. */
+/** The parts, the rest of the limit, and a mark at its end if the parts are larger. */
 function memory({ parts, limit, of }: Bar): HTMLElement {
   const used = parts.reduce((sum, p) => sum + p.bytes, 0);
   const all = used < limit ? [...parts, { name: `free of ${of}`, bytes: limit - used }] : parts;
   const look = (p: Part, i: number, name: string) => {
-    // What holds nothing looks as cached free memory does elsewhere.
+    // Parts that hold nothing look as cached free memory does elsewhere.
     const held = i < parts.length && !isFree(p.name);
     return h("i", { class: held ? name : name + " free", style: `flex:${p.bytes};background:${held ? css(kindColor(p.name)) : ""}`, title: p.name });
   };

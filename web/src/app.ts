@@ -1,4 +1,4 @@
-// What the page knows and shows. Parts read it, change it through its methods, and listen for what changed.
+// The state of the page. Parts read it, change it through its methods, and listen for what changed.
 
 import { max, min, round, floor, lowerBound } from "./math";
 import { css, hash, kindColor, moduleColors, readTheme, sizeColor, streamColor, mix, type Rgb, type Theme } from "./colors";
@@ -13,7 +13,7 @@ export type Mode = "stacked" | "packed";
 export type ColorBy = "kind" | "module" | "size" | "stream";
 export type Change = "device" | "detail" | "view" | "mode" | "marks" | "cursor" | "select" | "hover" | "theme" | "span";
 
-/** What is in sight: x in microseconds or ticks, y in bytes. */
+/** The part in sight: x in microseconds or ticks, y in bytes. */
 export interface View {
   x0: number;
   x1: number;
@@ -43,13 +43,13 @@ export interface Branch {
 
 export class App {
   device: Device | null = null;
-  /** The position among what the page can show; `deviceIndex` is that in the report. */
+  /** The position among the devices that the page can show; `deviceIndex` is that in the report. */
   viewIndex = 0;
   deviceIndex = 0;
   stacks: StackBook | null = null;
   kinds: string[] = [];
   theme: Theme = readTheme();
-  /** Events by default: a run spends most of its time where memory does not change. */
+  /** Events by default: during most of a run's time memory does not change. */
   axis: Axis = "event";
   mode: Mode = "stacked";
   colorBy: ColorBy = "size";
@@ -61,7 +61,7 @@ export class App {
   holder: Holder | null = null;
   /** The branch of the flame graph whose allocations are lit up. */
   branch: Branch | null = null;
-  /** Whether what a search does not find is left out instead of dimmed. */
+  /** True: allocations that a search does not find are left out instead of dimmed. */
   only = false;
   /** The selected interval of the run, [from, to) in ticks. */
   span: [number, number] | null = null;
@@ -70,7 +70,7 @@ export class App {
   filter: Filter = { least: 0, stream: -1, hiddenKinds: new Set() };
   marks = new Uint8Array(0);
   colors = new Uint32Array(0);
-  /** What is lit up: over the whole run, and what of it was active at the peak. */
+  /** The highlighted allocations: over the whole run, and those of them that were active at the peak. */
   found = { count: 0, bytes: 0, shown: 0, peakCount: 0, peakBytes: 0 };
   moving = false;
   private readonly listeners: { changes: Change[]; tell: () => void }[] = [];
@@ -198,7 +198,7 @@ export class App {
     return this.mode === "stacked" ? lowerEdge(this, i)(tick) : this.device!.packed.y[i];
   }
 
-  /** Brings an allocation into sight where it is not. */
+  /** Brings an allocation into sight if it is not. */
   reveal(i: number): void {
     const { start, end, block } = this.device!.rects;
     const [a, b] = [this.xAt(start[i]), this.xAt(end[i])];
@@ -312,7 +312,7 @@ export class App {
     return this.holder ? holderMatcher(this, this.holder) : matcher(this, this.query);
   }
 
-  /** The allocations that match, by birth; every shown one where nothing is searched. */
+  /** The allocations that match, by birth; every shown one if nothing is searched. */
   matches(): number[] {
     const wanted = this.searching ? Mark.Match : Mark.Normal;
     const found: number[] = [];
@@ -404,7 +404,7 @@ export class App {
     return css(sizeColor(log2, this.theme.dark));
   }
 
-  /** What the colours mean: at most `most` entries, the largest first. */
+  /** The meanings of the colours: at most `most` entries, the largest first. */
   legend(most: number): { key: number; text: string; color: string; bytes: number }[] {
     const device = this.device;
     if (!device) return [];

@@ -14,11 +14,11 @@ const KINDS: Record<string, string> = {
   unexplained: "#51555c",
 };
 /**
- * For whatever else has a name. These and the kinds stay apart in pairs for readers without one of the three kinds of
- * cones: more than 0.05 in Oklab, which web/test/colors.test.mjs computes.
+ * For every other name. These and the kinds stay apart in pairs for readers without one of the three kinds of cones:
+ * more than 0.05 in Oklab, which web/test/colors.test.mjs computes.
  */
 const SPARE = ["#a4dcea", "#954d05", "#c8dc6a", "#733281", "#d871a1", "#4fcc92", "#dca2ff", "#885e86", "#a1b3cb", "#68735b", "#f6c2be", "#b39c63", "#294c9f", "#7174d1"];
-/** The sequence for what has a number. */
+/** All colours, for parts that have a number. */
 const ALL = [...Object.values(KINDS), ...SPARE];
 
 export function parse(hex: string): Rgb {
@@ -101,7 +101,7 @@ function oklch(lightness: number, chroma: number, hue: number): Rgb {
   ];
 }
 
-/** What the canvases take from the style sheet. */
+/** The colours that the canvases take from the style sheet. */
 export interface Theme {
   dark: boolean;
   back: Rgb;

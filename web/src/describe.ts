@@ -14,12 +14,12 @@ export function kindName(app: App, i: number): string {
   return kind > 0 ? app.kinds[kind - 1].replaceAll("_", " ") : "";
 }
 
-/** The label of the stack, as the text and the JSON have it, or a phrase where no stack was recorded. */
+/** The label of the stack, as the text and the JSON have it, or a phrase if no stack was recorded. */
 export function title(app: App, i: number): string {
   return app.stacks?.label(app.device!.rects.stack[i]) || kindName(app, i) || "allocation without a stack";
 }
 
-/** Why no line of Python names allocation `i`, and what to do about it; "" where one does. */
+/** Why no line of Python names allocation `i`, and what to do about it; "" if one does. */
 export function whyNoStack(app: App, i: number): string {
   const { rects } = app.device!;
   const frames = app.stacks?.frames(rects.stack[i]) ?? [];
@@ -40,7 +40,7 @@ export function whyNoStackOf(app: App, all: number[]): string {
   return [...reasons].sort((a, b) => b[1] - a[1])[0]?.[0] ?? "";
 }
 
-/** What is lit up: first what was held at the peak, then how much came and went over the whole run. */
+/** The highlight in words: first what was held at the peak, then how much came and went over the whole run. */
 export function foundText(app: App): string {
   const { count: all, bytes: sum, peakCount, peakBytes } = app.found;
   if (all === 0) return "nothing found";
@@ -88,7 +88,7 @@ export function facts(app: App, i: number): [string, string][] {
   return rows;
 }
 
-/** `plain`: in a tooltip, where no word can be pointed at. */
+/** `plain`: for a tooltip, in which the reader cannot point at a word. */
 export function factList(rows: [string, string][], plain = false): HTMLElement {
   return h("dl.facts", null, rows.map(([k, v]) => [h("dt", null, plain ? k : term(k)), h("dd", null, v)]).flat());
 }

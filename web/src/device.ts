@@ -9,8 +9,8 @@ import { Curve } from "./curve";
 import { modulePath, shortPath } from "./format";
 
 /**
- * Rows of the tree that finds what is alive at a tick: the greatest end of each 16 rows, of each 16 of those, and so
- * on.
+ * Rows of the tree that finds the allocations alive at a tick: the greatest end of each 16 rows, of each 16 of those,
+ * and so on.
  */
 const FAN = 16;
 
@@ -119,7 +119,7 @@ export class Device {
     return found;
   }
 
-  /** The allocation drawn at (tick, y), or one within `reach` ticks of it; -1 where there is none. */
+  /** The allocation drawn at (tick, y), or one within `reach` ticks of it; -1 if there is none. */
   pick(tick: number, y: number, reach: number, shown: (i: number) => boolean): number {
     const { start, end, block } = this.rects;
     const low = this.packed.y;
@@ -156,7 +156,7 @@ export class Device {
     return hex(this.detail?.base ?? 0n, offset);
   }
 
-  /** The segment that allocation `i` lay in when it was born, -1 where none is known. */
+  /** The segment that allocation `i` lay in when it was born, -1 if none is known. */
   segmentOf(i: number): number {
     const { detail, rects } = this;
     if (!detail) return -1;
@@ -184,7 +184,7 @@ export class Device {
 
 export const hex = (base: bigint, offset: number): string => "0x" + (base + BigInt(round(offset))).toString(16);
 
-/** What stacks say: how one is called, its module, and which of them a search finds. */
+/** Answers about stacks: how one is called, its module, and which of them a search finds. */
 export class StackBook {
   /** For each stack the innermost frame of the user or of a library, -1 for none. */
   readonly namedBy: Int32Array;
@@ -235,7 +235,7 @@ export class StackBook {
     return Uint8Array.from(this.tables.stacks, (stack, s) => ((has(this.label(s)) && s > 0) || modules[this.moduleOf[s]] || stack.some((f) => frame[f]) ? 1 : 0));
   }
 
-  /** The stack with exactly these frames, -1 where none is. */
+  /** The stack with exactly these frames, -1 if there is none. */
   find(frames: { name?: string; file?: string; line?: number }[]): number {
     return this.tables.stacks.findIndex(
       (stack) =>

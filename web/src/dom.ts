@@ -39,7 +39,7 @@ export function fill(element: Element, ...children: (Child | Child[])[]): void {
   add(element, children);
 }
 
-/** Scrolls to the timeline where it is not in sight, as whole as the screen is high. */
+/** Scrolls to the timeline if it is not in sight, as whole as the screen is high. */
 export function toTimeline(): void {
   const section = document.getElementById("timeline");
   const plot = section?.querySelector(".plot")?.getBoundingClientRect();
@@ -96,7 +96,7 @@ export class Surface {
 
 let unpainted = 0;
 
-/** Whether something that was asked for is not yet in the picture. */
+/** True if something that was asked for is not yet in the picture. */
 export const isPainting = (): boolean => unpainted > 0;
 
 /** A function that runs `draw` once before the next picture, however often it is called. */

@@ -1,4 +1,4 @@
-// The events around a failed request, the peak or the instant: what was allocated and freed, by whom.
+// The events around a failed request, the peak or the instant: allocations and frees, with the code that made them.
 
 import { max, min, lowerBound } from "./math";
 import type { App } from "./app";
@@ -72,7 +72,7 @@ export class EventList {
     });
     this.choices.replaceWith(next);
     this.choices = next;
-    // What failed is asked about first: then the list stands right below the timeline.
+    // Readers ask about a failed request first: then the list stands right below the timeline.
     const section = this.element.closest("section");
     const behind = document.getElementById(ooms.length ? "timeline" : "curves");
     if (section && behind && behind.nextElementSibling !== section) behind.after(section);

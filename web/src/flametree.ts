@@ -9,7 +9,7 @@ export type By = "stack" | "module" | "step";
 /** Live at the peak, at the instant, at some time in the interval; allocated in the interval, in all. */
 export type Of = "peak" | "instant" | "lived" | "born" | "all";
 
-/** What the tree is of. */
+/** The subject of the tree. */
 export interface Look {
   by: By;
   of: Of;
@@ -28,7 +28,7 @@ export interface FlameNode {
   byKind: Float64Array;
 }
 
-/** What belongs together: one number a group of allocations with one path, and that path, the outermost part first. */
+/** Allocations that belong together: one number a group with one path, and that path, the outermost part first. */
 interface Grouping {
   group(i: number): number | string;
   path(i: number): string[];
@@ -122,7 +122,7 @@ export function flameTree(app: App, look: Look): FlameNode {
   return root;
 }
 
-/** Whether an allocation is in a branch, at any time. */
+/** True if an allocation is in a branch, at any time. */
 export function inBranch(app: App, look: Look, branch: string[]): (i: number) => boolean {
   const { group, path } = grouping(app, look);
   const known = new Map<number | string, boolean>();

@@ -70,7 +70,7 @@ export function axisTicks(from: number, to: number, most: number, binary: boolea
   return ticks;
 }
 
-/** An axis label: exact where the step is finer than three digits show. */
+/** An axis label: exact if the step is finer than three digits show. */
 export function axisBytes(value: number, step: number): string {
   if (value === 0) return "0";
   for (let unit = 5; unit >= 0; unit--) {

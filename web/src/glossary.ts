@@ -1,4 +1,4 @@
-// What the page's words mean: shown on hover, by keyboard focus, and by a tap.
+// The page's words with their meanings: shown on hover, by keyboard focus, and by a tap.
 
 import { max, min } from "./math";
 import { h, life } from "./dom";

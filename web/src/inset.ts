@@ -1,4 +1,4 @@
-// The neighbourhood of the peak, magnified: shown where the peak is too narrow to be seen in the timeline.
+// The neighbourhood of the peak, magnified: shown if the peak is too narrow to be seen in the timeline.
 
 import { max, min } from "./math";
 import type { App, View } from "./app";

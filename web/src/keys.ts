@@ -70,7 +70,7 @@ export function bindKeys(app: App, toolbar: Toolbar, dialog: HTMLDialogElement, 
     const target = event.target as HTMLElement;
     if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
-    // A slider has its own arrows, a field its own letters; "?" and "/" work wherever nothing is typed.
+    // A slider needs the arrows itself, and a field the letters; "?" and "/" work outside of fields.
     if (typing) return;
     const inPlot = plot.contains(target) || target === document.body || target.classList.contains("minimap");
     const arrow = event.key.startsWith("Arrow");

@@ -46,7 +46,7 @@ export function readLink(): Link {
   };
 }
 
-/** Applies what the link says, once the device's data is there. */
+/** Applies the link, once the device's data is there. */
 export function applyLink(app: App, link: Link): void {
   if (link.axis === "time" || link.axis === "event") app.axis = link.axis as Axis;
   if (link.color && ["kind", "module", "size", "stream"].includes(link.color)) app.colorBy = link.color as ColorBy;
@@ -90,7 +90,7 @@ export function keepLink(app: App, renderer: string | undefined): () => boolean 
       try {
         history.replaceState(null, "", "#" + said.toString().replaceAll("%2C", ","));
       } catch {
-        // Some browsers limit how often, or forbid it for files: the page works without.
+        // Some browsers limit these calls, or forbid them for files: the page works without.
       }
     }, 250);
   });

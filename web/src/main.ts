@@ -54,7 +54,7 @@ function show(source: Source, link: Link): Shown {
   const { signal } = life.of;
   const { views } = source;
   const app = new App(views[0]?.report ?? source.report);
-  /** What a page of `plan` or `fit` answers. */
+  /** The answer that a page of `plan` or `fit` shows. */
   const headline = app.report.headline;
   const { name } = source;
 
@@ -101,7 +101,7 @@ function show(source: Source, link: Link): Shown {
     h(
       "main",
       null,
-      // Sections in the order of the page: what a reader wants first stands first.
+      // Sections in the order of the page: the one that a reader wants first stands first.
       ranks,
       headline ? answer(headline) : summary(app),
       headline && app.report.findings?.length ? advice(app) : "",
@@ -255,7 +255,7 @@ function show(source: Source, link: Link): Shown {
     try {
       const next = await openSource(file);
       try {
-        // What the address says is of the report before.
+        // The address belongs to the report before.
         history.replaceState(null, "", "#");
       } catch {
         // Some browsers forbid it for files: the page works without.
@@ -297,7 +297,7 @@ void ownSource(ownName).then((source) => {
 
 const device = () => shown?.app.device ?? null;
 
-/** What the page shows, for tests and for the console; nothing in it changes the page. */
+/** The state of the page, for tests and for the console; nothing in it changes the page. */
 const state = Object.freeze({
   get "view"() {
     return { ...shown!.app.view };
@@ -318,7 +318,7 @@ const state = Object.freeze({
   get "flame"() {
     return shown!.flame.total;
   },
-  /** What stands on each other at a tick: allocation, lower edge, upper edge. */
+  /** The stack at a tick: allocation, lower edge, upper edge. */
   stack: (tick: number) => stackAt(shown!.app, tick).map(([i, low]) => [i, low, low + device()!.rects.block[i]]),
   get allocations() {
     return device()?.n ?? 0;
@@ -346,7 +346,7 @@ const state = Object.freeze({
   get "resting"() {
     return !!shown && !shown.app.moving && !isPainting();
   },
-  /** The address says what is shown. */
+  /** True if the address has the present view. */
   get "linked"() {
     return !shown!.isLinkOld();
   },

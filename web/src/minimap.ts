@@ -1,4 +1,4 @@
-// The whole run in a strip: what is in sight is a window that can be dragged, stretched at its edges, or moved by keys.
+// The whole run in a strip: the view is a window that can be dragged, stretched at its edges, or moved by keys.
 
 import { max, min, round } from "./math";
 import type { App } from "./app";

@@ -1,4 +1,4 @@
-// The module that each allocation belongs to, where the program named its modules: the newest note that is a path.
+// The module that each allocation belongs to, if the program named its modules: the newest note that is a path.
 
 import type { Detail } from "./payload";
 

@@ -20,7 +20,7 @@ export class Opener {
     };
     input.addEventListener("change", async () => {
       await take(input.files);
-      // The same file again is a change too.
+      // Emptied, so that the browser reports a second choice of the same file too.
       input.value = "";
     });
     this.element = h(

@@ -1,14 +1,14 @@
-// Where each allocation stands in the packed picture: one rectangle [start, end) x [y, y + block) each, at a fixed y.
-// The page finds the places when somebody asks for that picture; the file does not hold them.
+// The place of each allocation in the packed picture: one rectangle [start, end) x [y, y + block) each, at a fixed y.
+// The page finds the places when the reader asks for that picture; the file does not hold them.
 //
 // Promises: no two rectangles overlap; what lives to the end lies at the bottom, in order of birth, without holes; the
 // top stays near the peak of the active bytes (1.00 to 1.08 times on recorded training runs, 1.25 on random lifetimes).
 //
 // How: (1) dust, the many smallest blocks that together need less than 1/256 of the peak, share slots by size in a band
-// below everything else. (2) The run falls into parts where nothing lives that ends: steps, mostly, and many of them
-// alike. (3) Within a part what lives to the end is stacked by birth. (4) The rest comes by decreasing lifetime and
-// size: a rectangle falls into the lowest cave that holds it, else onto the skyline. A cave is a valley of the skyline
-// that a rectangle closed from above; it has a floor and a ceiling and is filled like the skyline itself.
+// below everything else. (2) The run falls into parts at moments when nothing lives that ends: steps, mostly, and many
+// of them alike. (3) Within a part what lives to the end is stacked by birth. (4) The rest comes by decreasing lifetime
+// and size: a rectangle falls into the lowest cave that holds it, else onto the skyline. A cave is a valley of the
+// skyline that a rectangle closed from above; it has a floor and a ceiling and is filled like the skyline itself.
 //
 // Time is counted in births: two lifetimes overlap if and only if the later birth lies in both. Each placement replaces
 // the runs of floor below it by one run, so runs cost O(n log n) in all; caves looked at are bounded per tree node.
@@ -22,8 +22,8 @@ const CAVES_IN_ALL = [96, 32];
 const DUST_SHARE = 256;
 const CAVE_SHARE = 4096;
 /**
- * How much more a lifetime counts than a size in the order of placing. Long lives first make a calm picture; even
- * weights make a lower one, which is tried where the calm one is a tenth too high.
+ * The factor of a lifetime against a size in the order of placing. Long lives first make a calm picture; even weights
+ * make a lower one, which is tried if the calm one is a tenth too high.
  */
 const CALM = 4;
 const TIGHT = 1;
@@ -52,8 +52,8 @@ export function pack(given: Lifetimes): Float64Array {
 }
 
 /**
- * The ends. What is freed after the last birth and outlived everything freed before it lived to the end, as far as
- * stacking goes: a program that drops its model when it is done.
+ * The ends. An allocation that is freed after the last birth, and outlived all that were freed before, counts as alive
+ * to the end: a program drops its model when it is done.
  */
 function livesAsStacked({ n, start, end }: Lifetimes, forever: number): Uint32Array {
   const last = n > 0 ? start[n - 1] : 0;
@@ -146,10 +146,10 @@ function stackParts(items: Lifetimes, rest: Uint32Array, forever: number, looks:
   return y;
 }
 
-/** Stacks one part from 0 up: calm, or tight where that is clearly lower. */
+/** Stacks one part from 0 up: calm, or tight if that is clearly lower. */
 function stackBest(items: Lifetimes, rest: Uint32Array, forever: number, looks: number): Float64Array {
   const { start, end, block } = items;
-  // A part may fall apart further once what lives to its own end is set aside: a recording of several runs. Not where
+  // A part may fall apart further once what lives to its own end is set aside: a recording of several runs. Not if
   // something of it stays for good: later parts stand upon that, so it has to be at the bottom.
   if (rest.length > MANY && looks > 0 && rest.every((i) => end[i] < forever)) {
     const past = start[rest[rest.length - 1]] + 1;
@@ -235,7 +235,7 @@ interface Cave {
   next: Cave | null;
 }
 
-/** Where in `floor` the run that contains the birth `at` begins. */
+/** The position in `floor` of the run that contains the birth `at`. */
 function runOf(floor: number[], at: number): number {
   let [low, high] = [0, floor.length / 2];
   while (high - low > 1) {
@@ -279,9 +279,9 @@ function lowestOf(floor: number[]): number {
   return least;
 }
 
-/** What stands so far, from above: runs of constant height, found by a set of their first births. */
+/** The top of all that stands so far: runs of constant height, found by a set of their first births. */
 class Sky {
-  /** A bit for each birth where a run begins, a bit for each word with any of them, and so on. */
+  /** A bit for each birth that begins a run, a bit for each word with any of them, and so on. */
   private readonly levels: Uint32Array[] = [];
   private readonly heights: Float64Array;
 
@@ -321,7 +321,7 @@ class Sky {
     return 0;
   }
 
-  /** The first run that begins at `at` or later; past the end where there is none. */
+  /** The first run that begins at `at` or later; past the end if there is none. */
   private after(at: number): number {
     const { levels } = this;
     for (let l = 0; l < levels.length && at >>> 5 < levels[l].length; l++, at = (at >>> 5) + 1) {

@@ -64,7 +64,7 @@ export class Panel {
     );
   }
 
-  /** What of the report the lit holder is: the figure that was clicked comes first. */
+  /** The lit holder as a part of the report: the figure that was clicked comes first. */
   private lit(): HTMLElement | null {
     const { holder } = this.app;
     if (!holder) return null;
@@ -114,7 +114,7 @@ export class Panel {
   }
 }
 
-/** The module paths of a holder, where the report has them: notes that are paths, or named scopes. */
+/** The module paths of a holder, if the report has them: notes that are paths, or named scopes. */
 export function moduleOf(holder: Holder): string {
   const named = (holder.notes ?? []).map(moduleIn).filter((path) => path !== null);
   return named.length ? named.join(", ") : (holder.scope ?? []).join("/");

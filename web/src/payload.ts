@@ -7,7 +7,7 @@ export interface Tables {
   frames: Frame[];
   /** Innermost frame first; stack 0 is "none recorded". */
   stacks: Uint32Array[];
-  /** What each stack is called in the text and in the JSON. */
+  /** The name of each stack in the text and in the JSON. */
   labels: string[];
   kinds: string[];
 }
@@ -30,13 +30,13 @@ export interface Rects {
   n: number;
   lastTick: number;
   unit: number;
-  /** What the ruler will need: 1 for steps, and twice the number of lanes of scopes, two at most. */
+  /** Rows of the ruler: 1 for steps, and twice the number of lanes of scopes, two at most. */
   lanes: number;
   start: Uint32Array;
   end: Uint32Array;
   requested: Float64Array;
   block: Float64Array;
-  /** Offsets of a plan, which are the only true picture then; null where there is no plan. */
+  /** Offsets of a plan, which are the only true picture then; null if there is no plan. */
   y: Float64Array | null;
   stack: Uint32Array;
   /** 0: not known. */
@@ -77,7 +77,7 @@ export interface Detail {
   origin: number;
   steps: [number, number][];
   scopes: Scope[];
-  /** What the program wrote about its blocks: each text once, and which of them an allocation has. */
+  /** Notes of the program about its blocks: each text once, and which of them an allocation has. */
   noteTexts: string[];
   notes: Map<number, number[]>;
   /** Requests that failed. */
@@ -87,14 +87,14 @@ export interface Detail {
 export interface Oom {
   tick: number;
   asked: number;
-  /** What the device had free then. */
+  /** The bytes that the device had free then. */
   deviceFree: number;
   stack: number;
 }
 
 const VERSION = 5;
 
-/** What a section may inflate to, so that a small file cannot fill the memory. */
+/** The most bytes that a section may inflate to, so that a small file cannot fill the memory. */
 const MOST_BYTES = 2 ** 30;
 /** Events of a device that a page can draw: each costs some 40 bytes. */
 const MOST_TICKS = 2 ** 26;
@@ -305,7 +305,7 @@ function readSegments(reader: Reader, lastTick: number): Segments {
   return all;
 }
 
-/** Throws where numbers of the sections do not belong together: a file that was opened may hold anything. */
+/** Throws if numbers of the sections do not belong together: a file that was opened may hold anything. */
 export function verify(tables: Tables, rects: Rects, detail: Detail): void {
   const { strings, frames, stacks, kinds } = tables;
   const damaged = (what: string): never => {

@@ -89,7 +89,7 @@ export class Plot {
     this.firstPicture = null;
   }
 
-  /** Only now, at its final size: a WebGL canvas that changes its size waits for the GPU each time. */
+  /** Made only now, at its final size: a WebGL canvas that changes its size waits for the GPU each time. */
   private prepare(): Renderer {
     const surface = (canvas: HTMLCanvasElement) => new Surface(canvas, () => this.schedule({ rects: true }));
     this.rects = surface(this.canvas);
@@ -134,7 +134,7 @@ export class Plot {
 
   // ---- geometry ----
 
-  /** How wide the ticks around the peak are on the screen; 0 where the peak is out of sight. */
+  /** The width of the ticks around the peak on the screen; 0 if the peak is out of sight. */
   get peakWidth(): number {
     const { app } = this;
     if (!app.device) return 0;
@@ -289,7 +289,7 @@ export class Plot {
   private curve(c: CanvasRenderingContext2D, curve: Curve, color: string, weight: number, dash: number[]): void {
     // Of each pixel the highest value: the rectangles below show the rest.
     const path = tracePath(this.app, curve, LEFT, this.width, (x) => this.xOf(x), (x) => this.px(x), (y) => this.py(y), true);
-    // Where it swings from pixel to pixel a bold line would be a band over what it is to measure.
+    // If it swings from pixel to pixel, a bold line would be a band over the rectangles that it measures.
     const dense = this.app.tickAt(this.xOf(LEFT + this.width)) - this.app.tickAt(this.xOf(LEFT)) > this.width * 4;
     c.setLineDash([]);
     c.lineJoin = "round";
@@ -390,7 +390,7 @@ export class Plot {
     const first = lowerBound(ticks, start[i]);
     const past = lowerBound(ticks, end[i]);
     if (first >= past) {
-      // No column shows a tick of its life: a line where it was born.
+      // No column shows a tick of its life, so a line marks its birth.
       const x = this.px(app.xAt(start[i]));
       path.moveTo(x, this.py(low(start[i])));
       path.lineTo(x, this.py(low(start[i]) + block[i]));
@@ -587,8 +587,8 @@ export class Plot {
 }
 
 /**
- * The line of a curve over the pixels [left, left + width): exact steps where they are wide, extremes of each pixel
- * where not.
+ * The line of a curve over the pixels [left, left + width): exact steps if they are wide, else extremes of each
+ * pixel.
  */
 export function tracePath(app: App, curve: Curve, left: number, width: number, xOf: (px: number) => number, px: (x: number) => number, py: (y: number) => number, highest = false): Path2D {
   const path = new Path2D();
@@ -626,7 +626,7 @@ export function tracePath(app: App, curve: Curve, left: number, width: number, x
   return path;
 }
 
-/** As much of `text` as fits, with an ellipsis; empty where not even three letters do. */
+/** As much of `text` as fits, with an ellipsis; empty if not even three letters fit. */
 function clip(c: CanvasRenderingContext2D, text: string, room: number): string {
   if (c.measureText(text).width <= room) return text;
   let keep = min(text.length, floor(room / 4));

@@ -1,4 +1,4 @@
-// Printing: what is drawn follows the paper's width, in light, with details open; nothing waits to be scrolled to.
+// Printing: the pictures follow the paper's width, in light, with details open; nothing waits to be scrolled to.
 
 import { life } from "./dom";
 

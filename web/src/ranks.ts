@@ -1,4 +1,4 @@
-// Many ranks: figures of all of them, a strip of heat for each over time, and what is odd about whom.
+// Many ranks: figures of all of them, a strip of heat for each over time, and the ranks that are odd, with the reason.
 
 import { max, min, floor, round } from "./math";
 import type { App } from "./app";
@@ -27,7 +27,7 @@ interface Row {
   error: string;
 }
 
-/** The strip leaves room on a screen of 900 pixels for what to do about the rank below. */
+/** On a screen of 900 pixels a strip of this height leaves room for the advice about the rank below. */
 const TALLEST = 232;
 const LEFT = 74;
 
@@ -43,7 +43,7 @@ export class RankStrip {
   private readonly next = onceAFrame(() => this.draw());
   private of: "reserved" | "allocated";
   private ofChoice: HTMLElement;
-  /** What is in sight, as parts of the whole: time from and to, rows from and to. */
+  /** The part in sight, as shares of the whole: time from and to, rows from and to. */
   private sight = { x0: 0, x1: 1, y0: 0, y1: 1 };
   private readonly longest: number;
   private readonly timedByClock: boolean;
@@ -110,7 +110,7 @@ export class RankStrip {
   private tell(): void {
     const rank = this.openRank;
     const peaks = new Set((this.all["ranks"] as Json[]).map((row) => row[`peak_${this.all["imbalance_of"]}`]));
-    // Of equal ranks none is the worst.
+    // If all peaks are equal, no rank is the worst.
     const is = (name: string) => rank !== null && peaks.size > 1 && String(this.all[name]) === rank;
     const odd = (this.all["odd_ranks"] as Json[]).find((one) => String(one["rank"]) === rank);
     const why = [is("worst_rank") ? "the highest peak" : "", is("median_rank") ? "the median peak" : "", odd ? `odd: ${odd["why"].replaceAll("-", " ")}` : ""];
@@ -146,7 +146,7 @@ export class RankStrip {
     );
   }
 
-  /** What is odd about whom, or between whom. */
+  /** Says what is odd about which rank, or between which. */
   private odd(): HTMLElement {
     const { all } = this;
     const list = h("div.findings", null);
@@ -183,7 +183,7 @@ export class RankStrip {
 
   private commandFor(rank: number): string {
     const { path } = this.all as { path?: string };
-    // Of several files only the rank's own can be named in one word.
+    // A path that stands for several files is no argument, so the command names the rank's own file.
     const own = (this.all["ranks"] as Json[]).find((row) => row["rank"] === rank)?.["file"];
     const quoted = (name: string) => (/^[\w.\/@%+=:,-]+$/.test(name) ? name : `'${name.replaceAll("'", `'\\''`)}'`);
     return / … .* \(\d+ arguments\)$/.test(path ?? "") && own ? `gapless report ${quoted(own)} --open` : `gapless report ${quoted(path ?? "")} --rank ${rank} --open`;

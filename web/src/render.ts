@@ -1,5 +1,5 @@
 // Drawing the rectangles. Both renderers follow one rule, so that they give the same picture: a rectangle covers the
-// pixels whose centre it contains, is at least a pixel wide (a spike must be seen) and, where it matches a search, at
+// pixels whose centre it contains, is at least a pixel wide (a spike must be seen) and, if it matches a search, at
 // least a pixel high. No rectangle is ever larger than it is by more than that; those too thin to hold a centre drop
 // out in proportion.
 
@@ -113,8 +113,8 @@ export class GlRenderer implements Renderer {
   }
 
   /**
-   * Null where the browser has no WebGL2 or, unless `anyway`, has it in software only: there each instance is a draw of
-   * its own, and 60,000 of them take a second where the canvas takes milliseconds.
+   * Null if the browser has no WebGL2 or, unless `anyway`, has it in software only: there each instance is a draw of
+   * its own, and 60,000 of them take a second, while the canvas takes milliseconds.
    */
   static create(canvas: HTMLCanvasElement, anyway: boolean): GlRenderer | null {
     try {

@@ -10,7 +10,7 @@ export interface Report {
   headline?: Headline;
 }
 
-/** What is said first where the page shows an answer, and no recorded run. */
+/** The first words of a page that shows an answer, and no recorded run. */
 export interface Headline {
   title: string;
   tone: "good" | "care" | "bad" | "plain";
@@ -65,9 +65,9 @@ export interface Holder {
   /** The named scopes that all its blocks were allocated in. */
   scope?: string[];
   stack?: { name?: string; file?: string; line?: number }[];
-  /** Blocks of this size where there are no stacks: a size, or [from, to). */
+  /** Blocks of this size if there are no stacks: a size, or [from, to). */
   size_class?: number | [number, number] | null;
-  /** What the program wrote about its blocks, such as the path of their module. */
+  /** Notes of the program about its blocks, such as the path of their module. */
   notes?: string[];
   /** Of an interval: bytes that were allocated in it, and which allocations the holder has. */
   born?: number;

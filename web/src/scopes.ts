@@ -1,4 +1,4 @@
-// The named scopes that were open when an allocation was born: its module path, where a profiler marked modules.
+// The named scopes that were open when an allocation was born: its module path, if a profiler marked modules.
 
 import { lowerBound } from "./math";
 import type { Device } from "./device";

@@ -89,7 +89,7 @@ function containing(app: App, query: string): Test {
     (isOutside && device.modules.of(i) === null);
 }
 
-/** Where an allocation is in the run: a step, or beside all of them. */
+/** The place of an allocation in the run: a step, or beside all of them. */
 function stepTests(app: App, has: (text: string) => boolean): Test {
   const { rects, detail } = app.device!;
   const isBefore = has("before the recording");
@@ -141,7 +141,7 @@ export function holderMatcher(app: App, holder: Holder): Test {
     // All that the stack holds: the holder's kind is that of the most bytes.
     return (i) => rects.stack[i] === stack;
   }
-  // Named by size only where there is no stack to name them by.
+  // Named by size only if there is no stack to name them by.
   const size = holder.size_class;
   if (Array.isArray(size)) return (i) => rects.stack[i] === 0 && rects.block[i] >= size[0] && rects.block[i] < size[1] && right(i);
   if (typeof size === "number") return (i) => rects.stack[i] === 0 && rects.block[i] === size && right(i);

@@ -97,7 +97,7 @@ function heldBy(app: App, holder: Holder): number[] {
   return app.device ? app.device.aliveAt(app.peakTick).filter(holderMatcher(app, holder)) : [];
 }
 
-/** Who held most in an interval, by name: all that was alive in it, and what of it was allocated there. */
+/** The largest holders of an interval, by name: all bytes alive in it, and those of them that were allocated there. */
 function holdersOf(app: App, [from, to]: [number, number]): Holder[] {
   const device = app.device!;
   const { rects } = device;

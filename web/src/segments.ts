@@ -111,11 +111,11 @@ export class SegmentMap {
       this.label.textContent = when(app, app.cursor);
       this.slider.setAttribute("aria-valuetext", when(app, app.cursor));
     }
-    // Once in any case, so that it is never blank; then in sight only.
+    // Draws once in any case, so that the canvas is never blank; later only in sight.
     if (this.visible || !this.fresh) this.next();
   }
 
-  /** What the allocator held at the instant, grouped by pool, size class and stream. */
+  /** The allocator's segments at the instant, grouped by pool, size class and stream. */
   private collect(): Group[] {
     const device = this.app.device!;
     const detail = device.detail;

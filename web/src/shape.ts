@@ -1,5 +1,5 @@
-// The types that the page relies on. What has another type is left out, so that a report that was opened cannot break
-// the page; every member may be missing anyway.
+// The types that the page relies on. A member of another type is left out, so that a report that was opened cannot
+// break the page; every member may be missing anyway.
 
 import type { Report } from "./report";
 

@@ -6,7 +6,7 @@ import { inflate, readDetail, readRects, readTables, verify } from "./payload";
 import { shapeRanks, shapeReport, type Json } from "./shape";
 import type { Report } from "./report";
 
-/** What can be looked at: each device of the run, or of each rank that is in the page. */
+/** The parts that the reader can choose: each device of the run, or of each rank that is in the page. */
 export interface PageView {
   report: Report;
   /** The device's position in that report. */
@@ -24,11 +24,11 @@ export interface Source {
   report: Report;
   views: PageView[];
   ranks: Json | null;
-  /** The bytes of a section, null where there is none. */
+  /** The bytes of a section, null if there is none. */
   section(name: string): Promise<Uint8Array | null>;
 }
 
-/** The text of an element of the report, "" where there is none. */
+/** The text of an element of the report, "" if there is none. */
 type Texts = (id: string) => string;
 
 const RANKED = /^report\.(\d+)$/;
@@ -77,7 +77,7 @@ const ELEMENT = /[<]script type="application\/(?:json|octet-stream\+base64)" id=
 const WRITE = "write a page with `gapless report FILE -o report.html`, and open that";
 const MOST_TEXT = 2 ** 29;
 
-/** The report in `file`, whole and checked. Rejects with words for the reader where it is none. */
+/** The report in `file`, whole and checked. If it is none, rejects with words for the reader. */
 export async function openSource(file: File): Promise<Source> {
   if (file.size === 0) throw new Error(`${file.name} is empty`);
   if (file.size > MOST_TEXT) throw new Error(`${file.name} has ${file.size} bytes, more than a browser can open`);
@@ -113,7 +113,7 @@ async function check(source: Source): Promise<void> {
   }
 }
 
-/** What a file without a page in it looks like, in words. */
+/** The kind of a file that has no page in it, in words. */
 function kindOf(head: string): string {
   if (/^\s*\{/.test(head)) return /"schema"\s*:\s*"gapless\./.test(head) ? "a report as JSON, which has no allocations" : "JSON, but no report of Gapless";
   if (head.startsWith("\x80") || head.startsWith("\x1f") || /^[\ufffd\x80]/.test(head) || head.startsWith("PK")) return "a snapshot or an archive, not a page";

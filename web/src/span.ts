@@ -1,5 +1,5 @@
-// The selected interval of the run in words: what lived and what was allocated in it. The flame graph and the holders
-// are of the interval while there is one.
+// The selected interval of the run in words: the bytes that lived and were allocated in it. The flame graph and the
+// holders are of the interval while there is one.
 
 import type { App } from "./app";
 import { eventText } from "./describe";

@@ -92,7 +92,7 @@ export function drawStacked(app: App, context: CanvasRenderingContext2D, view: V
         const color = (colors[i] | 0xff000000) >>> 0;
         const tall = top - bottom >= 3 * hair;
         const seam = tall ? seamColor(color, br, bg, bb) : color;
-        // A birth is a visible edge where a tick is wide enough.
+        // If a tick is wide enough, a visible edge marks a birth.
         const edge = tall && wide > 5 * hair && start[i] === ticks[x] ? hair : 0;
         for (let row = first; row < last; row++) {
           const at = row * width;
@@ -109,7 +109,7 @@ export function drawStacked(app: App, context: CanvasRenderingContext2D, view: V
   context.putImageData(image, 0, 0);
 }
 
-/** What is alive and shown at a tick: allocation, lower edge; in order of birth. */
+/** The allocations alive and shown at a tick, each with its lower edge, in order of birth. */
 export function stackAt(app: App, tick: number): [i: number, low: number][] {
   const out: [number, number][] = [];
   let low = 0;
@@ -186,7 +186,7 @@ export class StackedPicture {
   }
 }
 
-/** The ticks around the peak where at least `share` of it is active. */
+/** The ticks around the peak during which at least `share` of it is active. */
 export function peakSpan(device: Device, share: number): [from: number, to: number, at: number] {
   const curve = device.allocated ?? device.active;
   const at = curve.peakAt;

@@ -5,7 +5,7 @@ export function storeTheme(theme: string): void {
   try {
     localStorage.setItem("gapless.theme", theme);
   } catch {
-    // No storage.
+    // A browser without storage forgets the choice.
   }
 }
 

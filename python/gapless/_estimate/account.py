@@ -1,4 +1,4 @@
-"""Who held what at the peak: kinds and module paths, from torch's own record of its allocations.
+"""The holders of memory at the peak, by kind and module path, from torch's own record of its allocations.
 
 While the program runs, hooks mark which module is at work (in the record's metadata), and note at which moment which
 addresses belong to parameters, gradients and optimizer states. Afterwards the record is walked once, to the moment at
@@ -11,25 +11,25 @@ from typing import Any, Callable, Optional
 
 import torch
 
-# Blocks are handed out in multiples of this.
+# torch's allocator hands out blocks in multiples of this.
 _GRAIN = 512
 
 KINDS = ("parameters", "gradients", "optimizer states", "activations and workspaces")
 
 
 class Marks:
-    """Notes taken while the program runs. `mode` is also active where torch calls modules from a thread of its own."""
+    """Notes taken while the program runs. `mode` is also active if torch calls modules from a thread of its own."""
 
     def __init__(self, mode: Any = None) -> None:
         self._mode = mode
         self.moments: list[tuple[int, str, set[int]]] = []
         self.optimizers: dict[int, int] = {}
         self.calls = 0
-        # Whether an optimizer decides by its loss how often it evaluates the model.
+        # True if an optimizer decides by its loss how often it evaluates the model.
         self.searches = False
         self.before_step: Optional[Callable[[], None]] = None
         self.after_step: Optional[Callable[[], None]] = None
-        # Hears of each call of an outermost module; and of the first inputs there, maybe those of a module inside.
+        # Called with each call of an outermost module, and with the first inputs there, maybe those of a module inside.
         self.called: Optional[Callable[[], None]] = None
         self.given: Optional[Callable[[Any], None]] = None
         self._waits = False
@@ -53,7 +53,7 @@ class Marks:
 
     def _enter(self, module: Any, inputs: Any) -> None:
         stack: list[tuple[str, bool]] = self._local.__dict__.setdefault("stack", [])
-        # Recomputation runs in the thread of the backward pass, where no mode is active.
+        # Recomputation runs in the thread of the backward pass, which has no mode.
         entered = self._mode is not None and torch._C._len_torch_function_stack() == 0
         if entered:
             self._mode.__enter__()
@@ -94,7 +94,7 @@ class Marks:
 
 
 def _address(tensor: Any) -> int:
-    """Where the tensor's storage lies; of a sharded one the part that this rank has; 0 where it has no storage."""
+    """The address of the tensor's storage; of a sharded tensor that of this rank's part; 0 if it has no storage."""
     local = getattr(tensor, "_local_tensor", tensor)
     try:
         return int(local.untyped_storage().data_ptr())

@@ -1,4 +1,4 @@
-"""What an estimate says: figures as attributes, text for a terminal, the report's page, and torch's own snapshot."""
+"""The answer of an estimate: figures as attributes, text for a terminal, the report's page, and torch's snapshot."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .bars import at_least, bars
 from .cards import Card
 
 SCHEMA = "gapless.estimate/1"
-# Of the card, this much stays free where something is said to fit.
+# The share of the card that stays free if something is said to fit.
 _FREE = 0.02
 
 
@@ -42,29 +42,29 @@ class Estimate:
         self.assumptions = _sentences(found, card)
         self.snapshot = snapshot
         self._found, self._bars, self._retry = found, share, fits_after_retry
-        # How often the program ran out of memory and went on: it adapts to the card.
+        # How often the program ran out of memory and went on, because it adapts to the card.
         self._caught: int = found.get("out_of_memory_caught", 0)
 
     @property
     def limit(self) -> int:
-        """What a program may hold of the card: its memory less the context, and less 2 %."""
+        """The bytes that a program may hold of the card: its memory less the context, and less 2 %."""
         return int(self.card.usable * (1 - _FREE))
 
     @property
     def fits(self) -> bool:
-        """Whether it fits with its error bar and 2 % free, if need be with torch's cache emptied on the way."""
+        """True if it fits with its error bar and 2 % free, if need be with torch's cache emptied on the way."""
         if self.peak_reserved + self.error.peak_reserved <= self.limit or self._caught:
             return True
         return bool(self._retry) and self.peak_allocated + self.error.peak_allocated <= self.limit
 
     @property
     def at_least(self) -> bool:
-        """Whether more may come than was seen: the program was stopped, or masks of unknown numbers chose nothing."""
+        """True if more may come than was seen: the program was stopped, or masks of unknown numbers chose nothing."""
         return at_least(self._found)
 
     @property
     def undecided(self) -> bool:
-        """Whether only a run with the card's real size can say if it fits: the cache decides."""
+        """True if only a run with the card's real size can say whether it fits: the cache decides."""
         over = self.peak_reserved + self.error.peak_reserved > self.limit
         return self._retry is None and over and self.peak_allocated + self.error.peak_allocated <= self.limit
 
@@ -109,7 +109,7 @@ class Estimate:
         largest = [row for row in self.modules if row["kind"].startswith("activations") and row["module"]][:5]
         if largest:
             lines.append("  Modules with the most activations")
-            # The end of a path tells modules apart: a long one loses its beginning.
+            # Modules differ at the end of their paths, so a long path loses its beginning.
             width = min(max(28, *(len(row["module"]) + 1 for row in largest)), 60)
             lines += [f"    {_end(row['module'], width - 1):<{width}}{_size(row['bytes']):>10}" for row in largest]
         lines += [f"  note: {sentence}" for sentence in self.assumptions]

@@ -63,14 +63,14 @@ def estimate(
 
 
 def run(job: "dict[str, Any]", kind: Card) -> Estimate:
-    """Runs a job; a second time with the card's real size where only that shows whether it fits."""
+    """Runs a job; a second time with the card's real size if only that shows whether it fits."""
     found, snapshot = start(job, kind)
     answer = Estimate(found, kind, snapshot)
     if answer.fits or not (answer.undecided or job["kind"] == "script"):
         return answer
     again, other = start(job, kind, capacity=answer.limit, may_fail=True)
     if again.get("out_of_memory_caught") and all(again[count] >= found[count] for count in ("steps", "calls")):
-        # The script finds out what fits, for example with ever smaller batches: what it found is the answer.
+        # The script finds out what fits, for example with ever smaller batches: its second run is the answer.
         return Estimate(again, kind, other)
     return Estimate(found, kind, snapshot, fits_after_retry="error" not in again)
 
@@ -103,6 +103,6 @@ def start(
         raise GaplessError(process.failed(found))
     chosen = {name: value for name, value in found.pop("settings", {}).items() if value is not None}
     if chosen and not chosen.keys() & (variables or {}).keys():
-        # The script set them before it imported torch, which was there already.
+        # The script set them before it imported torch, but torch was imported before the script.
         return start(job, kind, capacity, may_fail, count, {**(variables or {}), **together.again(variables or {}), **chosen})
     return found, snapshot

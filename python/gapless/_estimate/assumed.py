@@ -1,5 +1,5 @@
-"""What the person who asks knows better: `--assume FILE:LINE=VALUE` is the answer where the program reads a value that
-the card does not have."""
+"""Values that the user knows: `--assume FILE:LINE=VALUE` is the answer at a line that reads a value which the card does
+not have."""
 
 import ast
 import os
@@ -43,7 +43,7 @@ class Assumptions:
         self.used: set[Assumption] = set()
 
     def at(self, place: str) -> Any:
-        """The value at a place; None where nothing is assumed."""
+        """The value at a place; None if nothing is assumed there."""
         for one in self._given:
             file, _, line = place.rpartition(":")
             if line == str(one.line) and (file == one.file or file.endswith(os.sep + one.file.lstrip("./"))):
@@ -65,6 +65,6 @@ def shaped(value: Any, found: Any) -> Any:
         return [shaped(value[0] if isinstance(value, list) else value, part) for part in found]
     one = value[0] if isinstance(value, list) else value
     if isinstance(one, bool) and isinstance(found, float):
-        # The truth is that of what the line compares the number with.
+        # A truth is about the comparison on this line, which asks for it again (Unknown.told).
         return Unknown(ALMOST_ZERO)
     return type(found)(one) if isinstance(found, (bool, int, float)) else one

@@ -1,9 +1,9 @@
 """How far off an estimate may be, from the evidence behind it.
 
-What torch's own host code asks for is exact. Where its allocator places a block hangs on the order of frees, some of
-which torch leaves to chance (autocast clears a hash table), and a block may be up to 1 MiB larger than the request.
-Workspaces are not exact: each kind of evidence has a share of the peak by which it was off at the 95th percentile of
-what was measured on an H200. The bars add up, and none is smaller than the first.
+The requests of torch's own host code are exact. The place of a block depends on the order of frees, some of which torch
+leaves to chance (autocast clears a hash table), and a block may be up to 1 MiB larger than the request. Workspaces are
+not exact: each kind of evidence has a share of the peak by which it was off at the 95th percentile of the measurements
+on an H200. The bars add up, and none is smaller than the first.
 """
 
 from typing import Any
@@ -30,8 +30,8 @@ _UNMEASURED_CARD = (0.03, 0.10)
 
 
 def at_least(found: "dict[str, Any]") -> bool:
-    """Whether the figures are what was seen, and more may come: the program was stopped before its end, or masks of
-    numbers that are not known chose nothing, and what they would have chosen may grow from step to step."""
+    """True if more may come than was seen: the program was stopped before its end, or masks of unknown numbers chose
+    nothing, and what they would have chosen may grow from step to step."""
     return bool(found.get("stopped")) or _by_masks(found) > _FEW * found["peak_allocated"]
 
 
@@ -41,7 +41,7 @@ def _by_masks(found: "dict[str, Any]") -> int:
 
 
 def _grows(found: "dict[str, Any]") -> bool:
-    """Whether the steps themselves may need more: the program was stopped while they differed."""
+    """True if the steps themselves may need more: the program was stopped while they differed."""
     stopped = found.get("stopped")
     return not found.get("settled") and (stopped == "time" or bool(stopped and found["varies"]))
 
@@ -56,7 +56,7 @@ def bars(found: "dict[str, Any]", card: Card) -> "dict[str, float]":
 
     terms = [_EXACT]
     if any(note["evidence"] == "plan" for note in notes):
-        # A workspace that is off by all of itself is off by its share of the peak.
+        # The error of a workspace is at most its own size, so its share of the peak is a bound.
         terms.append((min(_PLAN[0], largest("plan")), _PLAN[1]))
     if any(note["evidence"] == "rule" for note in notes):
         terms.append((min(_RULE[0], largest("rule")), _RULE[1]))

@@ -1,7 +1,7 @@
-"""Batches for models of transformers, from what their forward pass takes and what their configuration says.
+"""Batches for models of transformers, by the parameters of their forward pass and their configuration.
 
 A model may take its inputs in several shapes, and only the model knows which. So there is a list of recipes, the
-likeliest first, and whoever runs the model takes the first that it accepts.
+likeliest first, and the caller takes the first that the model accepts.
 """
 
 import gc
@@ -23,10 +23,10 @@ _AFTER_PICTURE = 64
 
 
 def recipes(model: Any, sizes: Sizes, train: bool) -> "Iterator[Recipe]":
-    """What may be the model's inputs, the likeliest first: with labels where it computes a loss of its own."""
+    """Recipes that may be the model's inputs, the likeliest first: with labels if it computes a loss of its own."""
     parameters = inspect.signature(model.forward).parameters
     if train and "use_cache" not in parameters and hasattr(text_config(model.config), "use_cache"):
-        # A cache of keys and values serves nobody in training; trainers turn it off.
+        # A cache of keys and values has no use in training; trainers turn it off.
         text_config(model.config).use_cache = False
     for inputs in _inputs(model, parameters, sizes):
         if train:
@@ -80,7 +80,7 @@ def _text(model: Any, parameters: Any, sizes: Sizes) -> Recipe:
 
 
 def _decoder(model: Any, parameters: Any, sizes: Sizes) -> Recipe:
-    """What the decoder of an encoder-decoder model reads."""
+    """The inputs of the decoder of an encoder-decoder model."""
     if "decoder_input_ids" not in parameters or not _has_decoder(model):
         return {}
     return {"decoder_input_ids": _ids(model, sizes, sizes.target_length(model))}
@@ -91,7 +91,7 @@ def _has_decoder(model: Any) -> bool:
 
 
 def _with_text(model: Any, parameters: Any, sizes: Sizes) -> "Iterator[Recipe]":
-    """Text, with a picture or a sound for each sample where the model takes them."""
+    """Text, with a picture or a sound for each sample if the model takes them."""
     for inputs, features, names in (
         (_pictures, ("get_image_features",), _PICTURE_TOKENS),
         (_sounds, ("get_audio_features", "get_speech_features"), _SOUND_TOKENS),
@@ -150,7 +150,7 @@ def _counted(function: Any, words: "dict[str, Any]") -> int:
 
 
 def _alike(one: Recipe, other: Recipe) -> bool:
-    """Whether two recipes differ in the number of samples alone."""
+    """True if two recipes differ in the number of samples alone."""
 
     def shapes(found: Recipe) -> "list[Any]":
         fields = [(name, entry.shape) for name, entry in found.items() if isinstance(entry, Field)]
@@ -172,7 +172,7 @@ def _leaves(found: Any) -> "list[Any]":
 
 
 def _rows(found: Any) -> bool:
-    """Whether all parts are features of pictures, two sides each."""
+    """True if all parts are features of pictures, two sides each."""
     return all(getattr(part, "dim", lambda: 0)() == 2 for part in found)
 
 

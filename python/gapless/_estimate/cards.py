@@ -15,13 +15,13 @@ _LIBRARIES = _PACKAGE / "card"
 _PROPERTIES = _PACKAGE / "cards"
 
 PRELOADED = "libgapless-card.so"
-# More than any program asks for: what does not fit is seen in the figures, and not as an early end.
+# More than any program asks for: if a program does not fit, the figures say so, and it does not end early.
 ENDLESS = 1 << 41
 
 
 @dataclass(frozen=True)
 class Card:
-    """A kind of card. `outside` is what the context and the libraries take beside torch, in bytes."""
+    """A kind of card. `outside` are the bytes of the context and the libraries beside torch."""
 
     name: str
     file: Path
@@ -32,7 +32,7 @@ class Card:
 
     @property
     def usable(self) -> int:
-        """What torch's allocator can hold of it."""
+        """The bytes of it that torch's allocator can hold."""
         return self.memory - self.outside
 
 
@@ -41,7 +41,7 @@ def names() -> "tuple[str, ...]":
 
 
 def card(name: str) -> Card:
-    """The card of that name; an error that lists the known ones where there is none."""
+    """The card of that name; if there is none, the error lists the known ones."""
     file = _PROPERTIES / f"{name.lower()}.card"
     if name.lower() not in names():
         raise GaplessError(f"no card is called {name!r}: known are {', '.join(names())}")
@@ -67,10 +67,10 @@ def libraries() -> Path:
 
 
 def environment(kind: Card, capacity: Optional[int] = None, count: int = 1) -> "dict[str, str]":
-    """The environment of a process whose GPU is this card. `capacity` limits what can be allocated on it."""
+    """The environment of a process whose GPU is this card. `capacity` limits the allocations on it."""
     folder = libraries()
     changed = dict(os.environ)
-    # The allocator under test is torch's own, and no other tool may sit between.
+    # torch's own allocator is the one that is estimated, so no other tool may replace it.
     for key in [key for key in changed if key.startswith("STANDIN_") or key in ("GAPLESS_RUN", "CUDA_VISIBLE_DEVICES")]:
         del changed[key]
     preloaded = [str(folder / name) for name in ("libcuda.so.1", PRELOADED, f"libnvrtc.so.{cuda_major()}")]

@@ -1,4 +1,4 @@
-"""Checks of a program: which answer lets it go on, where the other one leads straight to a `raise`.
+"""Checks of a program: the answer that lets it go on, if the other one leads straight to a `raise`.
 
 `assert (boxes[:, 2:] >= boxes[:, :2]).all()` reads values that are not known on the card. On a GPU such a check passes,
 or there would be nothing to estimate. The bytecode after the read says which answer that is.
@@ -9,14 +9,14 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, Optional
 
-# What may stand between the read and the jump that it decides.
+# Instructions that may stand between the read and the jump that it decides.
 _BETWEEN = ("CACHE", "COPY", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "TO_BOOL", "UNARY_NOT")
 # A message of an exception is made in fewer instructions.
 _MOST = 120
 
 
 def answer(frame: Any) -> Optional[bool]:
-    """The answer that lets the program of `frame` go on; None where both do, or where it is not clear.
+    """The answer that lets the program of `frame` go on; None if both do, or if it is not clear.
 
     The frame is at the instruction that reads: a jump, a `not`, or a call whose result is the truth value.
     """
@@ -50,7 +50,7 @@ def _answer(code: CodeType, offset: int) -> Optional[bool]:
 
 
 def _raises(instructions: "list[dis.Instruction]", at: int) -> bool:
-    """Whether the instructions from here on end in a `raise` without a choice on the way."""
+    """True if the instructions from here on end in a `raise` without a choice on the way."""
     for instruction in instructions[at : at + _MOST]:
         if instruction.opname == "RAISE_VARARGS":
             return True

@@ -1,4 +1,4 @@
-"""The process that estimates: runs over the card, and writes what it found into the folder that it was given.
+"""The process that estimates: runs over the card, and writes its result into the folder that it was given.
 
     python -m gapless._estimate.child FOLDER
 
@@ -172,13 +172,13 @@ class Phases:
         self.peak_allocated = self.peak_reserved = self.since = 0
         # Peaks of the present phase that the program set back.
         self._allocated = self._reserved = 0
-        # Peaks since the program set them back itself, without the present phase: what it finds when it asks.
+        # Peaks since the program set them back itself, without the present phase: the program gets these when it asks.
         self.own: dict[str, int] = {}
         # torch's statistics at the end of the latest phase.
         self.last: dict[str, int] = {}
 
     def begin(self) -> None:
-        """From here on peaks count."""
+        """Counts peaks from here on."""
         self._reset()
         self.since = time.time_ns() // 1000
         self.list.clear()
@@ -236,7 +236,7 @@ def _call(job: "dict[str, Any]", torch: Any, phases: Phases, pace: Pace) -> None
 
 
 def _configuration(job: "dict[str, Any]", torch: Any, phases: Phases, notes: Any) -> "tuple[list[str], int]":
-    """Runs the model of a configuration with the first batch that it accepts; what was chosen, and which batch."""
+    """Runs the model of a configuration with the first batch that it accepts. Returns the sentences and the batch."""
     from . import configured
     from . import recipe as recipes
 
@@ -270,7 +270,7 @@ def _configuration(job: "dict[str, Any]", torch: Any, phases: Phases, notes: Any
 
 
 def _plain_loss(model: Any, batch: Any) -> Any:
-    """What most models take: keywords, a list of inputs, or one input; a loss of their own, or a sum."""
+    """A call for most models: keywords, a list of inputs, or one input; a loss of their own, or a sum."""
     out = model(**batch) if isinstance(batch, dict) else model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
     found = getattr(out, "loss", None)
     if found is None and isinstance(out, dict):
@@ -308,7 +308,7 @@ def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> No
 
 
 def _notes() -> "list[dict[str, Any]]":
-    """How the card came to its sizes."""
+    """The card's notes on the evidence of its sizes."""
     card = ctypes.CDLL("libcuda.so.1")
     card.card_notes.restype, card.card_notes.argtypes = ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
     room = card.card_notes(None, 0) + 1

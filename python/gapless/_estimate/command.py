@@ -50,7 +50,7 @@ def main(words: "Optional[list[str]]" = None) -> int:
     except GaplessError as error:
         return _refused(str(error))
     except BrokenPipeError:
-        # Whoever read the answer has seen enough of it, and standard output takes no more.
+        # The reader of the answer has closed the pipe, and standard output takes no more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -62,7 +62,7 @@ def main(words: "Optional[list[str]]" = None) -> int:
 
 def _refused(why: str) -> int:
     told = f"error: {why}"
-    # Whole lines for programs that read them.
+    # Wraps lines for a terminal only: programs read whole lines.
     print(shown(told, sys.stderr) if sys.stderr.isatty() else ascii_of(told) if is_ascii(sys.stderr) else told, file=sys.stderr)
     return 2
 

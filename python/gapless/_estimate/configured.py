@@ -1,7 +1,7 @@
 """From a configuration to a model and its batch: `gapless estimate config.json`. docs/estimate.md describes it.
 
 The installed transformers or diffusers makes the model, without weights and without the network; code that comes with a
-checkpoint never runs. What had to be chosen (class, batch, loss) is said in sentences.
+checkpoint never runs. Sentences say what had to be chosen (class, batch, loss).
 """
 
 import importlib
@@ -21,7 +21,7 @@ from .steps import Told, dtype_of, infer, train
 
 CHECKPOINTING = ("none", "full")
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
-# Classes by what they are for, in the order in which one is chosen if the configuration names none.
+# Classes by their purpose, in the order in which one is chosen if the configuration names none.
 _PURPOSES = (
     "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "SPEECH_SEQ_2_SEQ", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "CAUSAL_LM", "CTC",
     "ZERO_SHOT_IMAGE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "AUDIO_CLASSIFICATION",
@@ -33,7 +33,7 @@ _SCRIPT = "write a script that trains it and run `gapless estimate script.py`"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of a configuration, by the words of `gapless fit`."""
+    """The run of a configuration that is asked for, in the words of `gapless fit`."""
 
     train: bool = True
     sizes: Sizes = field(default_factory=Sizes)
@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass
 class Work:
-    """A model and what it is run with. `said` are sentences about what was chosen."""
+    """A model with its settings, batches and loss. `said` are sentences about the choices."""
 
     model: Any
     settings: Settings
@@ -72,19 +72,19 @@ class Work:
             infer(self.model, given, self.loss, steps, precision, told)
 
     def sentences(self, recipe: Recipe) -> "list[str]":
-        """What was run."""
+        """Sentences about the run."""
         lengths = "training" if self.settings.train else "one forward pass without gradients at a time"
         shown = {name: entry for name, entry in recipe.items() if entry is not None}
         return [*self.said, f"{lengths} in {self.settings.precision}; a made-up batch: {words(shown)}", *self.told_loss[:1]]
 
 
 def is_configuration(path: str) -> bool:
-    """Whether a path is a configuration, and not a script."""
+    """True if a path is a configuration, and not a script."""
     return os.path.isdir(path) or path.endswith(".json")
 
 
 def read(path: str, text: Optional[str] = None) -> "tuple[Path, dict[str, Any]]":
-    """The configuration's file and what it says; with a text, that of a model of this name."""
+    """The configuration's file and its contents; with a text, the text is that of a model of this name."""
     file = Path(path)
     if text is not None:
         return file, dict(json.loads(text))
@@ -109,7 +109,7 @@ def read(path: str, text: Optional[str] = None) -> "tuple[Path, dict[str, Any]]"
 
 
 def prepared(path: str, settings: Settings, text: Optional[str] = None) -> Work:
-    """The model of a configuration, on the host, and what it may be run with."""
+    """The model of a configuration, on the host, with everything that its run needs."""
     # No configuration may fetch anything.
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     file, found = read(path, text)
@@ -169,7 +169,7 @@ def _transformers(file: Path, found: "dict[str, Any]", settings: Settings) -> "t
 
 
 def _class(transformers: Any, config: Any, found: "dict[str, Any]") -> "tuple[Any, str]":
-    """The class to make, and why where the configuration does not name it."""
+    """The class to make, and why it was chosen if the configuration does not name it."""
     named = found.get("architectures")
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     known = {name.casefold(): name for name in dir(transformers)}
@@ -179,7 +179,7 @@ def _class(transformers: Any, config: Any, found: "dict[str, Any]") -> "tuple[An
         if isinstance(chosen, type) and hasattr(chosen, "_from_config"):
             return chosen, ""
     if names and "auto_map" in found:
-        # Another class of the same type may be another model.
+        # No other class is tried, because another class of the same type may be another model.
         told = f"{names[0]} is code that comes with the checkpoint, and is not run here"
         raise GaplessError(f"{told}: {_SCRIPT}; the script may pass trust_remote_code=True")
     from transformers.models.auto import modeling_auto
@@ -213,7 +213,7 @@ def _diffusers(file: Path, found: "dict[str, Any]", settings: Settings) -> "tupl
 
 
 class _refusing:
-    """What a library says about a configuration becomes a refusal."""
+    """Turns an error of a library about a configuration into a refusal."""
 
     def __init__(self, file: Path, library: str) -> None:
         self._file, self._library = file, library

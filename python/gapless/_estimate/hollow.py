@@ -1,8 +1,8 @@
 """Large tensors of the host without their bytes.
 
-A model is made on the host and moved to the card, where nothing is stored. Its floats are never looked at, so filling
-and converting them is time and memory alone. Tensors beyond a size are allocated and never written: the kernel gives
-the process no pages for them. A storage that is hollow says so, and whatever is computed from it is hollow too.
+A model is made on the host and moved to the card, where nothing is stored. Its floats are never read, so filling and
+converting them would only cost time and memory. Tensors beyond a size are allocated and never written: the kernel gives
+the process no pages for them. A hollow storage is marked, and every result that is computed from it is hollow too.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-# Floats of at least so many elements are not filled or converted where they are; of so many, they are made hollow.
+# Floats of at least _LARGE elements are not filled or converted; tensors of _HUGE elements are made hollow.
 _LARGE, _HUGE = 1 << 16, 1 << 26
 _MARK = "gapless_hollow"
 
@@ -22,14 +22,14 @@ _READ = {"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int
 
 
 def in_place(name: str) -> bool:
-    """Whether a function of this name changes its first argument."""
+    """True if a function of this name changes its first argument."""
     if name.endswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
     return name.endswith("_")
 
 
 def is_hollow(tensor: Tensor) -> bool:
-    """Whether a tensor of the host has contents that were never made."""
+    """True if a tensor of the host has contents that were never made."""
     try:
         return bool(getattr(tensor.untyped_storage(), _MARK, False))
     except (RuntimeError, NotImplementedError):
@@ -38,7 +38,7 @@ def is_hollow(tensor: Tensor) -> bool:
 
 
 def answer(function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> "Optional[tuple[Any]]":
-    """The result of a call in a tuple, without its bytes; None where the call has to run."""
+    """The result of a call in a tuple, without its bytes; None if the call has to run."""
     moved = _moved(name, args, kwargs)
     if moved is not None:
         return (moved,)
@@ -70,7 +70,7 @@ def _whole(words: Any) -> "list[int]":
 
 
 def _by_shape(function: Callable[..., Any], args: Any, kwargs: Any) -> "Optional[tuple[Any]]":
-    """Runs a call on tensors that are shapes alone, and allocates what comes out."""
+    """Runs a call on tensors that have only shapes, and allocates the result."""
     made: dict[int, Tensor] = {}
 
     def shape(word: Any) -> Any:
@@ -96,7 +96,7 @@ def _by_shape(function: Callable[..., Any], args: Any, kwargs: Any) -> "Optional
     if not isinstance(out, Tensor) or out.device.type != "meta" or not out.is_floating_point():
         return None
     if any(out.untyped_storage()._cdata == part.untyped_storage()._cdata for part in made.values()):
-        # A view: it costs nothing, and shares the mark.
+        # A view costs nothing and shares the mark, so the call runs.
         return None
     found = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
     setattr(found.untyped_storage(), _MARK, True)
@@ -104,7 +104,7 @@ def _by_shape(function: Callable[..., Any], args: Any, kwargs: Any) -> "Optional
 
 
 def _moved(name: str, args: Any, kwargs: Any) -> Any:
-    """What only fills or converts a large tensor of the host, or moves it to the card; None for everything else."""
+    """The result of a call that only fills, converts or moves a large tensor of the host; None for every other."""
     # Initialisers of torch.nn.init come with keywords.
     first = args[0] if args else kwargs.get("tensor")
     if not isinstance(first, Tensor) or first.device.type != "cpu" or first.numel() < _LARGE or not first.is_floating_point():
@@ -119,7 +119,7 @@ def _moved(name: str, args: Any, kwargs: Any) -> Any:
 
 
 def _moved_to(words: Any, kwargs: Any) -> "tuple[Any, Any, Any]":
-    """The device, dtype and layout that `Tensor.to` was asked for; nothing where another tensor names them."""
+    """The device, dtype and layout that `Tensor.to` was asked for; None for each if another tensor names them."""
     if any(isinstance(word, Tensor) for word in words) or any(isinstance(word, Tensor) for word in kwargs.values()):
         return None, None, None
     device, dtype, _, layout = torch._C._nn._parse_to(*words, **{key: word for key, word in kwargs.items() if key != "copy"})

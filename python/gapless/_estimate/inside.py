@@ -1,6 +1,6 @@
 """Inside the operators of other libraries: their code in C++ calls torch, and reads lengths and counts on its way.
 
-Only there a mode of the dispatcher is active. Elsewhere it would change torch's own way, and with it the memory.
+A mode of the dispatcher is active only there. Elsewhere it would change torch's own path, and with it the memory.
 """
 
 from typing import Any, Callable
@@ -12,7 +12,7 @@ _OWN = {"aten", "prim", "prims", "_c10d_functional", "c10d", "profiler", "higher
 
 
 def is_foreign(function: Any) -> bool:
-    """Whether a function is an operator that another library registered."""
+    """True if a function is an operator that another library registered."""
     if isinstance(function, torch._ops.OpOverload):
         return function.namespace not in _OWN
     return isinstance(function, torch._ops.OpOverloadPacket) and function._qualified_op_name.partition("::")[0] not in _OWN
@@ -28,7 +28,7 @@ class Inside(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if is_foreign(function):
-            # Its kernel itself, with this mode active within.
+            # Runs the kernel itself, with this mode active within it.
             with self:
                 return function._op_dk(torch._C.DispatchKey.CUDA, *args, **kwargs)
         name = function.overloadpacket.__name__

@@ -1,4 +1,4 @@
-"""What is known of the memory of a card that stores none: for each storage its bytes, and which of them hold.
+"""The known values in the memory of a card that stores none: for each storage its bytes, and which of them hold.
 
 Values belong to storages and not to tensors, so that every tensor over the same memory has them: views that a program
 writes into, what autograd kept for the backward pass, what code in C++ hands on. A storage of the card holds its shadow
@@ -6,7 +6,7 @@ as an attribute, and the shadow goes with it.
 
     a tensor is known  <=>  its storage has a shadow, and all bytes that the tensor covers hold
 
-Parameters are never known: the program's own steps change them by numbers that nobody has.
+Parameters are never known: the program's own steps change them by numbers that the card does not have.
 """
 
 import ctypes
@@ -18,35 +18,35 @@ from torch import Tensor
 
 from . import hollow
 
-# Values are kept of storages of at most so many bytes, and of tensors of at most so many elements.
+# Values are kept for storages up to this many bytes, and tensors up to this many elements.
 _MOST_BYTES, MOST_ELEMENTS = 1 << 26, 1 << 22
-# Storages that are known in parts alone cost a flag a byte: floats are followed so far up to this size.
+# Storages that are known only in parts cost a flag a byte, so floats are kept in parts only up to this size.
 _MOST_PARTS = 1 << 18
 _SHADOW, _UNSET, _NEVER, _INDICES = "gapless_shadow", "gapless_unset", "gapless_never", "gapless_indices"
 
 
 class Choice(NamedTuple):
-    """A choice among unknown numbers. It is noted once a size or a branch hangs on it, and not where it is only counted
-    for a figure of the program."""
+    """A choice among unknown numbers. It is noted when a size or a branch depends on it, and not when it is only
+    counted for a figure of the program."""
 
     place: str
     name: str
     size: int
 
 
-# A single number that is not known is taken to be next to 0, and so is what is calculated from it alone.
+# A single unknown number is taken to be next to 0, and so are results that follow from it alone.
 GUESS = "a number that is not known"
 
 
 class Shadow:
-    """The bytes of one storage. `holds` is None where all of them hold, else a flag for each byte."""
+    """The bytes of one storage. `holds` is None if all of them hold, else a flag for each byte."""
 
     __slots__ = ("_bases", "bytes", "choice", "holds", "owner", "__weakref__")
 
     def __init__(self, size: int, whole: bool, written: bool = False) -> None:
-        # A program in inference mode shares these with parts that are not.
+        # A program in inference mode shares these with parts of it that are not.
         with torch.inference_mode(False):
-            # All of it is about to be `written`, or never written at all, which reads as zero.
+            # Empty if all of it is about to be `written`. Otherwise zero, which is how unwritten memory reads.
             self.bytes: Tensor = (torch.empty if written else torch.zeros)(size, dtype=torch.uint8, device="cpu")
             self.holds: Optional[Tensor] = None if whole else torch.zeros(size, dtype=torch.bool, device="cpu")
         self.choice: Optional[Choice] = None
@@ -66,7 +66,7 @@ class Shadow:
         return found._neg_view() if tensor.is_neg() else found
 
     def flags(self, tensor: Tensor) -> "list[Tensor]":
-        """For each byte of an element, the flags of the elements: none where all bytes hold."""
+        """For each byte of an element, the flags of the elements: an empty list if all bytes hold."""
         if self.holds is None:
             return []
         size = tensor.element_size()
@@ -77,7 +77,7 @@ class Shadow:
         return all(bool(flags.all()) for flags in self.flags(tensor))
 
     def split(self) -> None:
-        """From here on parts of it may not hold."""
+        """Gives each byte a flag, so that parts of it may not hold."""
         if self.holds is None:
             with torch.inference_mode(False):
                 self.holds = torch.ones(self.bytes.numel(), dtype=torch.bool, device="cpu")
@@ -92,11 +92,11 @@ class Shadow:
 
 
 def storage_of(tensor: Tensor) -> Any:
-    """The storage of a tensor; None where it has no memory, as sparse tensors, those of some subclasses, and those that
-    a compiler traces with."""
+    """The storage of a tensor; None if it has no memory, as sparse tensors, those of some subclasses, and those that a
+    compiler traces with."""
     try:
         storage = tensor.untyped_storage()
-        # Only storages with memory say where it is.
+        # Raises if the storage has no memory.
         storage.data_ptr()
     except (RuntimeError, NotImplementedError):
         return None
@@ -104,12 +104,12 @@ def storage_of(tensor: Tensor) -> Any:
 
 
 def _covers(tensor: Tensor, size: int) -> bool:
-    """Whether the elements of a tensor are all that its storage of `size` bytes has."""
+    """True if the elements of a tensor are all that its storage of `size` bytes has."""
     return tensor.numel() * tensor.element_size() == size and all(stride or side < 2 for side, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _lies_at(shadow: Shadow, place: int) -> bool:
-    """Whether the storage of a shadow still has its memory there: one that was resized has given it back."""
+    """True if the storage of a shadow still has its memory there: one that was resized has given it back."""
     owner = shadow.owner()
     return owner is not None and owner.data_ptr() == place and owner.nbytes() == shadow.bytes.numel()
 
@@ -129,16 +129,16 @@ class Known:
     def _of(self, storage: Any) -> Optional[Shadow]:
         found: Optional[Shadow] = getattr(storage, _SHADOW, None)
         if found is None and self._places:
-            # Another object over the same memory, as other libraries make them.
+            # Another object over the same memory: other libraries make such storages.
             place = storage.data_ptr()
             found = self._places.get(place)
             if found is not None and not _lies_at(found, place):
                 found = None
-        # Who resizes a storage drops what was in it.
+        # A storage that was resized has lost its bytes.
         return found if found is None or found.bytes.numel() == storage.nbytes() else None
 
     def value(self, tensor: Tensor) -> Optional[Tensor]:
-        """The tensor's value on the host, where it is known. It changes with what the program writes to the card."""
+        """The tensor's value on the host, if it is known. It changes with what the program writes to the card."""
         if tensor.device.type == "cpu":
             return None if tensor.requires_grad or tensor.numel() > MOST_ELEMENTS or hollow.is_hollow(tensor) else tensor
         if not tensor.is_cuda or isinstance(tensor, torch.nn.Parameter) or tensor.numel() > MOST_ELEMENTS:
@@ -156,7 +156,7 @@ class Known:
         return None if shadow is None else shadow.choice
 
     def guess(self, tensors: "list[Tensor]") -> bool:
-        """Whether the value of one of the tensors hangs on a number that is taken to be next to 0."""
+        """True if the value of one of the tensors depends on a number that is taken to be next to 0."""
         return any(choice is not None and choice.name == GUESS for choice in map(self.choice, tensors))
 
     # ---- what is learned ----
@@ -180,7 +180,7 @@ class Known:
             with torch.no_grad():
                 shadow.view(tensor).copy_(value)
         except RuntimeError:
-            # Elements that share a place, as expanded tensors have them, are written as they are made.
+            # Expanded tensors have elements that share a place, and cannot be copied to.
             if _covers(tensor, shadow.bytes.numel()):
                 self.forget(tensor)
             return
@@ -189,7 +189,7 @@ class Known:
             shadow.choice = choice
 
     def learn_part(self, tensor: Tensor, value: Tensor, holds: Tensor) -> None:
-        """The tensor is new, and has these values where they hold."""
+        """The tensor is new, and has these values at the elements that hold."""
         if self.shadow(tensor) is not None:
             return
         if bool(holds.all()):
@@ -212,7 +212,7 @@ class Known:
         if found is not None or getattr(storage, _NEVER, False) or tensor.numel() > MOST_ELEMENTS:
             return found
         size = storage.nbytes()
-        # What the program never writes may be anything, and is zero.
+        # Memory that the program never writes may hold anything, and is taken as zero.
         whole = getattr(storage, _UNSET, False) or (not part and _covers(tensor, size))
         if size > _MOST_BYTES or (not whole and tensor.is_floating_point() and size > _MOST_PARTS):
             return None
@@ -255,7 +255,7 @@ class Known:
         self.forget_storage(storage)
 
     def never(self, tensor: Tensor) -> None:
-        """The tensor is a parameter: what its memory holds is never known."""
+        """The tensor is a parameter: its values are never known."""
         storage = storage_of(tensor)
         if storage is not None and tensor.is_cuda:
             self.forget_storage(storage)
@@ -268,7 +268,7 @@ class Known:
             delattr(storage, _SHADOW)
 
     def storage(self, storage: Any) -> Optional[Tensor]:
-        """All bytes of a storage, where all hold."""
+        """All bytes of a storage, if all hold."""
         shadow = self._of(storage)
         return shadow.bytes if shadow is not None and shadow.holds is None else None
 
@@ -280,13 +280,13 @@ class Known:
     # ---- reads that no Python sees ----
 
     def answer_reads(self, card: Any) -> None:
-        """From here on the card asks for what code in C++ reads, such as lengths."""
+        """Makes the card ask here for bytes that code in C++ reads, such as lengths."""
         # A read may come from a thread without Python, while torch is in any mode.
         self._asked: Callable[..., Any] = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(self._read)
         ctypes.c_void_p.in_dll(card, "card_answerer").value = ctypes.cast(self._asked, ctypes.c_void_p).value
 
     def _read(self, to: int, at: int, size: int) -> int:
-        """Copies bytes of the card to the host where they are known; whether it did."""
+        """Copies bytes of the card to the host if they are known; 1 if they are."""
         with torch._C.DisableTorchFunction():
             for place, shadow in list(self._places.items()):
                 first = at - place

@@ -1,4 +1,4 @@
-"""Labels for the losses that models of transformers compute themselves, by what the class is for."""
+"""Labels for the losses that models of transformers compute themselves, by the purpose of the class."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from .sizes import Sizes, own, side_of
 
 
 def labelled(model: Any, parameters: Any, inputs: Recipe, sizes: Sizes) -> "Iterator[Recipe]":
-    """What may be the labels for these inputs, the likeliest first; none at the end."""
+    """Labels that these inputs may have, the likeliest first; none at the end."""
     name = type(model).__name__
     if "return_loss" in parameters and "labels" not in parameters:
         yield {"return_loss": True}

@@ -31,7 +31,7 @@ _TEXT_WIDTHS = (
 
 
 def recipes(model: Any, sizes: Sizes, train: bool) -> "Iterator[Recipe]":
-    """What may be the model's inputs, the likeliest first."""
+    """Recipes that may be the model's inputs, the likeliest first."""
     parameters = inspect.signature(model.forward).parameters
     needed = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
     for main in _mains(model, parameters, sizes):

@@ -1,5 +1,5 @@
-"""Where our mode is active: not in torch's fast paths, which look whether a mode is, nor in its compiler; but in the
-threads that a program starts."""
+"""Activates our mode only in some places: not in torch's fast paths, which test for modes, nor in its compiler, but in
+the threads that a program starts."""
 
 import functools
 import threading
@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 
 def see_through(torch: Any) -> None:
-    """Fast paths of torch's transformer modules look whether a mode is active; ours must not change their way."""
+    """Hides our mode from the fast paths of torch's transformer modules, which do not run while a mode is active."""
     plain = (torch.Tensor, torch.nn.Parameter, type(None))
 
     def has_torch_function(arguments: Any) -> bool:
@@ -20,8 +20,8 @@ def see_through(torch: Any) -> None:
 
 
 def compile_without(torch: Any, compiles: "Callable[[bool], None]") -> None:
-    """Compiled functions run without our mode: a compiler would compile it too. flex_attention compiles on its own.
-    compiles() hears when the compiler begins its work, and when it ends."""
+    """Runs compiled functions without our mode: a compiler would compile it too. flex_attention compiles on its own.
+    compiles() is called when the compiler begins its work, and when it ends."""
     compile_ = torch.compile
 
     def compiled(model: Any = None, **words: Any) -> Any:
@@ -39,7 +39,7 @@ def compile_without(torch: Any, compiles: "Callable[[bool], None]") -> None:
 
 
 def in_threads(torch: Any, mode: Any) -> None:
-    """A thread that the program starts while the mode is active has it too. Torch's own threads, such as the one that
+    """Gives the mode to threads that the program starts while it is active. Torch's own threads, such as the one that
     pins batches, need none."""
     start = threading.Thread.start
 
@@ -58,7 +58,7 @@ def _under(mode: Any, run: "Callable[[], None]") -> None:
 
 
 def traces(torch: Any) -> bool:
-    """Whether torch traces at present: calls are of a compiler, with tensors that have a shape and no memory."""
+    """True if torch traces at present: then a compiler calls, with tensors that have a shape and no memory."""
     active, kinds = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
     return any(active(kind) is not None for kind in (kinds.FAKE, kinds.PROXY, kinds.FUNCTIONAL))
 
@@ -67,7 +67,7 @@ def _without(torch: Any, function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **words: Any) -> Any:
         with without_modes(torch):
-            # Hooks on all modules would keep the compiler from compiling them.
+            # The compiler does not compile modules while there are hooks on all of them.
             hooks = (torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks)
             held = [dict(each) for each in hooks]
             for each in hooks:
@@ -83,7 +83,7 @@ def _without(torch: Any, function: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _tell(compiles: "Callable[[bool], None]") -> None:
-    """What the compiler does is told from here on."""
+    """Reports the beginning and the end of the compiler's work from here on."""
     try:
         from torch._dynamo.callback import callback_handler
     except ImportError:

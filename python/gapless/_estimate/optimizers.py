@@ -10,7 +10,7 @@ _RATE = 1e-5
 
 
 def optimizer(name: str, model: Any = None) -> "Callable[[Any], Any]":
-    """What makes the optimizer of that name from parameters. Muon takes the matrices of the model's layers."""
+    """Makes the optimizer of that name from parameters. Muon takes the matrices of the model's layers."""
     import torch
 
     makers: dict[str, Callable[[Any], Any]] = {

@@ -1,4 +1,4 @@
-"""When a script has run enough: at its own end, or once its steps bring nothing new, or when its time is over.
+"""Decides when a script has run enough: at its own end, when its steps bring nothing new, or when its time is over.
 
 Later batches may be larger, and an evaluation may come at the end of an epoch. Steps on this card are cheap, so a
 script goes on until it ends by itself. One that takes longer is stopped once its last steps were all like earlier ones
@@ -15,22 +15,22 @@ from typing import Any, NamedTuple, Optional
 
 from .together import Together
 
-# What a script may take after its first steps, if it is not asked otherwise.
+# The seconds that a script may take after its first steps, if no others were asked for.
 SECONDS = 60.0
-# The first steps make the optimizer's states, and warm up what is compiled.
+# The first steps make the optimizer's states, and warm up compiled code.
 _FIRST = 3
-# So many steps without anything new are settled. A program with a limit of time goes on for this share of it, since an
-# evaluation may come, and one without a limit for so many seconds.
+# After this many steps without anything new a program has settled. It still runs for this share of its time limit, or
+# without a limit for this many seconds, because an evaluation may come.
 _SETTLED, _SETTLED_SHARE, _SETTLED_SECONDS = 8, 2 / 3, 20.0
-# Of a model that Gapless steps itself, so many steps show what its batches are like.
+# The most steps of a model that Gapless steps itself, while its batches differ.
 _MOST = 100
-# A program without end that neither steps nor calls a model is stopped after so many times its seconds of computing.
+# A program that neither steps nor calls a model is stopped after this many times its seconds of computing.
 _FALLBACK = 2
 _LOOK = 5.0
 
 
 class Like(NamedTuple):
-    """What makes steps alike."""
+    """The figures that two steps have in common if they are alike."""
 
     blocks: int
     bytes: int
@@ -42,8 +42,8 @@ class Enough(BaseException):
 
 
 class Pace:
-    """`wanted` steps, or, without a number, as many as it takes within `seconds` of computing (None: no limit). With
-    `alarms` a program that does nothing that is counted is stopped, too."""
+    """`wanted` steps, or, without a number, as many as are useful within `seconds` of computing (None: no limit). With
+    `alarms` a program that neither steps nor calls a model is stopped, too."""
 
     def __init__(
         self,
@@ -57,20 +57,20 @@ class Pace:
         self._alarms = alarms
         self._wanted, self._seconds, self._clock = wanted, seconds, clock
         self._since: Optional[float] = None
-        # Since when a compiler is at work: its time is not the program's.
+        # The time at which a compiler began its work, which is not the program's time.
         self._compiler: Optional[float] = None
         self._before: Optional[tuple[int, int]] = None
         self.steps: list[Like] = []
         # Shapes of the inputs of the model, of the present step and of the one with the largest peak.
         self._shapes: tuple[int, str] = (0, "")
         self.largest: Optional[dict[str, Any]] = None
-        # Why the script was stopped: "steps", "settled", "time"; None where it ended by itself.
+        # The reason for which the script was stopped: "steps", "settled", "time"; None if it ended by itself.
         self.stopped: Optional[str] = None
 
     # ---- what happens ----
 
     def given(self, inputs: Any) -> None:
-        """The outermost module was given these, or a part of it, where it has keywords alone."""
+        """The outermost module was given these inputs, or, if it has only keywords, a module inside of it was."""
         size, told = _shapes(inputs)
         if size > self._shapes[0]:
             self._shapes = (size, told)
@@ -95,10 +95,10 @@ class Pace:
             self._start()
 
     def steps_next(self, counts: "list[int]") -> None:
-        """An optimizer is about to step; `counts` has the steps of each so far. Ends the program where that is enough.
+        """An optimizer is about to step; `counts` has the steps of each so far. Ends the program if that is enough.
 
-        What follows the last step (averages of weights, an evaluation) counts too, so that it ends before the next.
-        Where several optimizers take turns, each gets its steps; one that never does ends it late.
+        Work after the last step (averages of weights, an evaluation) counts too, so the end comes before the next step.
+        If several optimizers take turns, each gets its steps; one that never does ends it late.
         """
         if self._wanted is not None:
             if counts and (min(counts) >= self._wanted or max(counts) >= 4 * self._wanted):
@@ -126,14 +126,14 @@ class Pace:
 
     @property
     def settled(self) -> bool:
-        """Whether the last steps brought nothing that earlier ones had not."""
+        """True if the last steps brought nothing that earlier ones had not."""
         if len(self.steps) < _FIRST + _SETTLED:
             return False
         return set(self.steps[-_SETTLED:]) <= set(self.steps[1:-_SETTLED])
 
     @property
     def varies(self) -> bool:
-        """Whether peaks of the steps differ, beside the first one's."""
+        """True if peaks of the steps differ, apart from the first one's."""
         return len({step.peak for step in self.steps[1:]}) > 1
 
     @property
@@ -154,7 +154,7 @@ class Pace:
         if self._alarms and self._wanted is None and self._seconds is not None and threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, self._alarm):
                 signal.signal(signal.SIGALRM, self._alarm)
-                # Again and again: an exception in a destructor is lost.
+                # Repeats, because an exception in a destructor is lost.
                 signal.setitimer(signal.ITIMER_REAL, _LOOK, _LOOK)
 
     def compiles(self, begins: bool) -> None:
@@ -167,7 +167,7 @@ class Pace:
             self._compiler = None
 
     def end(self) -> None:
-        """The program is over."""
+        """Stops the alarms, because the program is over."""
         if signal.getsignal(signal.SIGALRM) == self._alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -190,7 +190,7 @@ class Pace:
 
     @property
     def _done(self) -> "tuple[str, int]":
-        """What ranks that work with each other have in common."""
+        """The count that ranks which work with each other have in common."""
         return ("steps", len(self.steps)) if self.steps else ("calls", self._calls)
 
     def _enough(self, why: str) -> None:

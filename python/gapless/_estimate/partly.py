@@ -1,5 +1,5 @@
-"""Tensors of which some elements are known: what moves elements moves what is known of them, and logic needs no more of
-its inputs than decides it.
+"""Tensors of which some elements are known. Functions that move elements move the known ones too, and a logic function
+needs only the inputs that decide it.
 
     where(finished, scores, -1e9)   is known where nothing has finished
     any(x > -1e9)                   is known, since numbers that are not known are taken to be ordinary
@@ -14,7 +14,7 @@ from torch import Tensor
 from .calls import tensors_in
 from .known import Known
 
-# Of larger tensors it is not worth the time.
+# Larger tensors would take more time than they are worth.
 _MOST = 1 << 16
 # No number of a model is as large: constants beyond it stand for infinity.
 _ORDINARY = 1e6
@@ -29,7 +29,7 @@ Part = tuple[Tensor, Tensor]
 
 
 def partly(known: Known, function: Callable[..., Any], name: str, args: Any, kwargs: Any, output: Any) -> Optional[Part]:
-    """The elements of the result, and which of them are known; None where none are, or it is not worth it."""
+    """The elements of the result, and which of them are known; None if none are, or it is not worth the time."""
     if not isinstance(output, Tensor) or not output.is_cuda or output.numel() > _MOST or not args or any(isinstance(word, Tensor) for word in kwargs.values()):
         return None
     plain = name.strip("_") if name not in ("__getitem__",) else name
@@ -99,7 +99,7 @@ def _moved(known: Known, function: Callable[..., Any], count: int, args: Any, kw
 
 
 def _index(known: Known, word: Any) -> Any:
-    """An index with its known values; None where one is not known, or is a mask, whose size would hang on it."""
+    """An index with its known values; None if one is not known, or is a mask, whose size would depend on it."""
     if isinstance(word, (tuple, list)):
         parts = [_index(known, part) for part in word]
         return None if any(part is None and own is not None for part, own in zip(parts, word)) else type(word)(parts)

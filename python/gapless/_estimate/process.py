@@ -1,7 +1,7 @@
-"""The process that estimates, as the one that asks sees it: what it prints goes on, and how far it is, is told.
+"""The process that estimates, seen from the one that asks, which passes its output on and tells the progress.
 
-Progress is told on standard error, first after 5 seconds and then every 10: what the process is at, by the note that it
-keeps in its folder. The one that asks tells it, since the other may be in code that lets no thread of Python run.
+Progress goes to standard error, first after 5 seconds and then every 10: the note that the process keeps in its folder.
+The one that asks prints it, because the other may be in code that lets no thread of Python run.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _NOTE, _ROOM = "state", 200
 
 
 class State:
-    """What this process is at, for whoever waits for it."""
+    """The note of this process for the one that waits for it."""
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / _NOTE, os.O_CREAT | os.O_WRONLY, 0o600)
@@ -31,7 +31,7 @@ class State:
 
 
 def run(command: "list[str]", environment: "dict[str, str]", folder: Path, own_words: bool, told: bool) -> "tuple[int, str]":
-    """Its exit code and what it wrote to standard error, which is passed on if they are the program's `own_words`."""
+    """Its exit code and its standard error, which is passed on if `own_words` says that it is the program's."""
     lines: list[str] = []
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr if own_words else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -72,7 +72,7 @@ def _state(folder: Path) -> str:
 
 
 def why(code: int, stderr: str, not_known: int) -> str:
-    """Why there is no answer, where the process left none."""
+    """Why there is no answer, if the process left none."""
     last = next((line for line in reversed(stderr.strip().splitlines()) if line), "it said nothing")
     if code == not_known:
         told = last.removeprefix("stand-in device: ")

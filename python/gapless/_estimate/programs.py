@@ -1,4 +1,4 @@
-"""What whole programs do that would spoil their own estimate, and what is done instead.
+"""Replaces calls by which whole programs would spoil their own estimate.
 
 A program may set back torch's peaks, record its memory itself, start ranks as processes of their own, or choose
 settings of the allocator after torch was imported.
@@ -16,8 +16,8 @@ _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def keep_peaks(memory: Any, fold: "Callable[[], None]", own: "dict[str, int]") -> None:
-    """A program that sets torch's peaks back loses none here: `fold` is called before. One that asks for them gets
-    those since it did so: `own` has what was set back here in the meantime."""
+    """A program that sets torch's peaks back loses none here: `fold` is called before. A program that asks for them
+    gets the peaks since it did so: `own` has those that were set back here in the meantime."""
     reset, stats = memory.reset_peak_memory_stats, memory.memory_stats
 
     def memory_stats(device: Any = None) -> Any:
@@ -67,7 +67,7 @@ def run_own_rank() -> None:
         if nprocs != world:
             raise GaplessError(f"the script starts {nprocs} processes: estimate as many ranks, with `gapless estimate --nproc {nprocs}`")
         fn(rank, *args)
-        # With join=False somebody waits for it.
+        # With join=False the program waits for it.
         return types.SimpleNamespace(join=lambda *_: True, processes=[])
 
     # The function has the name of the module that it comes from.
@@ -82,7 +82,7 @@ def settings() -> "dict[str, Optional[str]]":
 
 
 def refuse_nothing(allocated: int) -> None:
-    """A script that allocated nothing has no estimate: most likely processes that it started did."""
+    """Refuses a script that allocated nothing: most likely processes that it started did."""
     if allocated == 0:
         raise GaplessError(
             "the script allocated nothing on the card in its own process: if it starts processes (multiprocessing, torchrun), "

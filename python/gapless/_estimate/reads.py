@@ -1,7 +1,7 @@
-"""Reads of values that are not known: what the program gets, and what is noted of it.
+"""Reads of values that are not known: the answers that the program gets, and the notes of them.
 
-A read gets the card's zero, of floats a number next to it: a program may divide by it or take its logarithm. A check
-that would end the program is taken to pass. What the person who asks assumes of a place goes before all of that.
+A read gets the card's zero, or of floats a number next to it, because a program may divide by it or take its logarithm.
+A check that would end the program is taken to pass. An assumption of the user about a place comes before all of that.
 """
 
 import os
@@ -12,7 +12,7 @@ from .assumed import Assumptions, shaped
 from .calls import mapped
 from .unknown import ALMOST_ZERO, Unknown
 
-# A loop that ends by a value that is not known would never end: each time after so many reads the answer is yes.
+# A loop that ends by an unknown value would never end, so after every so many reads the answer is yes.
 _PATIENCE = 1000
 _COMPARES = {"__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__"}
 
@@ -23,11 +23,11 @@ class Reads:
     def __init__(self, assumptions: "Optional[Assumptions]" = None) -> None:
         self.assumptions = assumptions or Assumptions([])
         self.reads: dict[str, tuple[str, int, int]] = {}
-        # Choices among unknown numbers on which sizes hang.
+        # Choices among unknown numbers that sizes depend on.
         self.choices: dict[str, tuple[str, int, int]] = {}
-        # Where the size of a result was counted from known values.
+        # Places at which the size of a result was counted from known values.
         self.sampled: dict[str, tuple[str, int, int]] = {}
-        # What was decided by a value that is not known: place to the answer that it got.
+        # Places at which an unknown value decided something, with the answer that the program got.
         self.decided: dict[str, str] = {}
         Unknown.told = self._compared
 
@@ -36,7 +36,7 @@ class Reads:
             rows.clear()
 
     def read(self, name: str, size: int = 0) -> int:
-        """Notes a read at the program's present place; how often it was read there."""
+        """Notes a read at the program's present place; returns how often it was read there."""
         return _note(self.reads, calls.place(), name, size)
 
     def chose(self, name: str, size: int, place: Optional[str] = None) -> None:
@@ -46,7 +46,7 @@ class Reads:
         _note(self.sampled, calls.place(), name, size)
 
     def unknown(self, name: str, read: Callable[[], Any], is_float: bool) -> Any:
-        """What the program gets of a value that is not known; `read` reads the card."""
+        """The program's answer for a value that is not known; `read` reads the card."""
         place = calls.place()
         assumed = self.assumptions.at(place)
         if assumed is not None:
@@ -62,7 +62,7 @@ class Reads:
             self.decided.setdefault(place, str(found).lower())
             return found
         if name == "__float__":
-            # Python takes no number of another kind here.
+            # __float__ has to return a plain float.
             return float(found or ALMOST_ZERO)
         if is_float and isinstance(found, (float, list)):
             return mapped(found, lambda number: Unknown(number or ALMOST_ZERO))
@@ -71,7 +71,7 @@ class Reads:
         return found
 
     def guessed(self, name: str, found: Any) -> Any:
-        """What the program gets of a value that follows from numbers that are taken to be next to 0."""
+        """The program's answer for a value that follows from numbers that are taken to be next to 0."""
         place = calls.place()
         assumed = self.assumptions.at(place)
         if assumed is not None:
@@ -93,7 +93,7 @@ class Reads:
         return mapped(found, lambda number: Unknown(number) if isinstance(number, float) else number)
 
     def _compared(self, question: str) -> Any:
-        """A number that is not known decides something on the host."""
+        """An unknown number decides something on the host."""
         place = calls.place()
         assumed = self.assumptions.at(place)
         if assumed is None:
@@ -112,7 +112,7 @@ class Reads:
 
 
 def short(place: str) -> str:
-    """A place as people say it, and as `--assume` takes it."""
+    """A place in the form that `--assume` takes."""
     file, _, line = place.rpartition(":")
     return f"{os.path.basename(file)}:{line}"
 

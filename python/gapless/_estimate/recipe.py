@@ -1,4 +1,4 @@
-"""A batch as a recipe: names, shapes and what fills them. A recipe can be told in words, and made on any device."""
+"""A batch as a recipe: names, shapes and fills. A recipe can be told in words, and made on any device."""
 
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -20,7 +20,7 @@ class Field:
     low: int = 0
     high: int = 0
     marks: "Optional[tuple[int, int]]" = None
-    # The name of a dtype, where the run's own does not decide.
+    # The name of a dtype, if it is not the run's own.
     dtype: Optional[str] = None
 
 

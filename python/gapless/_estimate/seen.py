@@ -1,4 +1,4 @@
-"""What of a program was seen, in words: how many steps, what they had in common, what it read that is not known."""
+"""The observations of a run in words: the number of steps, what they had in common, unknown values that were read."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def told(found: "dict[str, Any]") -> "list[str]":
 
 
 def reads(found: "dict[str, Any]") -> "list[str]":
-    """What was read that is not known: first what decided something, then what was only printed."""
+    """Reads of unknown values: first those that decided something, then those that were only printed."""
     decided: dict[str, str] = found.get("decided", {})
     said = []
     printed = []

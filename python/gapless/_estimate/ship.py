@@ -1,9 +1,9 @@
 """Objects on their way to another process: modules without their bytes, functions that pickle does not take.
 
 A tensor travels as its shape, strides, dtype and the storage that it shares; ties stay ties. Small tensors and
-integers travel with their values, since control flow may hang on them. Functions and classes that cannot be imported
-(lambdas, inner functions, whatever a script or a notebook defines) travel as code with what they refer to, so both
-processes must run the same Python.
+integers travel with their values, since control flow may depend on them. Functions and classes that cannot be imported
+(lambdas, inner functions, and all that a script or a notebook defines) travel as code with the objects that they refer
+to, so both processes must run the same Python.
 """
 
 import builtins
@@ -32,7 +32,7 @@ _SENTINELS = ("MISSING", "KW_ONLY", "_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR
 
 
 def dumps(value: Any) -> bytes:
-    """The object as bytes; an error that says what cannot travel."""
+    """The object as bytes; if something cannot travel, the error names it."""
     out = io.BytesIO()
     try:
         _Pickler(out, protocol=4).dump(value)
@@ -83,7 +83,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _importable(value: Any) -> bool:
-    """Whether the other process finds it by its name."""
+    """True if the other process finds it by its name."""
     module = getattr(value, "__module__", None)
     if module in (None, "__main__", "__mp_main__") or module not in sys.modules:
         return False
@@ -113,7 +113,7 @@ def _tensor(key: int, size: int, dtype: Any, shape: Any, grad: bool, is_paramete
     import torch
 
     if key not in _storages:
-        # Pages that nobody writes to are never given to the process.
+        # The kernel gives the process no pages for memory that is never written.
         _storages[key] = torch.empty(size, dtype=torch.uint8).untyped_storage()
     sizes, strides, offset = shape
     made = torch.empty(0, dtype=dtype).set_(_storages[key], offset, sizes, strides)
@@ -128,7 +128,7 @@ def _tensor(key: int, size: int, dtype: Any, shape: Any, grad: bool, is_paramete
 
 
 def _names(code: types.CodeType) -> "set[str]":
-    """What a function and those inside it look up by name."""
+    """Names that a function and those inside it look up."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -171,7 +171,7 @@ def _fill_function(made: types.FunctionType, state: Any) -> None:
 # ---- classes ----
 
 _NOT_SHIPPED = {"__dict__", "__weakref__", "__doc__", "__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
-# What an enumeration gets as it is made.
+# Members that an enumeration gets as it is made.
 _OF_ENUMS = {"__new__", "__format__", "__reduce_ex__", "_generate_next_value_"}
 
 
@@ -209,7 +209,7 @@ def _cached(function: Any, settings: "dict[str, Any]") -> Any:
 
 
 def _class(kind: Callable[..., type], name: str, bases: "tuple[type, ...]", qualname: str, generic: Any) -> type:
-    # A generic class looks at these as it is made.
+    # typing.Generic reads the original bases while the class is made.
     more = {} if generic is None else {"__orig_bases__": generic}
     return kind(name, bases, {"__qualname__": qualname, "__module__": "__gapless__", **more})
 

@@ -42,7 +42,7 @@ def is_ascii(out: Any, surroundings: "Optional[Mapping[str, str]]" = None) -> bo
 
 
 def _own_environment() -> "Mapping[str, str]":
-    """What this process was started with: Python itself sets LC_CTYPE where the locale is C."""
+    """The environment that this process was started with: Python itself sets LC_CTYPE if the locale is C."""
     try:
         with open("/proc/self/environ", "rb") as file:
             rows = [row.decode(errors="replace").partition("=") for row in file.read().split(b"\0") if row]

@@ -1,11 +1,11 @@
-"""How large a batch is: what was asked for, and what a configuration of transformers says where nothing was."""
+"""The sizes of a batch: those that were asked for, or those that a configuration of transformers has."""
 
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from .._errors import GaplessError
 
-# As `gapless fit`: so many tokens, or the model's positions where they are fewer; so many pixels a side.
+# As `gapless fit`: so many tokens, or the model's positions if they are fewer; so many pixels a side.
 _USUAL_LENGTH, _USUAL_SIDE = 2048, 224
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx", "max_seq_length")
 _VISION = ("vision_config", "vision", "vision_encoder_config", "visual_config", "encoder", "backbone_config", "image_encoder_config", "question_encoder")
@@ -13,7 +13,7 @@ _VISION = ("vision_config", "vision", "vision_encoder_config", "visual_config", 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What was asked for; None is chosen from the configuration."""
+    """The sizes that were asked for; a size that is None comes from the configuration."""
 
     batch: int = 1
     seq: Optional[int] = None
@@ -37,7 +37,7 @@ class Sizes:
         return min(length, most) if isinstance(most, int) and most > 0 else length
 
     def ordinary_tokens(self, model: Any) -> "tuple[int, int]":
-        """The longest run of tokens, from and up to, that stand for nothing special."""
+        """The longest run of tokens without a special one, from and up to."""
         count = own(text_config(model.config), ("vocab_size",))
         if not isinstance(count, int) or count < 1:
             table = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None

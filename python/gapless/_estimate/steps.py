@@ -1,13 +1,13 @@
 """Steps of training and passes of inference, as they run over the card and on a real one.
 
-`told(phase, step)` hears of the end of each phase, so that whoever measures can read its peaks.
+`told(phase, step)` is called at the end of each phase, so that the caller can read its peaks.
 """
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable, Union
 
-# As many show the peak of a training step, if all batches are alike.
+# So many steps show the peak of a training step, if all batches are alike.
 STEPS = 3
 PRECISIONS = ("fp32", "bf16", "fp16", "amp-bf16", "amp-fp16")
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "amp-bf16": "float32", "amp-fp16": "float32"}
@@ -16,14 +16,14 @@ Told = Callable[[str, int], None]
 
 
 def dtype_of(precision: str) -> Any:
-    """What weights and inputs are kept in."""
+    """The dtype of weights and inputs."""
     import torch
 
     return getattr(torch, _DTYPES[precision])
 
 
 def under(precision: str) -> "AbstractContextManager[Any]":
-    """Autocast, where the precision asks for it."""
+    """Autocast, if the precision asks for it."""
     import torch
 
     if not precision.startswith("amp-"):
@@ -70,7 +70,7 @@ def train(model: Any, batch: Any, loss: Any, optimizer: Any, steps: Steps, preci
 
 
 def infer(model: Any, batch: Any, loss: Any, steps: Steps, precision: str, told: Told) -> None:
-    """Passes in evaluation mode and without gradients. What a pass returns is let go before the next."""
+    """Passes in evaluation mode and without gradients. The result of a pass is freed before the next."""
     import torch
 
     dtype = dtype_of(precision)

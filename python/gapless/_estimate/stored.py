@@ -11,8 +11,8 @@ from .known import Known
 
 
 def keep(known: Known, seen: "Callable[[], None]") -> None:
-    """Copies of storages bring values along from here on. seen() is called after the card was read for a file: no
-    control flow hangs on that."""
+    """Copies of storages bring values along from here on. seen() is called after the card was read for a file, because
+    no control flow depends on that."""
     plain = torch.UntypedStorage.copy_
 
     def copy_(self: Any, source: Any, *args: Any, **words: Any) -> Any:

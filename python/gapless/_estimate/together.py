@@ -1,4 +1,4 @@
-"""Ranks of a program stop together: one that goes on alone would wait for what the others never say.
+"""Ranks of a program stop together: one that goes on alone would wait for messages that the others never send.
 
 The first rank that has seen enough writes into the folder where ranks meet at which step all of them stop: a few steps
 on, since a rank that works with others is at most one step away from them. A rank that has ended leaves a file of its
@@ -28,7 +28,7 @@ def again(variables: "dict[str, str]") -> "dict[str, str]":
 
 
 def gone(folder: str, rank: int) -> None:
-    """The process of this rank is gone, however it ended: it keeps nobody waiting."""
+    """The process of this rank has ended in any way: no other rank waits for it from now on."""
     for place in (Path(folder), Path(folder, _AGAIN)):
         if place.is_dir():
             (place / str(rank)).touch()
@@ -48,7 +48,7 @@ class Together:
         return Together(folder) if folder else None
 
     def propose(self, kind: str, count: int, why: str) -> None:
-        """All are to stop soon after so many `kind` (steps or calls), unless somebody has said so before."""
+        """All are to stop soon after so many `kind` (steps or calls), unless another rank has said so before."""
         own = Path(f"{self._agreed}.{os.getpid()}")
         own.write_text(f"{kind} {count + _AHEAD} {why}", encoding="utf-8")
         # A link appears whole, and only one of them can.
@@ -82,5 +82,5 @@ class Together:
             return None
 
     def all_ended(self) -> bool:
-        """Whether nobody needs this rank: all have ended, or the one that asks has."""
+        """True if no process needs this rank: all ranks have ended, or the process that asks has."""
         return not os.path.isdir(self._folder) or all(self.ended(rank) for rank in range(int(os.environ["WORLD_SIZE"])))

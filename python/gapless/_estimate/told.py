@@ -1,4 +1,4 @@
-"""What ranks tell each other: objects and small whole numbers reach the rank that asks for them.
+"""Messages between ranks: objects and small whole numbers reach the rank that asks for them.
 
 The card's collectives move nothing. A rank that asks another one for a configuration, a shape or a length would read
 its own, or nothing. Such things go through the store of the process group beside the collective. Everything else is
@@ -14,9 +14,9 @@ from typing import Any, Callable, Optional
 from .._errors import GaplessError
 from .together import Together
 
-# Of more elements, nobody's control flow depends on each.
+# Control flow does not depend on each element of a larger tensor.
 _MOST = 4096
-# A rank that waits longer than this waits for somebody who never says it.
+# A rank that waits longer than this waits for a message that never comes.
 _PATIENCE = 120.0
 
 
@@ -57,7 +57,7 @@ class _Told:
     def _with(self, function: Callable[..., Any], after: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(function)
         def told(*args: Any, **words: Any) -> Any:
-            # Under a mode torch calls the function that has this name once more, from inside.
+            # Under a mode torch calls this function once more, from inside of the original.
             if self._inside:
                 return function(*args, **words)
             self._inside = True
@@ -85,7 +85,7 @@ class _Told:
         self._c10d._get_default_store().set(key, pickle.dumps(value))
 
     def _comes(self, key: str, rank: int) -> bool:
-        """Waits for what another rank says; whether it comes at all."""
+        """Waits for the message of another rank. False if the rank has ended, or the time is over."""
         store, until = self._c10d._get_default_store(), time.monotonic() + _PATIENCE
         while not store.check([key]):
             ended = self._together.ended(rank)
@@ -98,7 +98,7 @@ class _Told:
         if not self._comes(key, rank):
             why = self._together.stopped(rank)
             if why is not None:
-                # It would have gone on, and so would this one.
+                # The other rank would have gone on, and so would this one.
                 self._pace.stop_with(why)
             raise GaplessError(f"rank {self._c10d.get_rank()} waited for rank {rank}, which never told what it was asked for: its own words are above")
         return pickle.loads(self._c10d._get_default_store().get(key))
@@ -153,7 +153,7 @@ class _Told:
         return source
 
     def _after_barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> None:
-        """Ranks wait for each other: one may read what another one writes. Nobody waits for a rank that has ended."""
+        """Ranks wait for each other: one may read what another one writes. A rank that has ended is not waited for."""
         ranks = self._ranks(group)
         if self._c10d.get_rank() in ranks:
             key = self._key("barrier", *ranks)
@@ -164,12 +164,12 @@ class _Told:
     # ---- tensors ----
 
     def _value(self, tensor: Any) -> Any:
-        """A copy of the tensor's value alone, where it is known."""
+        """A copy of the tensor's value alone, if it is known."""
         value = self._values.value(tensor)
         return None if value is None else value.clone()
 
     def _small(self, tensor: Any) -> bool:
-        """Whether a tensor goes through the store. Type and size decide, which are the same on all ranks."""
+        """True if a tensor goes through the store. Type and size decide, which are the same on all ranks."""
         return bool(tensor.is_cuda and not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _MOST)
 
     def _after_broadcast(self, tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None) -> None:
@@ -209,7 +209,7 @@ class _Told:
         if len(ranks) == 1 or self._c10d.get_rank() not in ranks or not tensor.is_cuda:
             return
         if not self._small(tensor):
-            # What is known here is taken to be the same everywhere.
+            # Values that are known here are taken to be the same everywhere.
             if value is not None and (op is None or op == kind.SUM):
                 self._values.assign(tensor, value * len(ranks))
             return
@@ -219,7 +219,7 @@ class _Told:
         self._values.assign(tensor, _reduced(self._torch, parts, op, kind) if all(part is not None for part in parts) else None)
 
     def _after_others(self, *args: Any, **words: Any) -> None:
-        """What came from other ranks is not known. The first word is what is written to."""
+        """Values from other ranks are not known. The first argument is the one that is written to."""
         target = args[0] if args else next(iter(words.values()))
         for tensor in target if isinstance(target, (tuple, list)) else [target]:
             if isinstance(tensor, self._torch.Tensor):

@@ -1,18 +1,18 @@
 """Numbers that the card does not have, such as losses, as the program holds them on the host.
 
-They calculate as a number next to 0, and print as `?`. What decides by one of them is told where it does so.
+They calculate as a number next to 0, and print as `?`. A decision by one of them is reported at its place.
 """
 
 import re
 from typing import Any, Callable, Optional
 
-# Small enough to end a loop, and no zero to divide by or to take the logarithm of.
+# Small enough to end a loop, but not zero: a program may divide by it or take its logarithm.
 ALMOST_ZERO = 1e-12
 _WIDTH = re.compile(r"(?:(.)?([<>=^]))?[-+ ]?z?#?0?(\d+)?")
 
 
 class Unknown(float):
-    """A number that is not known. `told(word)` hears that the program decides by one; it may know the answer."""
+    """A number that is not known. `told(word)` is called when the program decides by one; it may return the answer."""
 
     told: "Optional[Callable[[str], Any]]" = None
 

@@ -1,13 +1,13 @@
 """Values for control flow, on a card that stores none.
 
-On the card every read gives zeros, so a program that looks at a mask or a length would go astray. This mode runs what
-depends on known values alone (indices, masks, lengths, small inputs) on the CPU beside it, and answers `bool`, `item`,
-`tolist` and the like from there. It works above the dispatcher, so what is allocated on the card does not change.
-`known.py` keeps the values, `reads.py` says what happens where one is not known.
+On the card every read gives zeros, so a program that looks at a mask or a length would go astray. This mode repeats on
+the CPU every call that depends on known values alone (indices, masks, lengths, small inputs), and answers `bool`,
+`item`, `tolist` and the like from there. It works above the dispatcher, so allocations on the card do not change.
+`known.py` keeps the values, `reads.py` answers reads of values that are not known.
 
-What chooses among unknown numbers (topk, argmax, sort, multinomial) is assumed to choose evenly, as a balanced router
-does, and noted. Masks of unknown numbers choose nothing, and are noted with what they could choose. The program's
-random numbers stay as they are: values here are drawn from a state of their own.
+Functions that choose among unknown numbers (topk, argmax, sort, multinomial) are assumed to choose evenly, as a
+balanced router does, and noted. Masks of unknown numbers choose nothing, and are noted with what they could choose. The
+program's random numbers stay as they are: values here are drawn from a state of their own.
 """
 
 import ctypes
@@ -25,26 +25,26 @@ from .partly import partly
 from .reads import Reads
 from .unknown import ALMOST_ZERO
 
-# What runs beside the program runs without the program's own modes, such as its default device.
+# Calls beside the program run without the program's own modes, such as its default device.
 _alone = torch._C.DisableTorchFunction
 
 # Masks of at most this many elements choose too little to matter.
 _FEW = 4096
-# Up to so many elements the answers to whether numbers are finite are kept.
+# The answers to whether numbers are finite are kept for tensors of at most this many elements.
 _MOST_ALIKE = 1 << 22
-# What is calculated from a number that was guessed is followed up to this size: beyond it no control flow hangs on it.
+# Values that follow from a guessed number are kept up to this size: larger ones decide no control flow.
 _FEW_GUESSED = 64
 
 
 class Values(TorchFunctionMode):  # type: ignore[misc]
-    """`notes` says what was read or assumed."""
+    """`notes` has the reads and the assumptions."""
 
     def __init__(self, notes: "Optional[Reads]" = None) -> None:
         super().__init__()
         self.known = Known()
         self.notes = notes if notes is not None else Reads()
         self._random = torch.Generator().manual_seed(0).get_state()
-        # Reads of what the card does not know, as the card counts them, and up to where they were looked at.
+        # The card's count of reads that it could not answer, and the count up to which they were looked at.
         card = ctypes.CDLL("libgapless-card.so")
         self._blind = ctypes.c_ulong.in_dll(card, "card_blind_reads")
         self._seen = self._blind.value
@@ -56,11 +56,11 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     # ---- what is known ----
 
     def value(self, tensor: Tensor) -> Optional[Tensor]:
-        """The tensor's value on the CPU, where it is known."""
+        """The tensor's value on the CPU, if it is known."""
         return self.known.value(tensor)
 
     def assign(self, tensor: Tensor, value: Optional[Tensor]) -> None:
-        """The tensor has this value from now on, with all that share it; none where it is not known."""
+        """The tensor, and all that share its memory, have this value from now on; None: the value is not known."""
         if not tensor.is_cuda:
             return
         if value is not None and value.numel() == tensor.numel():
@@ -77,7 +77,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return next(filter(None, map(self.known.choice, tensors)), None)
 
     def _count(self, tensors: "list[Tensor]") -> None:
-        """Notes the choice behind these tensors: sizes or branches hang on it from here on."""
+        """Notes the choice behind these tensors: sizes or branches depend on it from here on."""
         choice = self._choice(tensors)
         if choice is not None and choice.name != GUESS:
             self.notes.chose(choice.name, choice.size, choice.place)
@@ -92,13 +92,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             self._saw()
 
     def look(self) -> None:
-        """Notes what was read since the last call: code that runs without Python, such as TorchScript, does not ask."""
+        """Notes reads since the last call: code that runs without Python, such as TorchScript, does not come here."""
         if self._blind.value != self._seen:
             self._saw()
             self.notes.read("code outside of Python")
 
     def _saw(self) -> None:
-        """What was read up to here is accounted for."""
+        """Marks all reads up to here as accounted for."""
         self._seen = self._blind.value
 
     def _call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
@@ -108,13 +108,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 self._follow(out, args[0])
             return out
         if name in ("__get__", "__set__"):
-            # Attributes share the memory, and so the value.
+            # An attribute such as .data shares the memory, and so the value.
             out = function(*args, **kwargs)
             if name == "__set__" and isinstance(args[0], torch.nn.Parameter) and getattr(function, "__self__", None) is Tensor.data:
                 self.known.never(args[0])
             return out
         if name == "segment_reduce":
-            # Its check of the lengths reads the card.
+            # torch's check of the lengths would read the card.
             kwargs = {**kwargs, "unsafe": True}
         if name == "cov" and any(isinstance(kwargs.get(word), Tensor) for word in ("fweights", "aweights")):
             function = weighted.cov
@@ -137,7 +137,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if name == "repeat_interleave":
             kwargs = self._with_size(args, kwargs)
         if name == "ctc_loss":
-            # It reads the lengths from the card.
+            # torch would read the lengths from the card.
             args = (*args[:2], *(self._or_known(word) for word in args[2:]))
             kwargs = {key: self._or_known(word) if key.endswith("_lengths") else word for key, word in kwargs.items()}
         if name.startswith("_nested_tensor_from_mask"):
@@ -168,13 +168,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             return self._beside(function, name, args, kwargs, out)
 
     def _follow(self, tensor: Tensor, source: Any) -> None:
-        """The tensor has the value of another one from now on, where that is known."""
+        """Gives the tensor the value of another one, if that is known."""
         value = self.value(source) if isinstance(source, Tensor) else None
         if value is not None and tensor.is_cuda:
             self.known.learn(tensor, value, self._choice([source]))
 
     def _with_numbers(self, name: str, args: Any, kwargs: Any) -> "tuple[Any, Any]":
-        """The same call with numbers where known tensors stand for sizes or bounds: torch would read the card."""
+        """The same call with numbers in place of known tensors that are sizes or bounds: torch would read the card."""
 
         def number(word: Any) -> Any:
             if isinstance(word, slice):
@@ -190,7 +190,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
             return int(value)
 
         if name in ("__getitem__", "__setitem__"):
-            # Only bounds: a number among indices keeps its meaning as a tensor.
+            # Replaces only bounds of slices: a tensor among indices chooses in another way than a number.
             index = args[1]
             parts = index if isinstance(index, tuple) else (index,)
             made = tuple(number(part) if isinstance(part, slice) else part for part in parts)
@@ -203,7 +203,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return (*first, *(number(word) for word in args[len(first) :])), {key: word if key == "input" else number(word) for key, word in kwargs.items()}
 
     def _selected(self, function: Callable[..., Any], args: Any) -> "tuple[Callable[..., Any], str, Any]":
-        """masked_select as indices, where the mask is known: mask and source are made to fit each other first."""
+        """masked_select as indices, if the mask is known: mask and source are made to fit each other first."""
         mask = args[1] if len(args) > 1 else None
         if not isinstance(mask, Tensor) or self.value(mask) is None:
             return function, "masked_select", args
@@ -211,7 +211,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return Tensor.__getitem__, "__getitem__", self._by_numbers("masked_select", (source, mask))
 
     def _or_known(self, word: Any) -> Any:
-        """A tensor's value on the CPU, where it is known; anything else as it is."""
+        """A tensor's value on the CPU, if it is known; anything else as it is."""
         value = self.value(word) if isinstance(word, Tensor) and word.is_cuda else None
         if value is None:
             return word
@@ -228,7 +228,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return {**kwargs, "output_size": int(value.sum())}
 
     def _nested(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> "tuple[Callable[..., Any], Any, Any]":
-        """torch's encoders leave padding out: whether a mask allows it, and the lengths, they would ask the card."""
+        """torch's encoders leave padding out. They would read lengths, and whether masks allow it, from the card."""
         value = self.value(args[1]) if len(args) > 1 else None
         if value is None:
             return function, args, kwargs
@@ -241,7 +241,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return torch._nested_from_padded, (args[0], sizes), {}
 
     def _coalesced(self, function: Callable[..., Any], sparse: Tensor) -> Tensor:
-        """A sparse tensor whose indices are counted; all are taken to differ where they are not known."""
+        """A sparse tensor whose indices are counted; if they are not known, all are taken to differ."""
         indices = self.value(sparse)
         size = sparse._nnz()
         if indices is not None:
@@ -258,19 +258,19 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
 
     def _read(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> Any:
         if name in ("equal", "allclose") and len({tensor.device for tensor in tensors}) > 1:
-            # An error on a card, too: it is torch's to raise.
+            # A card has an error here, too, and torch raises it.
             return function(*args, **kwargs)
         if all(self.value(tensor) is not None for tensor in tensors):
             with _alone():
                 found = function(*self._on_cpu(args), **self._on_cpu(kwargs))
             if self.known.guess(tensors):
                 return self.notes.guessed(name, found)
-            # A float is printed or logged; what sizes hang on is a whole number, a list or a branch.
+            # A float is printed or logged; sizes and branches depend on a whole number or a list.
             if not isinstance(found, float):
                 self._count(tensors)
             return found
         if name == "equal":
-            # Who asks so of tensors of one shape most likely made them in the same way.
+            # Tensors of one shape that a program compares were most likely made in the same way.
             return self.notes.guessed(name, tensors[0].shape == tensors[1].shape)
         return self.notes.unknown(name, lambda: function(*args, **kwargs), args[0].is_floating_point())
 
@@ -280,7 +280,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         """In-place functions: the value changes with the tensor, or is lost."""
         target = args[0] if args and isinstance(args[0], Tensor) else None
         if name == "__setitem__" and target is not None:
-            # A mask alone with one value is filled without counting.
+            # torch fills a single mask with one value without counting its elements.
             counted = isinstance(args[1], tuple) or (isinstance(args[2], Tensor) and args[2].numel() > 1)
             args = self._by_numbers(name, args) if counted else args
         if kwargs.get("out") is not None:
@@ -306,7 +306,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def _changed(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, target: Tensor, others: "list[Tensor]") -> bool:
-        """Whether the value of a tensor that was changed is known: it changed with the tensor."""
+        """Applies a change of a tensor to its value. True if the value is known afterwards."""
         fills = name in calls.FILLS or name == "__setitem__"
         if isinstance(target, torch.nn.Parameter) or target.numel() > MOST_ELEMENTS or (fills and target.requires_grad):
             return False
@@ -325,13 +325,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 for flags in shadow.flags(target):
                     function(flags, self._on_cpu(args[1]), True)
         except Exception:
-            # What the CPU cannot do is not known.
+            # The CPU cannot run this call: the value is not known.
             return False
         shadow.choice = self._choice(others) or shadow.choice
         return True
 
     def _lost(self, name: str, args: Any, target: Tensor) -> None:
-        """The tensor got something unknown: all of it, or the part that known indices name."""
+        """The tensor got unknown values: in all of it, or in the part that known indices name."""
         shadow = self.known.shadow(target)
         if shadow is None:
             return
@@ -356,13 +356,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
                 self._draw("", lambda: function(*self._on_cpu(args), **self._on_cpu(kwargs)))
                 return
             except Exception:
-                # What the CPU cannot do is not known.
+                # The CPU cannot run this call: the values are not known.
                 pass
         for tensor in changed:
             self.known.forget(tensor)
 
     def _to_host(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: "list[Tensor]") -> None:
-        """What a tensor of the host gets from the card: the value, or a note that it is not known."""
+        """Gives a tensor of the host the value that it gets from the card, or notes that it is not known."""
         sources = [tensor for tensor in tensors if tensor.is_cuda]
         if not sources or name not in ("copy_", "__setitem__"):
             return
@@ -381,13 +381,13 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         values: list[Tensor] = []
         if any(target.is_cuda for target in targets) and all(self.value(tensor) is not None for tensor in inputs):
             try:
-                # Before the call: what is written to may be read as well.
+                # Before the call, because it may also read a tensor that it writes to.
                 given = {key: word for key, word in self._on_cpu(words).items() if key != "generator"}
                 if not inputs:
                     given["device"] = "cpu"
                 values = [value.clone() for value in tensors_in(self._draw(name, lambda: function(*self._on_cpu(args), **given)))]
             except Exception:
-                # What the CPU cannot do is not known.
+                # The CPU cannot run this call: the values are not known.
                 pass
         choice = self._choice(inputs)
         before = self._blind.value
@@ -411,7 +411,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     # ---- what makes tensors ----
 
     def _beside(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, out: Any) -> Any:
-        """Runs a function on the CPU too where all of its inputs are known, and learns what comes out."""
+        """Runs a function on the CPU too if all of its inputs are known, and learns the results."""
         inputs = tensors_in((args, kwargs))
         outputs = tensors_in(out)
         if not outputs or not (any(tensor.is_cuda for tensor in outputs) or any(tensor.is_cuda for tensor in inputs)):
@@ -431,7 +431,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
         if not all(tensor.numel() <= most and (tensor.numel() == 1 or not tensor.requires_grad) for tensor in outputs):
             return out
         if all(tensor.is_cuda and tensor.numel() and self.value(tensor) is not None for tensor in outputs):
-            # Views share the memory of what they show. What is empty here may have a size on a card.
+            # Views share the memory of their base. A tensor that is empty here may have a size on a card.
             return out
         try:
             words = self._on_cpu(kwargs)
@@ -452,7 +452,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
 
     def _paired(self, output: Tensor, value: Tensor, choice: "Optional[Choice]") -> Tensor:
         if not output.is_cuda:
-            # What came from the card holds zeros: the program gets the value.
+            # A copy from the card holds zeros: the program gets the value.
             return value.clone()
         if output.shape != value.shape:
             output = torch.empty(value.shape, dtype=value.dtype, device=output.device)
@@ -476,7 +476,7 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
     # ---- helpers ----
 
     def _by_numbers(self, name: str, args: Any) -> Any:
-        """Known masks among indices become the numbers of what they choose: the card could not count them."""
+        """Replaces known masks among indices by the numbers of the elements that they choose: the card cannot count."""
         index = args[1]
         parts = index if isinstance(index, tuple) else (index,)
         made: list[Any] = []
@@ -521,14 +521,14 @@ class Values(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _layout(target: Tensor) -> Any:
-    """How a tensor lies over its memory; None where it has none on the card."""
+    """A tensor's layout over its memory; None if it has none on the card."""
     if not target.is_cuda or target.layout != torch.strided:
         return None
     return target.shape, target.stride(), target.storage_offset()
 
 
 def _laid(target: Tensor, layout: Any, shape: Any) -> None:
-    """A tensor that was written into gets its result's shape: if a size hangs on values, the card counts none."""
+    """Gives a tensor that was written into its result's shape: the card counts none if a size depends on values."""
     if layout is not None and layout[0] == shape:
         target.as_strided_(*layout)
     elif layout is not None:

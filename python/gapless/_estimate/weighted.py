@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def cov(input: Tensor, *, correction: int = 1, fweights: Optional[Tensor] = None, aweights: Optional[Tensor] = None) -> Tensor:
-    """The steps of torch's own: what they allocate is the same."""
+    """The steps of torch's own function, which allocate the same."""
     source = input.view(1, -1) if input.dim() < 2 else input
     weights = aweights if fweights is None else fweights if aweights is None else fweights * aweights
     if weights is None:
@@ -18,7 +18,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Optional[Tensor] = None
         norm = total - correction
     else:
         norm = total - correction * (weights * aweights).sum() / total
-    # A factor below 0 would be 0.
+    # torch's cov takes 0 for a factor below 0.
     norm = norm.clamp_(min=0)
     source = source - mean.unsqueeze(1)
     return torch.true_divide(source @ (source * weights).t().conj(), norm).squeeze()

@@ -1,8 +1,8 @@
 """Python imports a module of this name at start, wherever the path has one; `gapless run` puts this folder first.
 
-Every process below it inherits the path, so torchrun, `python -m` and child processes are all reached. It arms the
-hook and then gives way to the sitecustomize that would have been imported without it. Whatever goes wrong here must
-not keep the program from starting.
+Every process below it inherits the path, so torchrun, `python -m` and child processes are all reached. It arms the hook
+and then gives way to the sitecustomize that would have been imported without it. An error here must not keep the
+program from starting.
 """
 
 import importlib.machinery
@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _package() -> ModuleType:
-    """The package that this folder lies in, also where the interpreter that runs has none installed."""
+    """The package that this folder lies in, also if the interpreter that runs has none installed."""
     folder = os.path.dirname(_HERE)
     if importlib.util.find_spec("gapless") is None:
         init = os.path.join(folder, "__init__.py")

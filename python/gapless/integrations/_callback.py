@@ -1,4 +1,4 @@
-"""What the callbacks for all trainers share: when to log, and what to leave behind at the end."""
+"""The part that callbacks for all trainers share: when to log, and what to leave behind at the end."""
 
 import os
 import warnings
@@ -33,7 +33,7 @@ class Memory:
         self._last: Optional[int] = None
 
     def _due(self, step: int) -> bool:
-        """Whether to log at this step: once, however often the trainer reports it (gradient accumulation does)."""
+        """True if this step is to be logged: once, even if the trainer reports it again (gradient accumulation)."""
         if step % self.every or step == self._last:
             return False
         self._last = step

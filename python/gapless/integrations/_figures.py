@@ -1,4 +1,4 @@
-"""What a device's memory is like right now, as numbers with names."""
+"""The present memory of a device, as numbers with names."""
 
 import sys
 from typing import Any, Literal
@@ -16,7 +16,7 @@ _SIZES = (
     ("peak_reserved", "reserved_bytes.all.peak"),
 )
 _COUNTS = (("retries", "num_alloc_retries"), ("ooms", "num_ooms"))
-# What only Gapless has; absent where it is not set.
+# Limits that only Gapless has; absent if they are not set.
 _LIMITS = (("budget", "gapless.budget.limit"), ("share", "gapless.tenant.limit"))
 
 

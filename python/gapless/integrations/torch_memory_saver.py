@@ -4,7 +4,7 @@
     with torch_memory_saver.region(tag="weights", enable_cpu_backup=True): ...
 
 Programs that import the package themselves (SGLang, verl, slime) need no change: `install()` puts regions below the
-package's own object, and registers the hook mode "gapless" where the package lets one be registered.
+package's own object, and registers the hook mode "gapless" if the package can register one.
 
 Beneath is memory of Gapless: it sleeps in large pieces, keeps its addresses, and takes CUDA graphs along in every mode.
 """
@@ -24,16 +24,16 @@ _PREFIX = "saver"
 
 
 def _region_name(tag: str, kind: str) -> str:
-    """The region of a tag and of what is kept for it. Tags may have any letters; names of regions may not."""
+    """The region of a tag and a kind of backup. Tags may have any letters; names of regions may not."""
     plain = tag if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", tag) else "x" + tag.encode().hex()[:39]
     return f"{_PREFIX}/{kind}/{plain}"
 
 
 class Saver:
-    """What torch_memory_saver's object does.
+    """The interface of torch_memory_saver's object.
 
     memory_margin_bytes is accepted and changes nothing. A backup is always pinned; with cpu_backup_backend="mmap" its
-    memory goes back to the host with a resume that does not retain it. Scopes are of the process, where the package's
+    memory goes back to the host with a resume that does not retain it. Scopes are of the process, while the package's
     are of a thread.
     """
 
@@ -44,8 +44,8 @@ class Saver:
         self._backend = os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
         # Regions whose host memory goes back with a resume.
         self._unpinned: set[str] = set()
-        # What the open scopes are, oldest first: the tag, what is kept and where it was asked for,
-        # or None where a scope is in no region.
+        # The open scopes, oldest first: the tag, the kind of backup and its backend, or None for a scope outside of all
+        # regions.
         self._open: list[Optional[tuple[str, str, str]]] = []
 
     @property
@@ -56,7 +56,7 @@ class Saver:
     def region(
         self, tag: str = "default", enable_cpu_backup: bool = False, enable_disk_backup: bool = False, cpu_backup_backend: Optional[str] = None
     ) -> Iterator[None]:
-        """What is allocated in it is paused and resumed with its tag. Without a backup a pause loses its bytes."""
+        """Memory allocated in it is paused and resumed with its tag. Without a backup a pause loses its bytes."""
         if enable_cpu_backup and enable_disk_backup:
             raise ValueError("enable_cpu_backup and enable_disk_backup exclude each other: choose one")
         if cpu_backup_backend is not None and not enable_cpu_backup:
@@ -96,7 +96,7 @@ class Saver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """What is allocated in it belongs to no region. What is free at its end goes back to the card."""
+        """Memory that is allocated in it belongs to no region. Memory that is free at its end goes back to the card."""
         with _regions.no_region(), self._scope(None):
             yield
         # Pinned host memory stays: the next pause needs it.
@@ -124,17 +124,17 @@ class Saver:
             _session._on().optional("gapless_host_trim")
 
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
-        """The bytes of a paused tensor, or of one whose backup was retained, as a tensor on the host; None where none
-        are kept. With zero_copy it is the backup itself, if that lies side by side."""
+        """The bytes of a paused tensor, or of one whose backup was retained, as a tensor on the host; None if none are
+        kept. With zero_copy it is the backup itself, if that lies side by side."""
         return _regions.kept_bytes(x, copy=not zero_copy)
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """Where backups on disk are: files with names, which are removed when their region is resumed."""
+        """Sets the folder of backups on disk: files with names, which are removed when their region is resumed."""
         os.makedirs(path, exist_ok=True)
         _regions.show_files_in(path)
 
     def _drop(self, tag: str, kind: str) -> None:
-        """Nothing of a tag is allocated any more: what the host keeps for it goes, pinned memory too."""
+        """Drops the host's memory for a tag of which nothing is allocated any more, pinned memory too."""
         for found in _regions.regions():
             if found.name == _region_name(tag, kind):
                 if found.live or found.asleep:
@@ -154,8 +154,8 @@ _lasting: list[Any] = []
 
 
 class _Pool:
-    """Stands for the memory pool of a tag. When it goes, what the host keeps for the tag goes, if nothing is left of
-    it."""
+    """Stands for the memory pool of a tag. When it goes and the tag has no tensors left, the host's memory for the tag
+    goes too."""
 
     def __init__(self, saver: Saver, tag: str, kind: str) -> None:
         self._saver, self._tag, self._kind = saver, tag, kind
@@ -176,7 +176,7 @@ class _Pools:
 
 
 class _Below:
-    """What the package's own object calls, as far as it differs from `Saver`."""
+    """The functions that the package's own object calls, as far as they differ from those of `Saver`."""
 
     _is_xpu = False
 

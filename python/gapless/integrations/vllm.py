@@ -36,7 +36,7 @@ class CuMemAllocator:
 
     @contextlib.contextmanager
     def use_memory_pool(self, tag: Optional[str] = None) -> Iterator[None]:
-        """What is allocated in it sleeps and wakes with its tag."""
+        """Memory that is allocated in it sleeps and wakes with its tag."""
         with _regions.region(self._name(tag or self.default_tag)):
             yield
 
@@ -51,7 +51,7 @@ class CuMemAllocator:
         kept = {self._name(tag) for tag in named}
         for found in self._regions(None):
             if found.live and not found.asleep:
-                # What is kept is a matter of each sleep here, not of the region.
+                # vLLM names the kept tags at each sleep, and a region gets its `keep` when it is opened.
                 with _regions.region(found.name, keep="host" if found.name in kept else "discard"):
                     pass
                 _regions.sleep(found.name, guard=False)

@@ -66,7 +66,7 @@ def settle() -> None:
 
 @atexit.register
 def _tell() -> None:
-    # Threads have ended by now. A failure that nobody asked about must not be lost.
+    # Threads have ended by now. A failure that the program has not asked for must not be lost.
     if _last is not None and _last._failure is not None and not _last._is_told:
         sys.stderr.write(f"gapless: {_last.files[0]} was not saved: {_last._failure}\n")
 
@@ -94,7 +94,7 @@ def copied(files: "Sequence[dict[str, Any]]") -> "tuple[list[dict[str, Any]], Ca
             with torch.cuda.device(device):
                 on_card = tensor.detach().contiguous()
                 if on_card.data_ptr() != tensor.data_ptr():
-                    # A copy that the caller's stream makes: the other one waits for it, and keeps its memory.
+                    # The caller's stream makes this copy, so the other stream waits for it.
                     streams[device].wait_stream(torch.cuda.current_stream(device))
                 with torch.cuda.stream(streams[device]):
                     to = torch.empty(on_card.shape, dtype=on_card.dtype, pin_memory=True)

@@ -26,7 +26,7 @@ def rows_of(shape: "list[int]", rank: int, world: int) -> tuple[int, int]:
 
 
 def shard_of(state: "Mapping[str, torch.Tensor]", rank: int, world: int) -> "tuple[dict[str, Any], dict[str, str], str]":
-    """What a rank writes: tensors, metadata, and the file's name."""
+    """The tensors, the metadata and the name of the file that a rank writes."""
     tensors: dict[str, Any] = {}
     info: dict[str, dict[str, list[int]]] = {}
     for name, tensor in state.items():
@@ -39,7 +39,7 @@ def shard_of(state: "Mapping[str, torch.Tensor]", rank: int, world: int) -> "tup
 
 
 def _local(tensor: Any, rank: int, world: int) -> "tuple[Any, list[int]]":
-    """A rank's part of a tensor, none where another rank has it, and where it begins."""
+    """A rank's part of a tensor, None if another rank has it, and the offsets at which it begins."""
     if hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh"):
         from torch.distributed.tensor import Replicate
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

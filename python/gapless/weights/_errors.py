@@ -1,4 +1,4 @@
-"""What can be wrong with weights, as types. The message says where, and what to do next."""
+"""Errors of weights, as types. The message says where the error is, and what to do next."""
 
 from typing import Any, Optional
 
@@ -6,7 +6,7 @@ from .._errors import GaplessError
 
 
 class WeightsError(GaplessError):
-    """Weights cannot be loaded or saved. `path` is the file, where one is to blame."""
+    """Weights cannot be loaded or saved. `path` is the file, if one is to blame."""
 
     def __init__(self, message: str, path: Optional[str] = None) -> None:
         super().__init__(message)
@@ -43,8 +43,8 @@ class NamesError(WeightsError, KeyError):
 
 
 def of(error: "dict[str, Any]") -> WeightsError:
-    """The exception for what the library says."""
-    # `-o` is an option of the command line.
+    """The exception for an error of the library."""
+    # The help is written for the command line, and `-o` is an option of that.
     message = f"{error['message']}; {error['help'].replace(' with -o', '')}"
     path, kind = error.get("path"), error["kind"]
     if kind == "damaged":

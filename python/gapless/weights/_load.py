@@ -48,7 +48,7 @@ CONVERTED_ON_CARD = 256 << 20
 
 
 def _room(length: int) -> int:
-    """What so many bytes take of the buffer: values of every type stand on a boundary of their size."""
+    """The bytes of the buffer that so many bytes take: values of every type begin at a multiple of their size."""
     return -(-length // 256) * 256
 
 
@@ -63,7 +63,7 @@ def torch_dtype(name: str) -> "torch.dtype":
 
 
 def memory_of(name: str, tensor: Any) -> Any:
-    """The tensor, where it is one that has its values in its own memory; an error that says what it is otherwise."""
+    """The tensor, if it has its values in its own memory; otherwise an error that says what it is."""
     import torch
 
     kind = type(tensor).__name__
@@ -170,7 +170,7 @@ class Filler:
         self._told = Bar() if progress or (progress is None and sys.stderr.isatty()) else None
         self._pieces: list[tuple[int, int, int, int]] = []
         self._convert: list[tuple[int, int, Any, Any]] = []
-        # Parts that are no rows: they are loaded, then copied to their place.
+        # Parts that are not whole rows: they are loaded, then copied to their place.
         self._copies: list[tuple[Any, Any]] = []
         self.last = Progress()
 
@@ -261,7 +261,7 @@ class Filler:
             convert()
 
     def _buffer(self, wanted: int) -> "torch.Tensor":
-        """Memory for what is converted: less where a GPU is full."""
+        """Memory for the bytes that are converted: less if the GPU is full."""
         import torch
 
         if self._device.type == "cuda" and wanted > CONVERTED:
@@ -324,7 +324,7 @@ def load(
 
 @dataclass(frozen=True)
 class Loaded:
-    """What load_into did. Names that are tied to a loaded tensor are not missing. `on_meta` has still no memory."""
+    """The result of load_into. Names tied to a loaded tensor are not missing. `on_meta` still has no memory."""
 
     loaded: "tuple[str, ...]"
     missing: "tuple[str, ...]"
@@ -389,7 +389,7 @@ def load_into(
         place = torch.device(device) if device is not None else None
         fillers: dict[Any, Filler] = {}
         copies: list[tuple[Any, Any]] = []
-        # What state_dict() made for the occasion, as hooks and get_extra_state do: load_state_dict() takes it back.
+        # Tensors that state_dict() made itself, as hooks and get_extra_state do: load_state_dict() takes them back.
         handed: dict[str, Any] = {}
         filled: list[Any] = []
         total = 0
@@ -474,7 +474,7 @@ def _check_dtensor(name: str, tensor: Any) -> None:
 
 
 def _local(tensor: Any) -> "tuple[Any, int, Any, Any]":
-    """A rank's part of a DTensor, its first row, and, where rows are not whole, the part's place in whole ones."""
+    """A rank's part of a DTensor, its first row, and, if rows are not whole, the part's place in whole ones."""
     import torch
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -490,7 +490,7 @@ def _local(tensor: Any) -> "tuple[Any, int, Any, Any]":
 
 
 def _prefix(missing: "list[str]", unexpected: "list[str]") -> str:
-    """What to do where one side's names have a prefix that the other's have not, as wrappers of models give them."""
+    """Help for names that have a prefix on one side and not on the other, as wrappers of models give them."""
     for longer, shorter, what in (
         (missing, unexpected, "the model's names begin with {}: pass the model inside of the wrapper (model.module, model._orig_mod)"),
         (unexpected, missing, "the files' names begin with {}, because a wrapped model was saved: load() them and take it off the names"),

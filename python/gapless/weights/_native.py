@@ -36,7 +36,7 @@ class Settings(ctypes.Structure):
 
 
 class Progress(ctypes.Structure):
-    """What was done so far. `read` are bytes of files, `cold` those that were read past the page cache."""
+    """The work done so far. `read` are bytes of files, `cold` those that were read past the page cache."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in ("done", "total", "read", "cold", "on_card", "on_host", "mapped", "queued")]
     done: int
@@ -113,7 +113,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def path() -> str:
-    """Where the library is; an error that says what to do where it is not."""
+    """The path of the library. If there is no such file, the error says what to do."""
     named = os.environ.get("GAPLESS_LOADER")
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = named or os.path.join(package, FILE_NAME)
@@ -173,7 +173,7 @@ class Catalogue:
             if tensor["dtype"] == "F4" and tensor["shape"] and tensor["shape"][-1] % 2 == 0:
                 tensor["shape"] = [*tensor["shape"][:-1], tensor["shape"][-1] // 2]
             elif tensor["dtype"] == "F4":
-                # torch has pairs of values alone.
+                # torch has only pairs of values.
                 tensor["dtype"] = "F4, an odd number of values in a row"
 
     def __del__(self) -> None:
@@ -201,7 +201,7 @@ class Catalogue:
         self.close()
 
     def threads(self) -> int:
-        """Threads that a load to a card has at most where the library chooses."""
+        """Threads that a load to a card has at most if the library chooses."""
         return int(self._functions["threads"]())
 
     def staging(self) -> int:

@@ -1,8 +1,8 @@
 """Memory of tensors on the host: where a file's bytes can be read into it directly, with no copy on the way.
 
-A direct read wants that address and place in the file agree in their last bits. torch aligns addresses to 64 bytes, and
-tensors stand anywhere in a file, so large ones get a mapping of their own, in which they begin at the right byte. The
-tensor's storage has the tensor's bytes and no others, and frees them with the tensor.
+A direct read needs an address and a place in the file that agree in their last bits. torch aligns addresses to 64
+bytes, and tensors stand anywhere in a file, so large ones get a mapping of their own, in which they begin at the right
+byte. The tensor's storage has the tensor's bytes and no others, and frees them with the tensor.
 """
 
 import mmap

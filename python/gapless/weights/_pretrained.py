@@ -31,7 +31,7 @@ class Unknown(Exception):
 
 
 class Opened:
-    """What `safe_open` gives, over a Gapless catalogue. Threads may use it together."""
+    """The object that `safe_open` returns, over a Gapless catalogue. Threads may use it together."""
 
     def __init__(self, filename: "str | os.PathLike[str]", device: Any, threads: Optional[int]) -> None:
         import torch
@@ -93,7 +93,7 @@ class Opened:
     def rows(self, name: str, first: int, last: int) -> "torch.Tensor":
         """Rows of a tensor, and nothing else of the file."""
         with self._turn:
-            # Who reads rows wants a part of the model: tensors that follow may not be wanted.
+            # A program that reads rows loads a part of the model, and may not want the tensors that follow.
             self._is_sliced = True
             return self._read([self._number(name)], (first, last))[self._number(name)]
 
@@ -105,7 +105,7 @@ class Opened:
         return self._numbers[name]
 
     def _window(self, at: int) -> "list[int]":
-        """The tensor and those after it in the file that nobody has asked for, as many as fit in the window."""
+        """The tensor and those after it in the file that were not asked for yet, as many as fit in the window."""
         chosen = [at]
         left = 0 if self._is_sliced else WINDOW - self._catalogue.tensors[at]["bytes"]
         for other in range(at + 1, len(self._numbers)):
@@ -137,7 +137,7 @@ class Opened:
 
 
 class Slice:
-    """What `get_slice` gives: indexing reads. Of a range of rows only those rows are read."""
+    """The object that `get_slice` returns: indexing reads. Of a range of rows only those rows are read."""
 
     def __init__(self, opened: Opened, name: str, tensor: "dict[str, Any]") -> None:
         self._opened, self._name, self._tensor = opened, name, tensor
@@ -190,7 +190,7 @@ def from_pretrained(device: "Optional[Union[str, torch.device]]" = None, *, thre
         raise OptionError(f"invalid device {str(device)!r}: use 'cuda', 'cuda:N', 'cpu' or None")
     if threads is not None and threads < 1:
         raise OptionError(f"invalid threads={threads}: use a number of at least 1")
-    # Of nested blocks the innermost counts: it puts back what it found.
+    # In nested blocks the innermost one counts, and puts back the functions that it found.
     their_open, their_load = safetensors.safe_open, of_torch.load
     original = getattr(their_open, "_gapless_original", their_open)
     original_load = getattr(their_load, "_gapless_original", their_load)

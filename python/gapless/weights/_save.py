@@ -21,7 +21,7 @@ Path = Union[str, "os.PathLike[str]"]
 Model = Union["torch.nn.Module", "Mapping[str, torch.Tensor]"]
 NAMES = {torch_name: name for name, torch_name in DTYPES.items()}
 INDEX = "model.safetensors.index.json"
-# What a save to a folder calls its files, as transformers does.
+# The names of files that a save to a folder writes, as transformers does.
 SHARD = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 
 
@@ -83,14 +83,14 @@ def save(
 
     A path that ends in .safetensors is one file. Any other is a folder: one file, or shards of at most `shard_size`
     bytes with an index. Each file appears whole or not at all, the index last; then shards of an earlier save that had
-    another number of them are removed. Tensors of a GPU are read a megabyte at
-    a time. Names that are one tensor are stored once; the metadata says which, as safetensors does.
+    another number of them are removed. Tensors of a GPU are read a megabyte at a time. Names that are one tensor are
+    stored once; the metadata says which, as safetensors does.
 
     Shards of two saves never load together, such as those that a killed save leaves: the metadata says whose they are.
 
     With `rank` and `world` each rank calls this with the same folder and writes one file of its own, in the layout of
-    torch.distributed.checkpoint's HuggingFaceStorageWriter: its part of each DTensor, its rows of other tensors. Where
-    torch.distributed runs, the ranks agree on whose save it is; elsewhere give all of them the same `identity`, such as
+    torch.distributed.checkpoint's HuggingFaceStorageWriter: its part of each DTensor, its rows of other tensors. If
+    torch.distributed runs, the ranks agree on whose save it is; if not, give all of them the same `identity`, such as
     "step-1000".
 
     `asynchronous=True` copies the tensors to host memory (those of a GPU to pinned memory, on a stream of its own) and
@@ -237,7 +237,7 @@ def _values(tensor: Any) -> Any:
     if tensor.is_complex() or tensor.is_floating_point():
         tensor = tensor.resolve_conj().resolve_neg()
     if not tensor.is_contiguous() and tensor.dtype.itemsize == 1:
-        # torch copies pairs of 4-bit values as bytes alone.
+        # torch copies pairs of 4-bit values only as bytes.
         tensor = tensor.view(torch.uint8)
     return tensor.contiguous()
 
@@ -257,7 +257,7 @@ def _file(file: File, pack: bool, threads: int) -> None:
         length = tensor.numel() * tensor.dtype.itemsize
         dtype, shape = NAMES[str(tensors[name].dtype).partition(".")[2]], list(tensor.shape)
         if dtype == "F4":
-            # torch counts pairs of values, the format values.
+            # torch's shape counts pairs of values, the format's shape single values.
             shape[-1] *= 2
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + length]}
         held.append((tensor.data_ptr(), length, int(tensor.device.type == "cuda")))

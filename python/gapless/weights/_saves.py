@@ -1,4 +1,4 @@
-"""Which files belong to one save: each of them has the same text in its metadata, so that files of two saves, of which
+"""The identity of a save: each of its files has the same text in its metadata, so that files of two saves, of which
 one was interrupted, never load together. The native library compares the texts."""
 
 import sys
@@ -7,7 +7,7 @@ from typing import Optional
 
 from .._errors import OptionError
 
-# "IDENTITY/FILES", or "IDENTITY" where each rank writes one file.
+# "IDENTITY/FILES", or "IDENTITY" if each rank writes one file.
 SAVE = "gapless_save"
 # Keys of packed files.
 RESERVED = "gapless."
@@ -19,7 +19,7 @@ def of_files(count: int) -> str:
 
 
 def of_ranks(given: Optional[str], rank: int, world: int) -> Optional[str]:
-    """What all ranks write: what the caller gives, or what they agree on through torch.distributed's store."""
+    """The identity that all ranks write: the caller's, or one that they agree on by torch.distributed's store."""
     global _calls
     if given is not None:
         if not isinstance(given, str) or not given or "/" in given:

@@ -1,7 +1,7 @@
 """How files are read: a limit, time-outs, and GAPLESS_WEIGHTS, which chooses among ways that give the same bytes.
 
 GAPLESS_WEIGHTS is a list such as "cached=map,window=64M,ring=huge". It is for measurements on a machine: the defaults
-are what is best on the machines that were measured.
+are the best ways on the machines that were measured.
 """
 
 import os
@@ -18,7 +18,7 @@ CHOICES: "dict[str, dict[str, int]]" = {
     "cached": {"copy": 0, "map": MAPPED},
     # Pinned memory: the driver's, or huge pages that are pinned.
     "ring": {"driver": 0, "huge": HUGE},
-    # Whether pinned memory, streams and the kernel are kept for the next load.
+    # Pinned memory, streams and the kernel: freed after the load, or kept for the next one.
     "keep": {"no": 0, "yes": KEPT},
     # Direct reads of cold files.
     "direct": {"uring": 0, "threads": THREADS, "no": CACHED},
@@ -37,7 +37,7 @@ def rate(given: "Optional[Union[int, float, str]]") -> int:
 
 
 def size(text: str) -> Optional[int]:
-    """Bytes of a number with a unit; none where it is not one."""
+    """Bytes of a number with a unit; None if it is not one."""
     try:
         return _options.parse_bytes(text)
     except ValueError:
@@ -45,7 +45,7 @@ def size(text: str) -> Optional[int]:
 
 
 def apply(settings: Any, limit_rate: "Optional[Union[int, float, str]]", timeout: Optional[float], shared: bool) -> None:
-    """Writes all of it into the settings of a load."""
+    """Writes the limit, the time-out and the ways into the settings of a load."""
     settings.limit_rate = rate(limit_rate)
     if timeout is not None:
         if not 0 < timeout <= 86_400:

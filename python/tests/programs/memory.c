@@ -40,11 +40,11 @@ int main(void) {
     CHECK(stats().allocated == 3 * MIB + 1024 && stats().requested == 3 * MIB + 1000 && stats().allocations == 2);
     CHECK(stats().reserved >= stats().allocated && stats().device_total > stats().device_free);
 
-    /* What was freed on its stream is there at once, on the same stream. */
+    /* Memory that was freed on its stream can be had at once, on the same stream. */
     CHECK(gapless_mem_free(a) == GAPLESS_OK);
     CHECK(gapless_mem_alloc(3 * MIB, 0, stream) == a);
 
-    /* Freed on another stream it waits for the work there. */
+    /* Memory that was freed on another stream waits for the work there. */
     card_hold(1);
     CHECK(gapless_mem_free_on(a, other) == GAPLESS_OK);
     void *c = gapless_mem_alloc(3 * MIB, 0, stream);
@@ -55,7 +55,7 @@ int main(void) {
     device_sync();
     card_hold(0);
 
-    /* The default stream by name: all that waits for it. */
+    /* The legacy default stream: the memory waits for all streams that wait for it. */
     void *e = gapless_mem_alloc(5 * MIB, 0, NULL);
     card_hold(1);
     CHECK(gapless_mem_free_on(e, GAPLESS_STREAM_LEGACY) == GAPLESS_OK);

@@ -10,7 +10,7 @@ import types
 import unittest
 import warnings
 
-# The list is part of torch's tests, which want this package for something else.
+# The list is a part of torch's tests, which import this package for other purposes.
 sys.modules["expecttest"] = types.ModuleType("expecttest")
 sys.modules["expecttest"].TestCase = unittest.TestCase
 
@@ -82,8 +82,8 @@ def in_place(op, want, args, kwargs):
     return part()
 
 
-# Examples that are no such thing on a card: the memory around a view does not move with it, and torch wants the indices
-# on the host.
+# Examples that differ on a card: the memory around a view does not move with it, and torch wants the indices on the
+# host.
 HOST = {("as_strided", "partial_views"), ("tensor_split", "")}
 
 torch.manual_seed(0)

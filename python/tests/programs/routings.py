@@ -1,6 +1,6 @@
 """Random routings of three threads: pools that are opened for a thread or a stream, captures into them that end, are
 broken or joined by other streams, captures through the driver, ends and releases in any order. Prints one list a seed:
-what each step said, and which pool each tensor lies in.
+the answer of each step, and the pool of each tensor.
 
     routings.py FIRST LAST [gapless]
 """
@@ -29,7 +29,7 @@ card = ctypes.CDLL("libcuda.so.1")
 for function in (card.card_begin_capture, card.card_end_capture):
     function.argtypes = [ctypes.c_uint64]
 torch.cuda.init()
-# MemPools may not end while something has them open: they stay.
+# A MemPool may not end while a scope has it open, so all of them are kept.
 STREAMS, KEPT = [torch.cuda.default_stream()] + [torch.cuda.Stream() for _ in range(4)], []
 
 
@@ -73,7 +73,7 @@ class Story:
         return "nowhere"
 
     def keep(self, worker, work):
-        """Where a new tensor lies, or why there is none."""
+        """The pool of a new tensor, or why there is none."""
         made, x = worker.do(work)
         self.count += 1
         if made:
@@ -184,5 +184,5 @@ class Story:
 
 
 print(json.dumps([Story(seed).told() for seed in range(int(sys.argv[1]), int(sys.argv[2]))]), flush=True)
-# Pools that are open for good are no business of this test.
+# This test does not compare pools that stay open for good.
 os._exit(0)

@@ -1,7 +1,7 @@
 """Modules of the kinds that users bring, each with a batch and a loss. Nothing here needs a download.
 
 `CASES[name]` is a Case. A file has the cases of one field; `library` has those of torchvision and transformers. Half of
-the names are set aside before anything is tuned: which half hangs on a hash of the name alone.
+the names are set aside before anything is tuned: a hash of the name alone decides which half.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def cases() -> "dict[str, Case]":
 
 
 def is_held(name: str) -> bool:
-    """Whether a case is set aside."""
+    """True if a case is set aside."""
     return hashlib.sha256(f"zoo {name}".encode()).digest()[0] % 2 == 1
 
 
@@ -43,7 +43,7 @@ ROUND = ("adamw-fused", "sgd-momentum", "adam-foreach", "rmsprop", "adagrad", "n
 
 
 def cells(number: int) -> "list[tuple[str, str, str]]":
-    """What is measured of the case with this number."""
+    """The cells of the case with this number."""
     second = ("amp-bf16", "amp-bf16", "amp-fp16", "bf16")[number % 4]
     return [("fp32", "adamw", "train"), (second, ROUND[number % len(ROUND)], "train"), (("fp32", "amp-bf16", "fp32", "bf16")[number % 4], "none", "infer")]
 

@@ -395,7 +395,7 @@ def validated():
 
 
 def kept_on_host():
-    """What the backward pass needs is kept in the host's memory."""
+    """Keeps tensors for the backward pass in the host's memory."""
     model = Words().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

@@ -128,7 +128,7 @@ class BiasedProduct(nn.Module):
 
 
 class PaddedGroups(nn.Module):
-    """Grouped keys, a mask of padding and the future, dropout: which kernel runs hangs on all of it."""
+    """Grouped keys, a mask of padding and the future, dropout: all of it decides which kernel runs."""
 
     def __init__(self, width=640, heads=8, groups=2):
         super().__init__()
@@ -553,7 +553,7 @@ class Transport(nn.Module):
 
 
 class Remembering(nn.Module):
-    """Transformer-XL's memory: what the last batch left is attended to, and kept from step to step."""
+    """Transformer-XL's memory: attention reads the states of the last batch, which are kept from step to step."""
 
     def __init__(self, width=512, depth=4, heads=8):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Two models and two optimizers that take turns: a generator of transposed convolutions, and what it has to deceive.
+"""Two models and two optimizers that take turns: a generator of transposed convolutions, and its critic.
 
 `gapless estimate` runs it without a card; on a card it prints what torch measured.
 """
