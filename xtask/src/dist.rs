@@ -82,7 +82,7 @@ fn dist() -> Result<()> {
     Ok(())
 }
 
-/// The workspace's version; where a tag is built, that tag must name it.
+/// The workspace's version; if a tag is built, that tag must name it.
 fn version() -> Result<String> {
     let id = shell::output(command(".", "cargo", &["pkgid", "--package", "gapless"]))?;
     let version = id.trim().rsplit(['#', '@']).next().context("cargo names no version")?.to_owned();

@@ -30,7 +30,7 @@ impl Parts {
         self.done.push(Done { name, took: began.elapsed(), skipped: skips.count(), failure });
     }
 
-    /// The time of each part; an error where one failed.
+    /// The time of each part; an error if one failed.
     pub(crate) fn close(self) -> Result<()> {
         eprintln!("\n== time of each part");
         for done in &self.done {

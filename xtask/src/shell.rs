@@ -77,7 +77,7 @@ pub(crate) fn built() -> Result<PathBuf> {
     Ok(target().join("debug"))
 }
 
-/// Whether `program` can be started at all.
+/// True if `program` can be started at all.
 pub(crate) fn has(program: &str) -> bool {
     Command::new(program)
         .arg("--version")

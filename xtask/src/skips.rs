@@ -1,4 +1,4 @@
-//! Tests that did not run. In CI (where CI is set) each must be on the list `.ci/skips.txt`, with its reason: a suite
+//! Tests that did not run. In CI (if CI is set) each must be on the list `.ci/skips.txt`, with its reason: a suite
 //! that is green because half of it was skipped would fool us.
 //!
 //! The runners say what they skipped, each in its own words; `see` reads them from the output. The list is held to be
@@ -197,7 +197,7 @@ test result: ok. 3 passed; 0 failed; 2 ignored";
         read(&shell::root().join(".ci/skips.txt")).expect("the list");
     }
 
-    /// The runner tells this only where CI is set; the sources tell it everywhere, and before anything is run.
+    /// The runner tells this only if CI is set; the sources tell it everywhere, and before anything is run.
     #[test]
     fn every_test_that_is_ignored_is_on_the_list() {
         let list = read(&shell::root().join(".ci/skips.txt")).expect("the list");

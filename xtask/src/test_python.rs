@@ -2,7 +2,7 @@
 //! the package `gapless` on it. See torch-bench/README.md for the card and python/tests/ for what is tested.
 //!
 //! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on),
-//! one for each release: `--torch 2.15.0` chooses another than the usual one. Where it cannot be had the tests are
+//! one for each release: `--torch 2.15.0` chooses another than the usual one. If it cannot be had the tests are
 //! skipped, loudly; .ci/skips.txt has the reason. Trainers come into the usual one (100 MB). CuPy and Numba come into
 //! an environment of their own (600 MB).
 
@@ -19,7 +19,7 @@ pub(crate) const USUAL: &str = "2.11.0";
 const OTHERS: [&str; 4] =
     ["cupy-cuda13x==14.2.0", "numba==0.68.1", "numba-cuda==0.30.4", "nvidia-cuda-runtime>=13,<14"];
 
-/// Trainers whose callbacks we have, and libraries whose files we read. They come beside torch, where they can be had.
+/// Trainers whose callbacks we have, and libraries whose files we read. They come beside torch, if they can be had.
 const TRAINERS: [&str; 5] = [
     "transformers==5.22.2",
     "accelerate==1.15.0",
@@ -28,7 +28,7 @@ const TRAINERS: [&str; 5] = [
     "safetensors==0.8.0",
 ];
 
-/// `args`: `--torch` and a release, where another than the usual one is wanted; the others go to pytest.
+/// `args`: `--torch` and a release, if another than the usual one is wanted; the others go to pytest.
 pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     let (release, args) = match args {
         ["--torch", release, rest @ ..] => (*release, rest),
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     if uses_double(args) { pytest(&double, &only_double) } else { Ok(()) }
 }
 
-/// Whether there is a test for the double: in all files, or in those that were named.
+/// True if there is a test for the double: in all files, or in those that were named.
 fn uses_double(args: &[&str]) -> bool {
     let mut named = args.iter().filter(|arg| arg.starts_with("python/tests")).peekable();
     let file = |arg: &str| std::fs::read_to_string(arg.split("::").next().unwrap_or(arg)).unwrap_or_default();
@@ -78,7 +78,7 @@ struct Bench {
     /// The folder with the card's libraries.
     card: PathBuf,
     program: PathBuf,
-    /// The interpreter with CuPy and Numba, where they can be had.
+    /// The interpreter with CuPy and Numba, if they can be had.
     others: Option<String>,
 }
 
@@ -104,7 +104,7 @@ impl Bench {
     }
 }
 
-/// The interpreter of an environment with torch and pytest in it; made where there is none.
+/// The interpreter of an environment with torch and pytest in it; made if there is none.
 pub(crate) fn environment(folder: &Path, release: &str) -> Result<String> {
     let packages = [&format!("torch=={release}"), "numpy", "pytest", "pytest-xdist"];
     tools::environment(folder, &packages, &packages.join(" "))

@@ -3,7 +3,7 @@
 //! what runs.
 //!
 //! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below
-//! cargo's target folder. Where no wheel can be had the version is skipped, loudly (`.ci/skips.txt` has the reason); a
+//! cargo's target folder. If no wheel can be had the version is skipped, loudly (`.ci/skips.txt` has the reason); a
 //! difference is a failure.
 
 use crate::parts::Parts;
@@ -19,7 +19,7 @@ struct Release {
     version: &'static str,
     /// The major version of CUDA, which is in the runtime library's name.
     cuda: u32,
-    /// Whether its C++ strings are those since GCC 5.
+    /// True if its C++ strings are those since GCC 5.
     new_strings: bool,
     /// Compared when no version is named.
     usual: bool,
@@ -52,7 +52,7 @@ const KEPT: [&str; 4] = [
     "torch/include/torch/headeronly/",
 ];
 
-/// `args`: versions (all of the usual ones where none is named), then options for the comparison; or `python`, then
+/// `args`: versions (all of the usual ones if none is named), then options for the comparison; or `python`, then
 /// arguments for pytest.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
     let mut parts = Parts::default();

@@ -5,7 +5,7 @@ use crate::shell::{self, command};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
-/// The interpreter of an environment with Python's tools, as `python/requirements-dev.txt` names them; made where there
+/// The interpreter of an environment with Python's tools, as `python/requirements-dev.txt` names them; made if there
 /// is none, or one of another list.
 pub(crate) fn python() -> Result<String> {
     let folder = shell::target().join("python-tools");
@@ -84,7 +84,7 @@ pub(crate) fn browser() -> Option<String> {
 }
 
 /// The folder with `prometheus` and `promtool`: PROMETHEUS, or Debian's package unpacked below cargo's target folder,
-/// nothing installed. `None` where it cannot be had, which is said loudly and is no failure: its test then looks on the
+/// nothing installed. `None` if it cannot be had, which is said loudly and is no failure: its test then looks on the
 /// path, and says too that it did not run.
 pub(crate) fn prometheus() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("PROMETHEUS") {

@@ -9,7 +9,7 @@ const UNPACK: &str = "import sys, zipfile\n\
      wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.startswith(tuple(sys.argv[3:]))])";
 
 /// Downloads the wheel of a version for Linux on x86-64, and unpacks into `folder` what begins with one of `kept`;
-/// nothing where that was done before.
+/// nothing if that was done before.
 pub(crate) fn fetch(version: &str, kept: &[&str], folder: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());

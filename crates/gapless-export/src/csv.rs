@@ -1,4 +1,4 @@
-//! Allocations as CSV (RFC 4180): a header, one row an allocation, lines end in CR LF, fields are quoted where they
+//! Allocations as CSV (RFC 4180): a header, one row an allocation, lines end in CR LF, fields are quoted if they
 //! must be, and what is not known is empty. Numbers are decimal; times are those of the trace, in microseconds.
 
 use crate::rows::{COLUMNS, pool_names, rows, stack_text};

@@ -46,7 +46,7 @@ pub struct DeviceView<'a> {
     pub history: &'a History,
     /// What each allocation is for ("weights", "activations"), by allocation id; `None`: not known.
     pub kinds: Option<&'a [&'a str]>,
-    /// The run's steps, in order; empty where none were found.
+    /// The run's steps, in order; empty if none were found.
     pub steps: &'a [StepSpan],
 }
 

@@ -3,7 +3,7 @@
 //! A device is a process. It has three counters (allocated, active, reserved), a track with the run's annotations and
 //! one with its steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a
 //! track must nest: those that cross are dropped or moved aside by the viewer. So an allocation goes onto the first
-//! track of its stream where it does, and a stream has as many tracks as that takes. Memory is mostly taken and given
+//! track of its stream if it does, and a stream has as many tracks as that takes. Memory is mostly taken and given
 //! back like a stack, so they are few.
 //!
 //! Times are microseconds from the first event of the trace, never going back; a device without a clock counts events.
@@ -22,7 +22,7 @@ pub struct Options {
     /// The most points of a counter; beyond that only the highest and the last of equal stretches remain, so peaks stay
     /// exact.
     pub counter_points: usize,
-    /// Whether calls to the device (segments taken, given back, mapped, unmapped) are marked.
+    /// True if calls to the device (segments taken, given back, mapped, unmapped) are marked.
     pub segment_events: bool,
 }
 

@@ -109,7 +109,7 @@ pub fn make_room(
     None
 }
 
-/// Whether the node has the GPUs for the request, whatever else it lacks.
+/// True if the node has the GPUs for the request, whatever else it lacks.
 fn has_gpus(placer: &Placer, node: u32, request: &Request) -> bool {
     let ledger = placer.ledger();
     let slot = ledger.slot(node);

@@ -16,7 +16,7 @@ pub struct Slot {
     pub cpu: u64,
     pub memory: u64,
     pub pods: u32,
-    /// Whether it takes pods at all.
+    /// True if it takes pods at all.
     pub open: bool,
     /// Index into [`Ledger::models`].
     pub model: u16,
@@ -201,7 +201,7 @@ impl Ledger {
         self.total
     }
 
-    /// Whether `request` fits on the node. The model must have been checked.
+    /// True if `request` fits on the node. The model must have been checked.
     pub fn fits(&self, index: u32, request: &Request) -> bool {
         let slot = &self.slots[index as usize];
         if slot.cpu < request.cpu_milli || slot.memory < request.memory || slot.pods == 0 || !slot.open {

@@ -63,7 +63,7 @@ impl Mix {
     }
 }
 
-/// The units of most GPUs of a cluster: the size against which shares in bytes are counted where one number is needed.
+/// The units of most GPUs of a cluster: the size against which shares in bytes are counted if one number is needed.
 pub fn common_units(ledger: &Ledger) -> u64 {
     let mut counts: FxHashMap<u64, u64> = FxHashMap::default();
     for node in ledger.nodes() {

@@ -90,7 +90,7 @@ impl Placer {
         self.befores.fill(f64::NAN);
     }
 
-    /// Adds a node, which has the highest rank. `policy` makes one that knows it, where this one does not.
+    /// Adds a node, which has the highest rank. `policy` makes one that knows it, if this one does not.
     pub fn add_node(&mut self, node: Node, policy: impl FnOnce(&Ledger) -> Policy) -> u32 {
         let index = self.ledger.add(node);
         self.last.push(0);

@@ -133,13 +133,13 @@ impl Request {
         }
     }
 
-    /// Whether a node with GPUs of this model may take it.
+    /// True if a node with GPUs of this model may take it.
     pub fn accepts(&self, model: &str) -> bool {
         self.gpus == 0 || self.models.is_empty() || self.models.split('|').any(|one| one.trim() == model)
     }
 }
 
-/// A pod with its request and, where given, its times.
+/// A pod with its request and, if given, its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub name: String,

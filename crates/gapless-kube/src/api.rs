@@ -74,7 +74,7 @@ impl std::fmt::Debug for Kept {
 }
 
 impl Kept {
-    /// Whether the server has said nothing since the last answer. What it said would be taken for the next one.
+    /// True if the server has said nothing since the last answer. What it said would be taken for the next one.
     fn is_quiet(&mut self) -> bool {
         self.connection.buffer().is_empty()
             && self.socket.set_nonblocking(true).is_ok()

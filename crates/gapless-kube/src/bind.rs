@@ -158,7 +158,7 @@ impl Binder {
         locked(&mine).take().unwrap_or((Err(NotBooked::Unknown), error))
     }
 
-    /// Takes entries of pods off a node, where that can be proven; binds of them that are on their way are ended. What
+    /// Takes entries of pods off a node, if that can be proven; binds of them that are on their way are ended. What
     /// cannot be proven stays, and is tried again by the next booking that needs the room, or later.
     pub fn check(&self, api: &Api, account: &Mutex<Account>, log: &Log, node: &str, uids: Vec<String>) {
         let _one_by_one = locked(self.lock(node));

@@ -5,7 +5,7 @@
 //! gapless.dev/bookings: {"": "NODE-UID SUM", "UID": "NAMESPACE/NAME GPU-a;GPU-b 19327352832 VERSION", ...}
 //! ```
 //!
-//! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, where nobody knows the bytes), and
+//! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, if nobody knows the bytes), and
 //! the version of the pod that its binding asks for. Uid and sum show a node that was made anew, and edits by hand.
 
 use crate::api::{ApiError, Session};

@@ -22,7 +22,7 @@ pub fn device(uid: &str) -> String {
     format!("{KIND}={uid}")
 }
 
-/// Whether an id is safe as a name of a device and of a file.
+/// True if an id is safe as a name of a device and of a file.
 pub fn is_name(id: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());

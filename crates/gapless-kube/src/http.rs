@@ -230,7 +230,7 @@ impl Body {
         }
     }
 
-    /// Whether the connection can serve another request after this body.
+    /// True if the connection can serve another request after this body.
     pub fn is_done(&self) -> bool {
         matches!(self.end, End::Done | End::Length(0))
     }

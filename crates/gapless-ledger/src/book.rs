@@ -176,7 +176,7 @@ impl Book {
         if self.put(entry) { Ok(()) } else { Err(JoinError::Crowded) }
     }
 
-    /// A process that is in the book asks for `bytes` more; where they are granted they are entered.
+    /// A process that is in the book asks for `bytes` more; if they are granted they are entered.
     pub fn ask(&mut self, who: Who, bytes: u64) -> Answer {
         let Some(at) = self.at(who) else { return Answer::Refused };
         let Some(entry) = self.entries[at].clone() else { return Answer::Refused };
@@ -198,7 +198,7 @@ impl Book {
         answer
     }
 
-    /// What the tenant of a process should give back now: what it holds beyond its share, while another waits; where it
+    /// What the tenant of a process should give back now: what it holds beyond its share, while another waits; if it
     /// does not borrow, at any time, for only what nobody asked for brought it there.
     #[must_use]
     pub fn overdue(&self, who: Who) -> u64 {

@@ -94,7 +94,7 @@ fn lock<'a>(file: &'a File, path: &Path) -> Result<Held<'a>, LedgerError> {
     }
 }
 
-/// Opens the file, made where it is not there, for this user alone.
+/// Opens the file, made if it is not there, for this user alone.
 fn open_file(path: &Path) -> Result<File, LedgerError> {
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     let file = open.map_err(|error| LedgerError::Io(path.to_owned(), error))?;
@@ -172,7 +172,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Writes the head where there is none, or where it is of another card and nobody uses the file. The lock is held.
+    /// Writes the head if there is none, or if it is of another card and nobody uses the file. The lock is held.
     fn prepare(&self, capacity: u64) -> Result<(), LedgerError> {
         let failed = |error| LedgerError::Io(self.path.clone(), error);
         let in_use = match read_book(&self.file, &self.path) {
@@ -218,7 +218,7 @@ impl Ledger {
         Ok(result)
     }
 
-    /// Asks for `bytes` more, to be entered before the driver is asked for them. The dead are looked for only where
+    /// Asks for `bytes` more, to be entered before the driver is asked for them. The dead are looked for only if
     /// something is missing.
     ///
     /// # Errors
@@ -266,7 +266,7 @@ impl Ledger {
         self.enter();
     }
 
-    /// Writes this process's own entry. Where that fails it is written with the next change.
+    /// Writes this process's own entry. If that fails it is written with the next change.
     fn enter(&mut self) {
         let _ = self.change(|book, me, _| book.put(me.clone()));
     }

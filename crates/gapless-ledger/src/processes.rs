@@ -17,7 +17,7 @@ pub trait Processes: std::fmt::Debug + Send {
     /// This process.
     fn me(&self) -> Who;
 
-    /// Whether a process may still hold memory of a card. One whose number means nothing here counts as alive: its own
+    /// True if a process may still hold memory of a card. One whose number means nothing here counts as alive: its own
     /// kind will see it end.
     fn is_alive(&self, who: Who) -> bool;
 }
@@ -43,7 +43,7 @@ fn parse_stat(text: &str) -> Option<(bool, u64)> {
     Some((!is_gone, start.parse().ok()?))
 }
 
-/// The number in `pid:[4026531836]`; 0 where there is none.
+/// The number in `pid:[4026531836]`; 0 if there is none.
 fn space() -> u64 {
     let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let text = link.to_string_lossy();

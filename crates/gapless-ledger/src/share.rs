@@ -30,7 +30,7 @@ impl Size {
 pub struct Share {
     pub name: String,
     pub size: Size,
-    /// Whether it may hold more while nobody else needs it.
+    /// True if it may hold more while nobody else needs it.
     pub borrow: bool,
 }
 

@@ -38,11 +38,11 @@ pub struct Page<'a> {
 pub struct PageDevice<'a> {
     pub device: &'a DeviceTrace,
     pub history: &'a History,
-    /// For each allocation an index into [`Page::kind_names`]; empty where kinds are not known.
+    /// For each allocation an index into [`Page::kind_names`]; empty if kinds are not known.
     pub kinds: &'a [u8],
     /// Half-open.
     pub steps: &'a [(Tick, Tick)],
-    /// Where each allocation stands, in bytes, where that is given: a plan's offsets, 0 where one is missing.
+    /// Where each allocation stands, in bytes, if that is given: a plan's offsets, 0 if one is missing.
     /// `None`: the page stacks them.
     pub places: Option<&'a [u64]>,
 }

@@ -42,7 +42,7 @@ fn run(bytes: &[u8]) -> (bool, usize) {
     (repeats, first.len() + more.map(<[u8]>::len).sum::<usize>())
 }
 
-/// Whether sequences of four bytes come back within a piece often enough for a search to pay: for one in eight places
+/// True if sequences of four bytes come back within a piece often enough for a search to pay: for one in eight places
 /// or more. A sequence that is its own neighbour (a row of equal bytes) counts like any other.
 fn repeats_itself(piece: &[u8]) -> bool {
     /// Places that are looked at, evenly over the piece: a part of every column that it has.

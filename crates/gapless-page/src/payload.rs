@@ -17,16 +17,16 @@
 //!
 //!   section `rects.D`                             device D, all that the first picture needs
 //!     n, last tick, unit, given, lanes            allocations; y, addresses and blocks are multiples of unit; given: 1
-//!                                                 where y is an offset of a plan; lanes of the ruler, so that the page
+//!                                                 if y is an offset of a plan; lanes of the ruler, so that the page
 //!                                                 need not move when the rest comes: 1 for steps, 2 a depth of scopes,
 //!                                                 at most two
 //!     n x delta                                   start, from the one before
 //!     n x life                                    end - start; 0: never ended (end = last tick + 1)
 //!     recency(n)                                  requested
 //!     n x signed                                  block / unit - ceil(requested / unit)
-//!     recency(n)                                  y / unit, where given is 1; else the page finds y itself
+//!     recency(n)                                  y / unit, if given is 1; else the page finds y itself
 //!     recency(n)                                  stack
-//!     runs(n)                                     kind + 1, 0 where none is known
+//!     runs(n)                                     kind + 1, 0 if none is known
 //!
 //!   section `detail.D`                            what tooltips, curves and segments need
 //!     n, n x id                                   streams (string)
@@ -138,7 +138,7 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
     out.0
 }
 
-/// What both sections of a device measure in: 512 bytes where everything is a multiple of it, as in PyTorch's
+/// What both sections of a device measure in: 512 bytes if everything is a multiple of it, as in PyTorch's
 /// allocator.
 pub(crate) fn unit(device: &PageDevice<'_>) -> u64 {
     let columns = device.history.allocations.columns();
@@ -326,7 +326,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Whether one in eight of the first values has been there before; true for a short column.
+/// True if one in eight of the first values has been there before; true for a short column.
 fn comes_back(values: impl Iterator<Item = u64>) -> bool {
     const LOOKED_AT: usize = 1 << 16;
     let mut seen = FxHashSet::default();
@@ -387,7 +387,7 @@ impl Bytes {
     }
 
     /// Addresses, places and sizes come back: training repeats itself. On recorded runs the distance to the last equal
-    /// value takes a third less than the values or their differences do. Where the first rows hardly repeat, each value
+    /// value takes a third less than the values or their differences do. If the first rows hardly repeat, each value
     /// is written as a new one, which is shorter there and needs no table.
     fn recency(&mut self, values: impl Iterator<Item = u64> + Clone) {
         if !comes_back(values.clone()) {

@@ -39,7 +39,7 @@ impl Buffers {
         &self.ignored
     }
 
-    /// The cells of a column, one a buffer; `None` where the file does not have it or nobody asked for it.
+    /// The cells of a column, one a buffer; `None` if the file does not have it or nobody asked for it.
     pub fn column(&self, name: &str) -> Option<&[Box<str>]> {
         self.columns.iter().find(|(column, _)| column == name).map(|(_, cells)| &cells[..])
     }
@@ -126,7 +126,7 @@ fn wrong(line: u64, what: impl Into<String>) -> Error {
     Error::Format(gapless_formats::Error::line(line, what))
 }
 
-/// Writes a problem, with the offsets of a plan where one is given, as MiniMalloc reads it.
+/// Writes a problem, with the offsets of a plan if one is given, as MiniMalloc reads it.
 #[must_use]
 pub fn write(problem: &Problem, plan: Option<&Plan>) -> String {
     let buffers = problem.buffers();

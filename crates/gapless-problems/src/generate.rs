@@ -7,7 +7,7 @@ use gapless_plan::{Buffer, Problem};
 /// `memory`. Each cut goes through the rectangle that comes next in a queue ordered by area, largest first.
 ///
 /// # Panics
-/// Never: rectangles of width and height 1 are not cut, and the result has fewer buffers where none is left to cut.
+/// Never: rectangles of width and height 1 are not cut, and the result has fewer buffers if none is left to cut.
 #[must_use]
 pub fn guillotine(count: usize, time: i64, memory: u64, seed: u64) -> Problem {
     use std::collections::BinaryHeap;

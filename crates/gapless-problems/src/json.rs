@@ -100,7 +100,7 @@ struct Row {
 }
 
 impl Row {
-    /// The member's value; `None` where it is absent or `null`.
+    /// The member's value; `None` if it is absent or `null`.
     fn get(&self, member: &str) -> Option<&Value> {
         let at = MEMBERS.iter().position(|name| *name == member)?;
         self.values[at].as_ref().filter(|value| !value.is_null())
@@ -150,7 +150,7 @@ fn gaps(value: &Value) -> std::result::Result<Vec<Lifetime>, String> {
     list.iter().map(gap).collect()
 }
 
-/// A value for a message: its text, cut where it is long.
+/// A value for a message: its text, cut if it is long.
 fn brief(value: &Value) -> String {
     const LONGEST: usize = 40;
     let text = value.to_string();

@@ -39,7 +39,7 @@ pub fn find(code: &str) -> Option<&'static Explanation> {
     EXPLANATIONS.iter().find(|one| one.code.eq_ignore_ascii_case(code))
 }
 
-/// The code that `code` may have been meant to be: the one with the fewest differing characters. `None` where more than
+/// The code that `code` may have been meant to be: the one with the fewest differing characters. `None` if more than
 /// one digit differs: every code begins with the same letters, so the number says what was meant.
 #[must_use]
 pub fn nearest(code: &str) -> Option<&'static Explanation> {
@@ -49,7 +49,7 @@ pub fn nearest(code: &str) -> Option<&'static Explanation> {
     (distance(&digits(near.code), &digits(&wanted)) <= 1).then_some(near)
 }
 
-/// Words that people use for a finding, where its title has others.
+/// Words that people use for a finding, if its title has others.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("oom", "GAP301"),
     ("leak", "GAP201"),

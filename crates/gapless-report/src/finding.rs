@@ -38,12 +38,12 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// The next step, true for this run.
     pub help: String,
-    /// The command or setting of that step, ready to be copied, where it is one.
+    /// The command or setting of that step, ready to be copied, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suggestion: Option<String>,
     /// The device it is about; `None`: the trace as a whole.
     pub device: Option<u32>,
-    /// The most bytes that can be won back, for ordering; 0 where that is not the point.
+    /// The most bytes that can be won back, for ordering; 0 if that is not the point.
     pub bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a page says first where it shows no recorded run but an answer: of the planner, or of a question to `fit`.
+//! What a page says first if it shows no recorded run but an answer: of the planner, or of a question to `fit`.
 //! Tiles take the place of an allocator's figures; a bar, tables and notes stand below them.
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Headline {
     pub title: String,
     pub tone: Tone,
     pub tiles: Vec<Tile>,
-    /// Memory and what takes it; absent where there is nothing to compare.
+    /// Memory and what takes it; absent if there is nothing to compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
     pub lists: Vec<List>,

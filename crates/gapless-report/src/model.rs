@@ -17,16 +17,16 @@ pub struct Report {
     pub schema: String,
     pub tool: Tool,
     pub source: SourceInfo,
-    /// The allocator's settings; `null` where the source does not say.
+    /// The allocator's settings; `null` if the source does not say.
     pub settings: Option<Settings>,
     pub devices: Vec<DeviceReport>,
-    /// Pinned host memory, which is not part of the devices' figures; absent where nothing was recorded of it.
+    /// Pinned host memory, which is not part of the devices' figures; absent if nothing was recorded of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInfo>,
-    /// What a recording of host memory says; absent where the trace is of a device. Device 0 has its figures too.
+    /// What a recording of host memory says; absent if the trace is of a device. Device 0 has its figures too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_run: Option<HostRunInfo>,
-    /// What to set, for each device that has allocations; absent where it was not asked for.
+    /// What to set, for each device that has allocations; absent if it was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Vec<Answer>>,
     /// What the page says first; absent in reports on recorded runs.
@@ -58,16 +58,16 @@ pub struct SourceInfo {
     /// The file's name as it was given; "-" for standard input.
     pub path: String,
     pub format: String,
-    /// What wrote it, as far as the content shows; empty where unknown.
+    /// What wrote it, as far as the content shows; empty if unknown.
     pub producer: String,
-    /// The process that was recorded; absent where the source says nothing of it.
+    /// The process that was recorded; absent if the source says nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessInfo>,
     /// What had to be inferred, repaired or left out.
     pub notes: Vec<NoteInfo>,
 }
 
-/// The process that was recorded; `null` where the source does not say.
+/// The process that was recorded; `null` if the source does not say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
     /// Its name, without arguments: `python train.py`.
@@ -119,16 +119,16 @@ pub struct HostRunInfo {
     pub interval: u64,
     /// From this size on every block was recorded.
     pub exact_from: u64,
-    /// Whether the process ended by itself.
+    /// True if the process ended by itself.
     pub whole: bool,
     pub peak_live: EstimateInfo,
     /// Since the first event.
     pub peak_time_us: u64,
     pub end_live: EstimateInfo,
-    /// What the allocator held from the kernel at most; `null` where it was not recorded.
+    /// What the allocator held from the kernel at most; `null` if it was not recorded.
     pub peak_held: Option<u64>,
     pub peak_resident: Option<u64>,
-    /// What the process held about when most was live, and at the end; `null` where it was not recorded.
+    /// What the process held about when most was live, and at the end; `null` if it was not recorded.
     pub at_peak: Option<HostStateInfo>,
     pub at_end: Option<HostStateInfo>,
     /// What `rate` of a growing line counts: "step" or "second".
@@ -168,7 +168,7 @@ pub struct HostLineInfo {
     pub stack: Vec<FrameInfo>,
     #[serde(flatten)]
     pub kept: EstimateInfo,
-    /// Bytes a step or a second; absent where the line does not grow.
+    /// Bytes a step or a second; absent if the line does not grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
 }
@@ -181,13 +181,13 @@ pub struct DeviceReport {
     pub allocations: u64,
     /// Allocations that were there before it began.
     pub preexisting: u64,
-    /// From the first event to the last; `null` where the source has no clock.
+    /// From the first event to the last; `null` if the source has no clock.
     pub duration_us: Option<u64>,
     pub peak_live: u64,
     pub peak_allocated: u64,
     pub peak_requested: u64,
     pub peak_active: u64,
-    /// `null` where the source has no segments.
+    /// `null` if the source has no segments.
     pub peak_reserved: Option<u64>,
     /// 1 - peak allocated / peak reserved.
     pub fragmentation: Option<f64>,
@@ -200,7 +200,7 @@ pub struct DeviceReport {
     pub streams: Vec<StreamInfo>,
     pub kinds: KindsInfo,
     pub holders: Vec<HolderInfo>,
-    /// Who holds memory at peak allocated, by module; absent where the program named no modules.
+    /// Who holds memory at peak allocated, by module; absent if the program named no modules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<ModulesInfo>,
     pub steps: StepsInfo,
@@ -222,7 +222,7 @@ pub struct PeakMoments {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct When {
     pub tick: u32,
-    /// Since the first event; `null` where the source has no clock.
+    /// Since the first event; `null` if the source has no clock.
     pub time_us: Option<u64>,
     /// The step it falls into, from 0.
     pub step: Option<u32>,
@@ -349,14 +349,14 @@ pub struct HolderInfo {
     /// The named scopes that all its blocks were allocated in, the outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
-    /// Innermost first; empty where no stacks were recorded.
+    /// Innermost first; empty if no stacks were recorded.
     pub stack: Vec<FrameInfo>,
-    /// The block size all its allocations have, where no stacks were recorded.
+    /// The block size all its allocations have, if no stacks were recorded.
     pub size_class: Option<u64>,
-    /// The module that the program noted on its blocks, with `*` for the numbers of layers; absent where it noted none.
+    /// The module that the program noted on its blocks, with `*` for the numbers of layers; absent if it noted none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub module: String,
-    /// Some of the program's notes on its blocks; absent where there are none.
+    /// Some of the program's notes on its blocks; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -436,7 +436,7 @@ pub struct GrowerInfo {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChurnInfo {
-    /// `null` where the source has no clock.
+    /// `null` if the source has no clock.
     pub allocations_per_second: Option<f64>,
     pub allocations_per_step: Option<f64>,
     /// Calls that took memory from the device.

@@ -1,4 +1,4 @@
-//! Bytes by module, where the program named its modules: a tree by their paths, in which layers are one.
+//! Bytes by module, if the program named its modules: a tree by their paths, in which layers are one.
 //!
 //! Numbers of modules that have modules inside are layers: `h.0.mlp` and `h.1.mlp` become `h.*.mlp`. Numbers of modules
 //! that have none are steps of a sequence, which differ: `features.0` and `features.1` stay as they are.

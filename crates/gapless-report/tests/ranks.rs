@@ -73,7 +73,7 @@ fn ranks_that_differ_only_by_noise_are_not_odd() {
     }
 }
 
-/// `count` ranks, recorded with stacks where `stacked` has a bit.
+/// `count` ranks, recorded with stacks if `stacked` has a bit.
 fn recorded(base: &Base, count: u32, stacked: u32, odd: Option<(u32, Fault)>) -> Ranks {
     let fault = |rank: u32| odd.filter(|(at, _)| *at == rank).map(|(_, fault)| fault);
     let rank = |rank: u32| base.rank(rank, 7, NOISE, fault(rank), stacked >> rank & 1 == 1);

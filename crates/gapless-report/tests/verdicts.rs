@@ -112,12 +112,12 @@ fn question(chance: &mut Chance, files: &[String]) -> (String, Asked) {
     (path, asked)
 }
 
-/// Whether `e` is below its card with its error bar and the promised share free.
+/// True if `e` is below its card with its error bar and the promised share free.
 fn holds(e: &Estimate, memory: Bytes) -> bool {
     e.process_total().0 as f64 * (1.0 + e.error) <= memory.0 as f64 * (1.0 - RESERVE) + 2.0
 }
 
-/// Whether the run of `e` gets to its end on a card of `memory` bytes, by a replay of its own events.
+/// True if the run of `e` gets to its end on a card of `memory` bytes, by a replay of its own events.
 fn survives(q: &Question, e: &Estimate, memory: Bytes) -> bool {
     let Some(simulated) = e.simulated.as_ref().filter(|_| e.method == Method::Simulated) else { return true };
     let torch = Machine::Torch(TorchMachine {

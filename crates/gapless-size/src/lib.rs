@@ -18,7 +18,7 @@ pub const LIMIT: u64 = 1 << 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     pub bytes: u64,
-    /// Whether a unit was written; a bare number is a number of bytes.
+    /// True if a unit was written; a bare number is a number of bytes.
     pub has_unit: bool,
 }
 

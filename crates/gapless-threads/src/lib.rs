@@ -3,13 +3,13 @@
 //! * A panic of any thread is a panic of the caller, with its message. The other threads take no more work, and have
 //!   ended when the caller goes on. The caller never waits for a result that cannot come.
 //! * Results come in the order of the work, whatever the threads do.
-//! * Where the system gives fewer threads, those that are there do all of the work, the caller's if there is no other.
+//! * If the system gives fewer threads, those that are there do all of the work, the caller's if there is no other.
 //!
 //! [`each`] is for independent pieces of work, [`ordered`] for a stream of jobs in bounded memory, [`both`] for two
 //! passes, [`alongside`] for two threads that talk to each other, [`crew`] for threads that the caller listens to,
 //! [`or_exit`] for threads of a service.
 //!
-//! Each pipeline has a name. Where debug assertions are on, `GAPLESS_TEST_PANIC=NAME`, or `NAME:3` for its fourth piece
+//! Each pipeline has a name. If debug assertions are on, `GAPLESS_TEST_PANIC=NAME`, or `NAME:3` for its fourth piece
 //! of work, makes its worker panic: the tests try every name.
 
 mod ordered;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 
-/// Panics where a test asks for it: see above. Release builds have nothing here.
+/// Panics if a test asks for it: see above. Release builds have nothing here.
 #[inline]
 pub fn point(name: &str) {
     #[cfg(debug_assertions)]
@@ -85,7 +85,7 @@ impl Turns {
 /// Does `work` for 0 to `count` - 1 on at most so many threads, the caller's among them; the results, in order.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` does.
 pub fn each<R: Send>(
     name: &'static str,
     threads: usize,
@@ -116,7 +116,7 @@ pub fn each<R: Send>(
 /// Does `there` on a thread of its own, and `here` meanwhile. Neither may wait for the other.
 ///
 /// # Panics
-/// Where one of the two does.
+/// If one of the two does.
 pub fn both<A, B: Send>(
     name: &'static str,
     here: impl FnOnce() -> A,
@@ -131,7 +131,7 @@ pub fn both<A, B: Send>(
     let (here, there) = scope(|scope| {
         let other = start(scope, name, run);
         let here = here();
-        // Where there is no thread, one does it after the other.
+        // If there is no thread, one does it after the other.
         (here, other.map_or_else(|_| run(), joined))
     });
     (here, there.expect("it runs once"))
@@ -141,7 +141,7 @@ pub fn both<A, B: Send>(
 /// sees when the other is gone.
 ///
 /// # Panics
-/// Where one of the two does, and where the system gives no thread.
+/// If one of the two does, and if the system gives no thread.
 pub fn alongside<A, B: Send>(
     name: &'static str,
     here: impl FnOnce() -> A,
@@ -175,7 +175,7 @@ pub fn or_exit<R>(name: &'static str, work: impl FnOnce() -> R) -> R {
 /// the system had no thread for.
 ///
 /// # Panics
-/// Where one of them does, when all have ended.
+/// If one of them does, when all have ended.
 pub fn crew<R: Send>(
     name: &'static str,
     work: impl IntoIterator<Item = impl FnOnce() -> R + Send>,

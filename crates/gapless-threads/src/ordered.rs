@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 /// The first error of a job or of the sink, which ends the work.
 ///
 /// # Panics
-/// Where `state`, `work`, `sink` or the jobs do.
+/// If `state`, `work`, `sink` or the jobs do.
 pub fn ordered<J: Send, R: Send, S, E>(
     name: &'static str,
     threads: usize,

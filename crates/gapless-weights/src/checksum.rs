@@ -53,7 +53,7 @@ impl<'a> Sum<'a> {
 
     /// Sums up the next 1024 bytes, if they are not the last ones.
     pub fn step(&mut self) {
-        // The last block is another matter, even where it is whole.
+        // The last block is another matter, even if it is whole.
         if self.bytes.len() - self.done > BLOCK {
             let block = &self.bytes[self.done..self.done + BLOCK];
             whole_blocks(&mut self.sums, block.as_chunks::<BLOCK>().0);
@@ -227,7 +227,7 @@ fn blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]]) {
 
 /// The checksum of more than `LONG` bytes, of which `done` are in the sums.
 fn finish(bytes: &[u8], done: usize, mut sums: [u64; 8], add_blocks: Blocks) -> u64 {
-    // The last block is never scrambled, even where it is whole; the last stripe may overlap the one before it.
+    // The last block is never scrambled, even if it is whole; the last stripe may overlap the one before it.
     let blocks = (bytes.len() - 1) / BLOCK;
     add_blocks(&mut sums, bytes[done..blocks * BLOCK].as_chunks::<BLOCK>().0);
     let rest = &bytes[blocks * BLOCK..bytes.len() - 1];

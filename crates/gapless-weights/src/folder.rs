@@ -32,7 +32,7 @@ pub struct Folder {
     pub left_out: Vec<PathBuf>,
 }
 
-/// Looks through a folder. Its index, where it has one, must name shards that are there and hold what it says.
+/// Looks through a folder. Its index, if it has one, must name shards that are there and hold what it says.
 pub fn read(path: &Path) -> Result<Folder> {
     let mut folder = Folder::default();
     for (entry, name, meta) in entries(path)? {
@@ -118,7 +118,7 @@ fn entries(path: &Path) -> Result<Vec<(PathBuf, String, fs::Metadata)>> {
     Ok(entries)
 }
 
-/// Whether a folder is one model of a hub's cache, which has its files in `snapshots/COMMIT`.
+/// True if a folder is one model of a hub's cache, which has its files in `snapshots/COMMIT`.
 fn is_cache(path: &Path) -> bool {
     path.join("snapshots").is_dir() && path.join("blobs").is_dir()
 }
@@ -230,7 +230,7 @@ pub fn check_index(folder: &Path, index: &Path) -> Result<()> {
     check_saves(&saves, save.as_deref().map(|save| (index, save)))
 }
 
-/// Whether `packed` holds the file at `from`, byte for byte. Times and headers do not tell: another model of the same
+/// True if `packed` holds the file at `from`, byte for byte. Times and headers do not tell: another model of the same
 /// architecture has the same header, and may be older than what was packed before it.
 pub fn is_done(from: &Path, packed: &Path, work: impl Into<Work>) -> bool {
     let work = work.into();
@@ -258,7 +258,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     output.put_in_place()
 }
 
-/// The shards that a folder's indexes name, by name; empty where it has no index.
+/// The shards that a folder's indexes name, by name; empty if it has no index.
 pub fn indexed(path: &Path) -> Result<Vec<PathBuf>> {
     let mut shards = BTreeSet::new();
     for other in read(path)?.others {

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place between two changes of the disk. Where debug assertions are on, `GAPLESS_TEST_KILL=7` ends the process at
+/// A place between two changes of the disk. If debug assertions are on, `GAPLESS_TEST_KILL=7` ends the process at
 /// the eighth, as a kill does: the tests try all.
 pub(crate) fn boundary() {
     #[cfg(debug_assertions)]
@@ -168,7 +168,7 @@ impl Drop for PartFolder {
     }
 }
 
-/// Whether two paths are one file.
+/// True if two paths are one file.
 pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
@@ -208,7 +208,7 @@ fn make(
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other?,
         };
-        // Where locks do not work, the number of the process must do.
+        // If locks do not work, the number of the process must do.
         let _ = file.try_lock();
         // Another process may have taken it for a leftover before the lock was there.
         if part.exists() {

@@ -336,7 +336,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether a sample of a tensor's chunks gets smaller: what does not is not worth encoding.
+/// True if a sample of a tensor's chunks gets smaller: what does not is not worth encoding.
 fn promises(input: &dyn Source, header: &Header, tensor: &Tensor) -> Result<bool> {
     let kind = kind_of(&tensor.dtype);
     if !tensor.bytes().is_multiple_of(kind.width() as u64) {

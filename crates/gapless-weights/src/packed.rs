@@ -52,22 +52,22 @@ pub struct Packed {
     pub original: Header,
     /// For each tensor of the original: the tensor that holds it, and how.
     pub tensors: Vec<(Tensor, Stored)>,
-    /// For each of them the checksum of its stream's directory, where the file says it.
+    /// For each of them the checksum of its stream's directory, if the file says it.
     pub(crate) sums: Vec<Option<u64>>,
 }
 
-/// Whether a header is that of a packed file.
+/// True if a header is that of a packed file.
 pub fn is_packed(header: &Header) -> bool {
     header.metadata.iter().any(|(key, _)| is_ours(key))
 }
 
-/// Whether a key of the metadata is one of packed files.
+/// True if a key of the metadata is one of packed files.
 pub(crate) fn is_ours(key: &str) -> bool {
     key.starts_with("gapless.")
 }
 
 impl Packed {
-    /// Reads what `header` says; none where the file is not packed.
+    /// Reads what `header` says; none if the file is not packed.
     pub fn read(path: &Path, header: Header) -> Result<Option<Packed>> {
         if !is_packed(&header) {
             return Ok(None);
@@ -191,7 +191,7 @@ fn shown(sum: u64) -> String {
     format!("{sum:016x}")
 }
 
-/// Whether what `gapless.tensors` says of a tensor's type and shape, if anything, is what the original header says.
+/// True if what `gapless.tensors` says of a tensor's type and shape, if anything, is what the original header says.
 fn is_described(kind: &Value, tensor: &Tensor) -> bool {
     let is_same = |key: &str, wanted: Value| kind.get(key).is_none_or(|value| *value == wanted);
     is_same("dtype", json!(tensor.dtype)) && is_same("shape", json!(tensor.shape))
@@ -317,7 +317,7 @@ pub(crate) fn pack_text(text: &[u8]) -> std::io::Result<String> {
     Ok(out)
 }
 
-/// Undoes `pack_text`; none where it is damaged or longer than a header may be.
+/// Undoes `pack_text`; none if it is damaged or longer than a header may be.
 fn unpack_text(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let text = text.trim_end_matches('=').as_bytes();

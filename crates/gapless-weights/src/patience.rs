@@ -20,7 +20,7 @@ const BROKEN: u32 = 3;
 const FIRST_NAP: Duration = Duration::from_millis(10);
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// Whether an error may pass, and how many tries it is worth.
+/// True if an error may pass, and how many tries it is worth.
 fn tries(error: &io::Error) -> u32 {
     // EIO 5, EREMOTEIO 121: of a network file system they may pass, of a disk they do not. ESTALE 116, ENOBUFS 105,
     // ECONNRESET 104, ENETUNREACH 101, ENETDOWN 100, EHOSTUNREACH 113, ENOMEM 12.

@@ -29,7 +29,7 @@ impl Reader {
         Ok(Reader { input, header, packed })
     }
 
-    /// Whether the file is packed.
+    /// True if the file is packed.
     pub fn is_packed(&self) -> bool {
         self.packed.is_some()
     }

@@ -112,7 +112,7 @@ pub fn unpack_rows(from: &Path, to: &Path, rank: Rank, work: impl Into<Work>) ->
     Ok(Cut { tensors: count, read, written: data + end, data: end })
 }
 
-/// An error where a tensor's rows end within a byte, as those of 4 and 6 bits may: they cannot be cut.
+/// An error if a tensor's rows end within a byte, as those of 4 and 6 bits may: they cannot be cut.
 fn check_rows(reader: &Reader, tensor: &Tensor) -> Result<()> {
     match tensor.shape.first() {
         Some(length) if *length > 0 && !tensor.bytes().is_multiple_of(*length) => Error::refused(

@@ -205,7 +205,7 @@ impl Directory {
         result
     }
 
-    /// As `decode`, where `next` is what is decoded after it.
+    /// As `decode`, if `next` is what is decoded after it.
     fn decode_before(
         &self,
         chunk: usize,
@@ -252,11 +252,11 @@ pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
 }
 
 /// As `encode`, into memory that is already there and has `most` bytes or more; gives the stream's length. With
-/// `past_caches`, and where `out` begins on a boundary of 64 bytes, the stream goes to memory at once: faster if nobody
+/// `past_caches`, and if `out` begins on a boundary of 64 bytes, the stream goes to memory at once: faster if nobody
 /// reads it soon.
 ///
 /// # Panics
-/// Where the values are not whole, or `out` is too short.
+/// If the values are not whole, or `out` is too short.
 pub fn encode_into(kind: Kind, values: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> usize {
     encode_with(&mut Encoder::new(kind, path), values, out, past_caches)
 }

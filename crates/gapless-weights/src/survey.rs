@@ -27,7 +27,7 @@ pub struct OfType {
     pub sampled: u64,
     /// Component, its bits, and the bits that its frequencies need: a mean of the tensors' samples, by their bytes.
     pub parts: Vec<(&'static str, f64, f64)>,
-    /// Share that packing leaves, by encoding what was sampled: a mean of the tensors by their bytes. None where
+    /// Share that packing leaves, by encoding what was sampled: a mean of the tensors by their bytes. None if
     /// nothing could be sampled.
     pub packed: Option<f64>,
 }
@@ -72,7 +72,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Bytes of a tensor; false where they cannot be had.
+    /// Bytes of a tensor; false if they cannot be had.
     fn read(&self, tensor: &Listed, at: u64, out: &mut [u8]) -> Result<bool> {
         match &tensor.place {
             Place::Range(range) => self.inputs[tensor.file].read(range.start + at, out)?,
@@ -272,7 +272,7 @@ fn quantised(listing: &Listing) -> Vec<Quantised> {
     rows.collect()
 }
 
-/// An error where a listing has no tensor: a survey of nothing says nothing.
+/// An error if a listing has no tensor: a survey of nothing says nothing.
 pub fn check_listing(listing: &Listing) -> Result<()> {
     if listing.tensors.is_empty() {
         let path = listing.files.first().cloned().unwrap_or_default();

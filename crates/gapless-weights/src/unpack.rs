@@ -17,14 +17,14 @@ const JOB: u64 = 1 << 20;
 /// What unpacking or checking found.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// Whether the file is packed at all: others have no checksums.
+    /// True if the file is packed at all: others have no checksums.
     pub is_packed: bool,
     pub tensors: usize,
     pub streams: usize,
     /// Bytes of the file read, and of what was packed.
     pub packed: u64,
     pub original: u64,
-    /// What was damaged, where the caller asked to go on.
+    /// What was damaged, if the caller asked to go on.
     pub damage: Vec<Error>,
 }
 

@@ -68,7 +68,7 @@ impl Unfinished {
     }
 }
 
-/// An error where a command did not end that wrote to a folder.
+/// An error if a command did not end that wrote to a folder.
 pub fn check_finished(folder: &Path) -> Result<()> {
     if !folder.join(UNFINISHED).exists() {
         return Ok(());
@@ -78,12 +78,12 @@ pub fn check_finished(folder: &Path) -> Result<()> {
     Error::refused(folder, what, help)
 }
 
-/// Whether a file is the mark of an unfinished folder: it is not a model's.
+/// True if a file is the mark of an unfinished folder: it is not a model's.
 pub(crate) fn is_mark(name: &str) -> bool {
     name == UNFINISHED
 }
 
-/// An error where `output` lies in the folder `input`, or is it, through whatever links: the next run would take the
+/// An error if `output` lies in the folder `input`, or is it, through whatever links: the next run would take the
 /// result for a part of the model. `output` need not be there.
 pub fn check_apart(input: &Path, output: &Path) -> Result<()> {
     let there = output.ancestors().find_map(|folder| {

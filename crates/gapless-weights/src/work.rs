@@ -3,7 +3,7 @@
 use crate::pace::Pace;
 use std::sync::Arc;
 
-/// A number of threads is enough where there is no limit.
+/// A number of threads is enough if there is no limit.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub threads: usize,

@@ -7,7 +7,7 @@ use gapless_weights::{Reader, pack, unpack, verify};
 use std::fs;
 use std::path::Path;
 
-/// A folder in memory, where there is such a thing: a disk would take most of the time.
+/// A folder in memory, if there is such a thing: a disk would take most of the time.
 fn memory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()

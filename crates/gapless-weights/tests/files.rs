@@ -421,7 +421,7 @@ fn folders_within_folders_are_read_and_links_do_not_go_round() {
     assert_eq!(shards, names);
     assert_eq!(found.others, [at("vae/config.json")]);
     assert_eq!(found.left_out.len(), 2, "{:?}", found.left_out);
-    // One model of several has to be named where only one is loaded.
+    // One model of several has to be named if only one is loaded.
     let error = folder::read(folder_at.path()).unwrap_err();
     assert!(error.help().contains("name one of them"), "{}", error.help());
     // An index of a folder below is checked as well.

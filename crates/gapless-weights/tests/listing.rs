@@ -205,7 +205,7 @@ fn what_packing_leaves_counts_tensors_by_their_bytes() {
 
 #[test]
 fn mutated_files_are_errors_or_lists() {
-    // In memory, where there is such a folder: a disk would take most of the time.
+    // In memory, if there is such a folder: a disk would take most of the time.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let path = folder.path().join("bad.onnx");

@@ -26,7 +26,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Prints `error` with its causes and, where one is known, the next step.
+/// Prints `error` with its causes and, if one is known, the next step.
 pub(crate) fn print(error: &anyhow::Error) {
     let mut text = format!("\x1b[1;31merror\x1b[0m: {}\n", plain(error));
     let mut told = plain(error);
@@ -75,7 +75,7 @@ pub(crate) fn tell(styled: &str) {
         Some(columns) => text::fit(&plain, columns.max(40)),
         None => plain,
     };
-    // Standard error is the last resort: where it is closed too there is nobody to tell.
+    // Standard error is the last resort: if it is closed too there is nobody to tell.
     let _ = anstream::stderr().lock().write_all(shown.as_bytes());
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn only_device(trace: &mut Trace, path: &Path, wanted: u32) -> Result
     Ok(())
 }
 
-/// Reads the trace at `path`, and of it only `device` where one is given.
+/// Reads the trace at `path`, and of it only `device` if one is given.
 pub(crate) fn trace_of(path: &Path, device: Option<u32>) -> Result<Trace> {
     let mut trace = trace(path)?;
     if let Some(device) = device {

@@ -56,7 +56,7 @@ fn start(program: &str, args: &[&str], path: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Whether the opener did its work, or is still at it.
+/// True if the opener did its work, or is still at it.
 fn serves(mut child: Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

@@ -53,7 +53,7 @@ fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
     false
 }
 
-/// Writes through `write` to `path`, or to standard output where that is `None` or "-".
+/// Writes through `write` to `path`, or to standard output if that is `None` or "-".
 ///
 /// A file is written beside its place and renamed when it is whole: a reader never sees half of it, and a failure
 /// leaves what was there before.
@@ -75,14 +75,14 @@ pub(crate) fn use_terminal_width() {
     }
 }
 
-/// The columns of a line where that is known: as the environment says, or of the terminal if there is one.
+/// The columns of a line if that is known: as the environment says, or of the terminal if there is one.
 pub(crate) fn columns(is_terminal: bool) -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
     let measured = || is_terminal.then(|| ratatui::crossterm::terminal::size().ok()).flatten();
     said.filter(|&columns| columns > 0).or_else(|| measured().map(|(columns, _)| usize::from(columns)))
 }
 
-/// Whether texts must be ASCII: the locale has no UTF-8, or the terminal says that it is a dumb one. A locale that is
+/// True if texts must be ASCII: the locale has no UTF-8, or the terminal says that it is a dumb one. A locale that is
 /// not set says nothing, as in most containers.
 pub(crate) fn is_ascii() -> bool {
     let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -96,13 +96,13 @@ pub(crate) fn is_ascii() -> bool {
     locale.is_some_and(is_narrow) || value("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// A styled text as it is shown: within the width of a line, and in ASCII where nothing else can be shown.
+/// A styled text as it is shown: within the width of a line, and in ASCII if nothing else can be shown.
 pub(crate) fn shown(styled: &str) -> String {
     let plain = if is_ascii() { text::ascii(styled) } else { styled.to_owned() };
     text::fit(&plain, text::width())
 }
 
-/// Whether a file may be made at `path`: tried, because permissions alone do not tell.
+/// True if a file may be made at `path`: tried, because permissions alone do not tell.
 pub(crate) fn can_create_beside(path: &Path) -> bool {
     !path.is_dir() && Beside::create(path).is_ok()
 }

@@ -1,4 +1,4 @@
-//! `gapless FILE` means `gapless report FILE`: the verb is left out where the first argument is a file.
+//! `gapless FILE` means `gapless report FILE`: the verb is left out if the first argument is a file.
 //!
 //! A verb wins over a file of the same name. A word that is neither keeps clap's message, which knows the nearest verb;
 //! a name that can only be a file's gets one that says that the file is not there.
@@ -28,7 +28,7 @@ pub(crate) fn expand(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
-/// The failure for a first argument that is neither a verb nor a file; `None` where clap's own message is better.
+/// The failure for a first argument that is neither a verb nor a file; `None` if clap's own message is better.
 pub(crate) fn missing_file(args: &[OsString], error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

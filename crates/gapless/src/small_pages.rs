@@ -1,6 +1,6 @@
 //! Memory in small pages: for commands that take and free many vectors, and whose process ends soon.
 
-/// Takes no huge pages from now on. Where this cannot be set, the command only needs more time or memory.
+/// Takes no huge pages from now on. If this cannot be set, the command only needs more time or memory.
 ///
 /// * `fit` takes milliseconds and a few megabytes, in vectors of many sizes. Of huge pages, two megabytes would be
 ///   zeroed for each of these: a quarter of all its time.

@@ -86,13 +86,13 @@ pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Whether Ctrl-C was pressed. One for all sweeps of the process: a handler can be set only once.
+/// True if Ctrl-C was pressed. One for all sweeps of the process: a handler can be set only once.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs a sweep over `total` settings with a bar, until it is done or Ctrl-C is pressed; pressed again it ends the
 /// process.
 pub(crate) fn watched<T>(total: usize, sweep: impl FnOnce(Progress<'_>) -> T) -> T {
-    // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
+    // If no handler can be set Ctrl-C ends the process, as it does elsewhere.
     let _ = ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::Relaxed) {
             std::process::exit(130);

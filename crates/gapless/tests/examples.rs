@@ -86,7 +86,7 @@ const PYTHON_NEEDS: &[&str] = &[
     "gapless.budget",
 ];
 
-/// Whether `line` is what `shown` says, in which `...` stands for any text. Figures are aligned to the right: with more
+/// True if `line` is what `shown` says, in which `...` stands for any text. Figures are aligned to the right: with more
 /// digits they have fewer spaces in front.
 fn is_same(shown: &str, line: &str) -> bool {
     let mut shown = shown.to_owned();
@@ -146,7 +146,7 @@ fn all_commands() -> Vec<Command> {
     shells.flat_map(|block| commands(&block)).collect()
 }
 
-/// Whether a session runs it, or the program itself checks its flags.
+/// True if a session runs it, or the program itself checks its flags.
 fn is_run(command: &Command) -> bool {
     let also = command.is_session && ALSO_RUN.iter().any(|start| command.text.starts_with(start));
     also || command.text.starts_with("gapless ")

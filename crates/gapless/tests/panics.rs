@@ -97,7 +97,7 @@ fn prepare(folder: &Path) {
     assert_eq!(done.code, 0, "{}", done.err);
 }
 
-/// Exit code and standard error of a command in which `panic` happens; an error where it does not end.
+/// Exit code and standard error of a command in which `panic` happens; an error if it does not end.
 fn run(folder: &Path, args: &[&str], panic: &str) -> (Option<i32>, String) {
     let (err, train) = (folder.join("err"), trace("gpt2_train"));
     let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))

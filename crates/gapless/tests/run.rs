@@ -1,4 +1,4 @@
-//! `gapless run` without a GPU and without Python: what the program finds in its environment, and what is said where it
+//! `gapless run` without a GPU and without Python: what the program finds in its environment, and what is said if it
 //! cannot start.
 #![cfg(unix)]
 

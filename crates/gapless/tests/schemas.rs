@@ -41,7 +41,7 @@ fn check_keeps_its_schema() {
         for limit in ["1MiB", "4TiB"] {
             let budget = ["--max-peak-reserved", limit, "--max-fragmentation", "50%", "--format", "json"];
             let done = run(&[&["check", &path][..], &budget].concat());
-            // 2: a figure is not known. Where an answer is written, it keeps to the schema.
+            // 2: a figure is not known. If an answer is written, it keeps to the schema.
             assert!((0..=2).contains(&done.code), "{}", done.err);
             if !done.out.is_empty() {
                 holds("check", &done.out);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use support::schema::validate;
 use support::{all_traces, repo, report};
 
-/// What the run of `name` reported; `None` where the recording cannot know it.
+/// What the run of `name` reported; `None` if the recording cannot know it.
 fn truth(name: &str) -> Option<Value> {
     let read = |path: &str| -> Value {
         serde_json::from_slice(&std::fs::read(repo(path)).expect("a file")).expect("JSON")

@@ -198,7 +198,7 @@ fn an_output_within_the_input_is_refused_by_every_verb() {
             assert_eq!(tree(&at("model")), before, "{args:?}");
         }
     }
-    // The other way round it is refused only where it would write over the input.
+    // The other way round it is refused only if it would write over the input.
     fs::create_dir(at("model/model")).expect("made");
     let index = "model.safetensors.index.json".to_owned();
     for name in shards(&at("model")).keys().chain([&index]) {

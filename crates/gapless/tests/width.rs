@@ -1,4 +1,4 @@
-//! Every text for people keeps to 80 columns where it is not shown on a terminal, on every recorded run.
+//! Every text for people keeps to 80 columns if it is not shown on a terminal, on every recorded run.
 
 mod support;
 

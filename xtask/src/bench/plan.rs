@@ -247,7 +247,7 @@ fn line(case: &str, ours: &str, cpu: f64, wanted: &str, met: bool, peers: &str) 
     println!("{}", row.trim_end());
 }
 
-/// User and system time of all processes that we started and that ended, in ticks of 10 ms; 0 where there is no /proc.
+/// User and system time of all processes that we started and that ended, in ticks of 10 ms; 0 if there is no /proc.
 fn children_cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name of the program, in parentheses, may hold spaces; the fields are counted after it.

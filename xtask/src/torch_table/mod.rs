@@ -2,7 +2,7 @@
 //!
 //! The release's headers, compiled over the stand-in for CUDA's, say which function of the allocator's table is where
 //! and how the structures lie ([`headers`]); its library says so too, for all functions that it exports ([`elf`]).
-//! Where both agree, and no structure is another than in the releases before, a row for
+//! If both agree, and no structure is another than in the releases before, a row for
 //! `crates/gapless-torch/src/overlay/rows/` is written, and what is new in it is printed ([`text`]).
 //!
 //! A structure that changed stops this: `overlay/layout.rs` has to learn it first. Then `--new-layout` writes the row,
@@ -141,7 +141,7 @@ fn look(version: &str, folder: &Path, work: &Path) -> Result<Found> {
     Ok(Found { version: version.to_owned(), commit, functions, structures })
 }
 
-/// The functions, where headers and library say the same.
+/// The functions, if headers and library say the same.
 fn agree(headers: &Headers, words: &[Word]) -> Result<Vec<(String, bool)>> {
     let (header, words) = words.split_at(HEADER.min(words.len()));
     if header != [Word::Zero, Word::Symbol(format!("_ZTI{CLASS}"))] {

@@ -17,7 +17,7 @@ pub(super) struct Typical {
     pub(super) milli: u16,
     pub(super) gpus: u32,
     pub(super) share: f64,
-    /// Whether it accepts the model.
+    /// True if it accepts the model.
     pub(super) accepts: bool,
 }
 

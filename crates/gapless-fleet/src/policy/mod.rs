@@ -44,7 +44,7 @@ impl Policy {
         })
     }
 
-    /// Whether the policy can score this node of the ledger, which it may not have seen yet.
+    /// True if the policy can score this node of the ledger, which it may not have seen yet.
     pub fn knows(&self, ledger: &Ledger, node: u32) -> bool {
         match self {
             Policy::Value(value) => value.knows(ledger, node),
@@ -84,7 +84,7 @@ impl Policy {
         fullest(left, need, request.gpus as usize)
     }
 
-    /// Whether every node that fits is as good as any other, and one is drawn.
+    /// True if every node that fits is as good as any other, and one is drawn.
     pub(crate) fn draws(&mut self) -> Option<&mut GoRandom> {
         match self {
             Policy::Random(random) => Some(random),

@@ -167,7 +167,7 @@ impl Account {
         self.nodes.get(node).and_then(|state| state.places(&entry.gpus)).unwrap_or_default()
     }
 
-    /// Whether a pod on this node names the device that the agent there describes. If the pod brings a value, it is
+    /// True if a pod on this node names the device that the agent there describes. If the pod brings a value, it is
     /// written over on every node.
     pub fn names_device(&self, uid: &str, node: &str) -> bool {
         let has_agent = self.nodes.get(node).is_some_and(|state| state.kube.has_agent);
@@ -198,7 +198,7 @@ impl Account {
         all.iter().filter(|name| *name != node).cloned().collect()
     }
 
-    /// Whether a pod is booked on a node.
+    /// True if a pod is booked on a node.
     pub fn is_booked(&self, uid: &str, node: &str) -> bool {
         self.booked.get(uid).is_some_and(|names| names.iter().any(|name| name == node))
     }

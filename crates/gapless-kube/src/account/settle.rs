@@ -21,7 +21,7 @@ struct Hold {
 
 impl Account {
     /// The entry that counts for a bound pod: that of its node's page. If that is lost, the one that is remembered, if
-    /// the pod says the same. Where the page is whole and has none, its news are on their way, and the pod's word does.
+    /// the pod says the same. If the page is whole and has none, its news are on their way, and the pod's word does.
     fn entry_of(&self, uid: &str, pod: &KubePod, state: &NodeState) -> Option<Entry> {
         if let Some(entry) = state.entry(uid) {
             return Some(entry.clone());

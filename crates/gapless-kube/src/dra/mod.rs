@@ -64,7 +64,7 @@ fn quantity(bytes: u64) -> String {
     }
 }
 
-/// Whether this is a DNS subdomain, as names of objects are.
+/// True if this is a DNS subdomain, as names of objects are.
 fn is_subdomain(name: &str) -> bool {
     let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let label = |part: &str| {
@@ -73,7 +73,7 @@ fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// Whether this is a DNS label, as names of devices are.
+/// True if this is a DNS label, as names of devices are.
 fn is_label(name: &str) -> bool {
     name.len() <= 63 && !name.contains('.') && is_subdomain(name)
 }

@@ -101,7 +101,7 @@ fn there(api: &Api, node: &str) -> Result<BTreeMap<String, Value>, PublishError>
     Ok(items.into_iter().filter(is_ours).map(|slice| (name(&slice).to_owned(), slice)).collect())
 }
 
-/// Whether a value has all that is wanted. A later API server may add members.
+/// True if a value has all that is wanted. A later API server may add members.
 fn holds(there: &Value, wanted: &Value) -> bool {
     match (there, wanted) {
         (Value::Object(there), Value::Object(wanted)) => {
@@ -114,7 +114,7 @@ fn holds(there: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// Whether the answer lacks what was asked for.
+/// True if the answer lacks what was asked for.
 fn is_dropped(asked: &Value, answer: &Value) -> bool {
     let shares = |slice: &Value| {
         let devices = slice["spec"]["devices"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -9,5 +9,5 @@ mod side;
 
 pub use side::{Client, Server, accept, client, connect, server};
 
-/// Whether this build has TLS.
+/// True if this build has TLS.
 pub const IS_BUILT_IN: bool = cfg!(feature = "tls");

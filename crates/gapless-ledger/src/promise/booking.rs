@@ -1,6 +1,6 @@
 //! Entries on the page of one node: made if there is room, taken off if there is proof, and nothing if neither is sure.
 //!
-//! A booking reads the node, checks pods where that matters, and writes the page with the version that it read. If the
+//! A booking reads the node, checks pods if that matters, and writes the page with the version that it read. If the
 //! node has changed since, it starts again.
 
 use super::entry::{Verdict, first_full, is_on};

@@ -151,7 +151,7 @@ pub fn first_full<'a>(node: &Node, others: &[Entry], entry: &'a Entry) -> Option
     })
 }
 
-/// Whether an entry is on a GPU. A mutant knows GPUs by their places, which shift when one is lost.
+/// True if an entry is on a GPU. A mutant knows GPUs by their places, which shift when one is lost.
 #[must_use]
 pub fn is_on(node: &Node, entry: &Entry, gpu: &str) -> bool {
     if mutants::is(Mutant::GpuByIndex) {

@@ -13,7 +13,7 @@
 //! since a page never holds more than the GPUs have, no byte is promised twice. Two replicas that bind one pod with the
 //! same version find the same entry, and bind the same. A change of the pod is a fence: it ends all binds before it.
 //!
-//! A page belongs to one node object (by its uid) and has a sum. Where that is not so, somebody has edited it or made
+//! A page belongs to one node object (by its uid) and has a sum. If that is not so, somebody has edited it or made
 //! the node anew. It is then founded again from the pods that are bound there. What a pod's own annotations say is
 //! believed only if this replica remembers the same; else the node takes no more pods until that pod is gone.
 //!

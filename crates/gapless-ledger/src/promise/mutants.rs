@@ -57,7 +57,7 @@ pub fn set(mutant: Option<Mutant>) {
     let _ = mutant;
 }
 
-/// Whether a mutant is switched on.
+/// True if a mutant is switched on.
 #[cfg(feature = "mutants")]
 #[inline]
 pub fn is(mutant: Mutant) -> bool {

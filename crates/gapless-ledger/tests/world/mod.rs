@@ -328,7 +328,7 @@ impl Job {
         }
     }
 
-    /// Goes on where no call is needed. Whether it is over.
+    /// Goes on if no call is needed. Whether it is over.
     fn go_on(&mut self, replica: &Replica) -> bool {
         let Some(attempt) = &mut self.attempt else {
             return self.booking.as_ref().is_none_or(|booking| booking.ask().is_err());

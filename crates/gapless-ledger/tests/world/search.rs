@@ -16,7 +16,7 @@ fn wrong(world: &World) -> Option<String> {
     world.server.judge().or_else(|| world.lie.clone())
 }
 
-/// Whether every pod that fits is placed once nothing goes wrong any more.
+/// True if every pod that fits is placed once nothing goes wrong any more.
 fn unplaced(world: &World) -> Option<String> {
     let mut world = world.clone();
     let mut closed = world.finish();

@@ -6,7 +6,7 @@
 //! declared types, so the model must have been through shape inference; named dimensions take the values given.
 //!
 //! What a subgraph (`If`, `Loop`, `Scan`) reads of the graph around it counts as read by its node; the tensors within
-//! it are left out, as are those within a model-local function. No two tensors share a place, even where an operator
+//! it are left out, as are those within a model-local function. No two tensors share a place, even if an operator
 //! could work in place. The file is hostile until parsed: see `wire.rs`.
 
 use std::collections::HashMap;
@@ -66,14 +66,14 @@ struct Live<'f> {
 }
 
 impl<'f> Live<'f> {
-    /// False where the name is taken.
+    /// False if the name is taken.
     fn begin(&mut self, name: &'f str, time: usize) -> bool {
         let fresh = self.tensors.insert(name, Some(self.spans.len())).is_none();
         self.spans.push((name, time, time + 1));
         fresh
     }
 
-    /// False where nothing of this name was met.
+    /// False if nothing of this name was met.
     fn reach(&mut self, name: &str, end: usize) -> bool {
         match self.tensors.get(name) {
             None => false,
@@ -310,7 +310,7 @@ fn listed(mut items: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// A name for a message, quoted, and cut where it is long: a name may be as long as the file.
+/// A name for a message, quoted, and cut if it is long: a name may be as long as the file.
 fn quoted(name: &str) -> String {
     const LONGEST: usize = 80;
     match name.char_indices().nth(LONGEST) {

@@ -66,7 +66,7 @@ fn tensor_size<'f: 'd, 'd>(mut tensor: Message<'f>, dims: &mut Dims<'d>) -> Resu
     }))
 }
 
-/// The number of elements: the product of the dimensions, 1 where there is none.
+/// The number of elements: the product of the dimensions, 1 if there is none.
 fn shape<'f: 'd, 'd>(
     mut shape: Message<'f>,
     dims: &mut Dims<'d>,

@@ -71,7 +71,7 @@ pub(crate) struct Noise {
     pub(crate) logging: u64,
     /// A factor on all transient sizes of a rank: stages of a pipeline keep different numbers of micro-batches.
     pub(crate) stage: f64,
-    /// Whether annotations, which tell the steps, are left out.
+    /// True if annotations, which tell the steps, are left out.
     pub(crate) bare: bool,
 }
 

@@ -93,7 +93,7 @@ pub(crate) struct Case {
     seed: u64,
     pub(crate) ranks: u32,
     models: Vec<Model>,
-    /// Whether ranks of one stage lie behind each other, or take turns.
+    /// True if ranks of one stage lie behind each other, or take turns.
     in_blocks: bool,
     /// How long the batch of each step is, on all ranks.
     lengths: Vec<f64>,
@@ -163,7 +163,7 @@ impl Case {
             .since(events.time_at(gapless_trace::Tick(0)))
             .0;
         let share = |random: &mut Random, low, high| (peak as f64 * random.real(low, high)) as u64;
-        // Where batches vary between ranks, and of two ranks, a fault must stand out from that.
+        // If batches vary between ranks, and of two ranks, a fault must stand out from that.
         let more = if self.varied > 0.0 { 1.3 } else { 1.0 };
         let pair = if self.ranks == 2 { 1.3 } else { 1.0 };
         match i % FAULTS {

@@ -1,4 +1,5 @@
-//! A verdict as a summary for a pull request: the answer first, then the figures, then what holds the peak, folded.
+//! A verdict as a summary for a pull request: the answer first,
+//! then the figures, then, folded, the holders of the peak.
 
 use super::shown::{LISTED, shown};
 use super::subject::Subject;

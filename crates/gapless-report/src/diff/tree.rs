@@ -1,5 +1,5 @@
 //! Who holds memory in two runs, as one tree: from the outermost frame of a stack inwards, with the bytes that each run
-//! has in a branch. A branch is as wide as the larger of the two, leaf by leaf, so that what vanished is seen too.
+//! has in a branch. A branch is as wide as the larger of the two, leaf by leaf, so that vanished memory is seen too.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::{Allocation, StackId, Tick, Trace};
@@ -23,7 +23,7 @@ pub(super) struct Branch {
 /// One run at one instant.
 pub(super) type Moment<'a, 't> = (&'t Trace, &'a DeviceAnalysis<'t>, Tick);
 
-/// A step of a path: what it is matched by, and what it is called.
+/// A step of a path: the key that matches it, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     key: String,
@@ -43,7 +43,8 @@ pub(super) fn tree(before: Moment<'_, '_>, after: Moment<'_, '_>) -> Vec<Branch>
     for (side, leaves) in sides.iter().enumerate() {
         for (path, bytes) in leaves {
             let mut at = 0;
-            // Another script around the same model: its frames say nothing about what differs.
+            // Outer frames that only this run has belong to another script around the same model. They are left out,
+            // because they say nothing about the difference.
             let common =
                 path.iter().position(|part| known[1 - side].contains(part.key.as_str())).unwrap_or(0);
             for part in &path[common..] {
@@ -59,7 +60,7 @@ pub(super) fn tree(before: Moment<'_, '_>, after: Moment<'_, '_>) -> Vec<Branch>
                 });
                 at = next;
             }
-            // A stack may end where another goes on: what it holds itself is a leaf of its own.
+            // A stack may end where another goes on: its own bytes are a leaf.
             let own = *index.entry((at, String::new())).or_insert_with(|| {
                 branches.push(Branch { text: String::new(), parent: at, before: 0, after: 0, width: 0 });
                 ends.push(branches.len() - 1);
@@ -83,7 +84,7 @@ pub(super) fn tree(before: Moment<'_, '_>, after: Moment<'_, '_>) -> Vec<Branch>
     folded(&branches)
 }
 
-/// The tree without leaves that have no name and without branches that nobody could see; children by their change.
+/// The tree without leaves that have no name and without branches too narrow to see; children by their change.
 fn folded(branches: &[Branch]) -> Vec<Branch> {
     let narrowest = (branches[0].width / NARROWEST).max(1);
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); branches.len()];
@@ -109,7 +110,7 @@ fn folded(branches: &[Branch]) -> Vec<Branch> {
     kept
 }
 
-/// The paths of what is active, outermost part first, and their bytes.
+/// The paths of active allocations, outermost part first, and their bytes.
 fn leaves((trace, run, tick): Moment<'_, '_>, by_stack: bool) -> Vec<(Vec<Part>, u64)> {
     let mut of_stack: FxHashMap<u32, usize> = FxHashMap::default();
     let mut of_size: FxHashMap<(u8, u64), usize> = FxHashMap::default();
@@ -133,7 +134,7 @@ fn leaves((trace, run, tick): Moment<'_, '_>, by_stack: bool) -> Vec<(Vec<Part>,
     found
 }
 
-/// The Python frames of a stack; all of them where there is no Python.
+/// The Python frames of a stack; all of them if there is no Python.
 fn frames(trace: &Trace, stack: StackId) -> Vec<Part> {
     let part = |frame: &gapless_trace::Frame| {
         let (name, file) = (trace.strings.get(frame.name), trace.strings.get(frame.file));
@@ -149,7 +150,7 @@ fn frames(trace: &Trace, stack: StackId) -> Vec<Part> {
     if python.is_empty() { all.iter().rev().map(part).collect() } else { python }
 }
 
-/// Where there are no stacks: the kind, then what was asked for.
+/// If there are no stacks: the kind, then what was asked for.
 fn sizes(kind: &str, allocation: &Allocation) -> Vec<Part> {
     let size = format!("requests of {}", allocation.requested);
     let key = format!("{kind}\0{}", allocation.requested.0);

@@ -54,7 +54,7 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
     Some(finding.help(help))
 }
 
-/// What lies free is the most that can be won back. What a setting does win back is known where the run was replayed
+/// What lies free is the most that can be won back. What a setting does win back is known if the run was replayed
 /// with it, and is then what the finding ranks by.
 fn won_back(c: &Context<'_>, mut finding: Finding, most: u64) -> Finding {
     let Some(answer) = c.report.advice.iter().flatten().find(|answer| answer.device == c.device.device)

@@ -7,7 +7,7 @@ use crate::text::plural;
 pub(super) const RULES: &[Rule] =
     &[growth, slow_growth, out_of_memory, retries, device_calls, activations, optimizer_state, one_holder];
 
-/// Growth from which on it is a leak: 1 MiB a step, or a thousandth of the peak where that is less.
+/// Growth from which on it is a leak: 1 MiB a step, or a thousandth of the peak if that is less.
 fn leak_threshold(c: &Context<'_>) -> f64 {
     (MIB as f64).min((c.device.peak_allocated as f64 / 1000.0).max(65_536.0))
 }

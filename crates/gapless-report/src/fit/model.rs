@@ -17,9 +17,9 @@ pub struct Fit {
     pub model: ModelInfo,
     pub settings: SettingsInfo,
     pub device: DeviceInfo,
-    /// Whether what was asked fits.
+    /// True if what was asked fits.
     pub fits: bool,
-    /// What fits instead, where what was asked does not.
+    /// What fits instead, if what was asked does not.
     pub fits_with: Option<FitsWith>,
     pub tight: bool,
     pub peak_allocated: Option<u64>,
@@ -42,10 +42,10 @@ pub struct Fit {
     pub plans: Vec<PlanInfo>,
     pub search: Option<SearchInfo>,
     pub notes: Vec<String>,
-    /// Only where it was asked for.
+    /// Only if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_batch: Option<u64>,
-    /// Only where it was asked for.
+    /// Only if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Vec<TermInfo>>,
 }
@@ -107,11 +107,11 @@ pub struct SearchInfo {
     pub least_needed: Option<u64>,
 }
 
-/// The first plan, where what was asked does not fit.
+/// The first plan, if what was asked does not fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FitsWith {
     pub plan: String,
-    /// Whether it changes nothing but micro-batch, recomputation, layout and what lives on the host.
+    /// True if it changes nothing but micro-batch, recomputation, layout and what lives on the host.
     pub keeps_recipe: bool,
     pub process_total: u64,
     pub error: Option<f64>,

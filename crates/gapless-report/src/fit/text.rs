@@ -13,7 +13,7 @@ use gapless_fit::tune::LargestBatch;
 use gapless_trace::Bytes;
 use std::fmt::Write;
 
-/// The answer as styled text. `terms` come last; where there are none, `hint` says what else can be asked.
+/// The answer as styled text. `terms` come last; if there are none, `hint` says what else can be asked.
 #[must_use]
 pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -> String {
     let mut out = String::new();
@@ -88,7 +88,7 @@ pub(super) fn no_layout(q: &Question, answer: &Answer) -> String {
     format!("no layout over {} holds what was asked{least}", plural(gpus, "GPU"))
 }
 
-/// What fits where what was asked does not, in one line.
+/// What fits if what was asked does not, in one line.
 pub(super) fn alternative(answer: &Answer) -> Option<String> {
     let row = answer.fits_with()?;
     let keeps = answer.plans.as_ref().is_some_and(|plans| plans.keeps_recipe);
@@ -110,7 +110,7 @@ fn account(out: &mut String, q: &Question, e: &Estimate, answer: &Answer) {
     shape(out, e);
 }
 
-/// What is missing, where the figures alone look as if it fitted.
+/// What is missing, if the figures alone look as if it fitted.
 pub(super) fn short_of(q: &Question, e: &Estimate) -> String {
     if e.host.0 > q.cluster.host_memory {
         let there = Bytes(q.cluster.host_memory);
@@ -227,7 +227,7 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     }
 }
 
-/// What the error bar of a simulated run rests on, where it is not the usual.
+/// What the error bar of a simulated run rests on, if it is not the usual.
 pub(super) fn rests_on(q: &Question, e: &Estimate) -> &'static str {
     let Some(run) = e.simulated.as_ref().map(|simulated| &simulated.run) else { return "" };
     match (run.lora.is_some(), run.stored.is_some() || q.stored.is_some()) {
@@ -308,8 +308,8 @@ fn shape(out: &mut String, e: &Estimate) {
     }
 }
 
-/// The names of the phases and their peaks, each below where its phase begins, or further left where there is no room;
-/// `None` where they do not fit in `columns` at all.
+/// The names of the phases and their peaks, each below where its phase begins, or further left if there is no room;
+/// `None` if they do not fit in `columns` at all.
 fn labels(shape: &Shape, columns: usize) -> Option<[String; 2]> {
     let cells: Vec<[String; 2]> = shape
         .phases

@@ -34,7 +34,7 @@ pub struct Autopsy {
     pub pool: String,
     pub class: String,
     pub stream: u64,
-    /// Who asked: one line for people, empty where no stack was recorded; and the stack, innermost first.
+    /// Who asked: one line for people, empty if no stack was recorded; and the stack, innermost first.
     pub asked_by: String,
     pub stack: Vec<FrameInfo>,
     /// What the device still had.
@@ -48,11 +48,11 @@ pub struct Autopsy {
     pub cached: Vec<PoolLossesInfo>,
     /// The largest holders at that instant.
     pub holders: Vec<HolderInfo>,
-    /// The share of the batch that would have fitted; only where too much was live at once and the trace shows steps.
+    /// The share of the batch that would have fitted; only if too much was live at once and the trace shows steps.
     pub batch: Option<BatchInfo>,
     /// Requests that failed before this one.
     pub earlier: u64,
-    /// Whether the model, with the run's own settings under the same limit, fails at the same request.
+    /// True if the model, with the run's own settings under the same limit, fails at the same request.
     pub reproduced: bool,
     /// Settings that were replayed under the same limit, and that were to be.
     pub tried: u64,
@@ -96,7 +96,7 @@ pub enum CauseInfo {
 pub struct SurvivorInfo {
     /// What to put into the environment, as it is.
     pub line: String,
-    /// The oldest release that knows all of it, where older ones refuse it: "2.11".
+    /// The oldest release that knows all of it, if older ones refuse it: "2.11".
     pub needs: Option<String>,
     pub settings: String,
     pub changes: u32,

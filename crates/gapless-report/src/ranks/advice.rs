@@ -49,7 +49,7 @@ pub struct RanksAdvice {
     pub capacity: Option<u64>,
     pub verdict: Verdict,
     pub sentence: String,
-    /// The setting for all ranks; `null` where none helps.
+    /// The setting for all ranks; `null` if none helps.
     pub settings: Option<String>,
     /// The line for the environment.
     pub line: Option<String>,
@@ -86,7 +86,7 @@ pub struct Row {
     pub rank: u32,
     pub device: u32,
     pub before: Outcome,
-    /// `null` where no setting helps.
+    /// `null` if no setting helps.
     pub after: Option<Outcome>,
 }
 
@@ -97,7 +97,7 @@ pub struct Failed {
 }
 
 impl RanksAdvice {
-    /// Whether every rank gets to its end, with the setting or without.
+    /// True if every rank gets to its end, with the setting or without.
     #[must_use]
     pub fn survives(&self) -> bool {
         self.fails_before == 0 || self.settings.is_some() && self.fails_after == 0

@@ -248,7 +248,7 @@ fn group_row(group: &[usize], members: &[Member<'_>]) -> Group {
     }
 }
 
-/// Highest peak / mean peak - 1: of reserved bytes, or of allocated ones where a rank does not know the others.
+/// Highest peak / mean peak - 1: of reserved bytes, or of allocated ones if a rank does not know the others.
 pub(crate) fn imbalance(summaries: &[&Summary]) -> Option<f64> {
     let reserved: Option<Vec<u64>> = summaries.iter().map(|s| s.peak_reserved).collect();
     let peaks = reserved.unwrap_or_else(|| summaries.iter().map(|s| s.peak_allocated).collect());

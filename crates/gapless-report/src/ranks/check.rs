@@ -31,7 +31,7 @@ pub struct SavedRun {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct SavedRank {
     rank: u32,
-    /// `None` where the file could not be read.
+    /// `None` if the file could not be read.
     device: Option<u32>,
     peak_reserved: Option<u64>,
     peak_allocated: Option<u64>,
@@ -40,7 +40,7 @@ struct SavedRank {
 }
 
 impl SavedRun {
-    /// The figures of a rank, on a device where it has several.
+    /// The figures of a rank, on a device if it has several.
     fn of(&self, checked: &Checked) -> Option<Checked> {
         let mine = || self.ranks.iter().filter(|saved| Some(saved.rank) == checked.rank);
         let is_only = mine().count() == 1;
@@ -57,7 +57,7 @@ impl SavedRun {
     }
 }
 
-/// Holds `run` against `budgets`, and against `baseline` where there is one.
+/// Holds `run` against `budgets`, and against `baseline` if there is one.
 ///
 /// # Errors
 /// When there is nothing to check: no limit, or no device.

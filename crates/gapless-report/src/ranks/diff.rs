@@ -1,8 +1,8 @@
 //! Two runs of many ranks: rank by rank, and what grew over all of them. A value with the JSON contract
 //! `gapless.ranks-diff/1`, and its text.
 //!
-//! Ranks are matched by number, and by device where a rank has several. Holders are compared by where they were asked
-//! for (stack, or size where there are no stacks) and by the most that they held at once; a sum over all ranks.
+//! Ranks are matched by number, and by device if a rank has several. Holders are compared by where they were asked
+//! for (stack, or size if there are no stacks) and by the most that they held at once; a sum over all ranks.
 
 use super::held::Held;
 use super::odd::Why;

@@ -1,7 +1,7 @@
 //! When ranks of one group first differ noticeably.
 //!
 //! An odd rank differs in what makes it odd: from the first step on in which it keeps more, needs more or takes longer,
-//! or where its request fails. So the divergence and the odd ranks tell one story. Where no rank is odd, it is the
+//! or where its request fails. So the divergence and the odd ranks tell one story. If no rank is odd, it is the
 //! first step whose peaks lie far apart.
 
 use super::model::Of;
@@ -14,7 +14,7 @@ use crate::text::{bytes, duration};
 
 /// Without an odd rank: the spread of a step's peaks that is worth telling.
 const SPREAD: f64 = 0.05;
-/// What differs has begun where so much of it is there.
+/// What differs has begun if so much of it is there.
 const BEGUN: f64 = 0.5;
 
 /// A position in a group, when it differs, and by what.
@@ -23,7 +23,7 @@ pub(crate) struct Found {
     pub(crate) at: usize,
     pub(crate) of: Of,
     pub(crate) when: When,
-    /// Of the rank and of a typical peer: bytes, and what is told of them where it is not bytes.
+    /// Of the rank and of a typical peer: bytes, and what is told of them if it is not bytes.
     pub(crate) bytes: f64,
     pub(crate) typical: f64,
     us: (f64, f64),
@@ -151,7 +151,7 @@ pub(crate) fn of_group(group: &[&Summary]) -> Option<Found> {
     })
 }
 
-/// The peaks of one row of steps; `None` where a rank does not have it.
+/// The peaks of one row of steps; `None` if a rank does not have it.
 fn peaks(group: &[&Summary], row: usize) -> Option<Vec<f64>> {
     group.iter().map(|rank| rank.steps.get(row).map(|step| step.peak as f64)).collect()
 }

@@ -41,7 +41,7 @@ impl Evidence {
         Evidence { alike }
     }
 
-    /// Whether the rank at `at` can be compared with most others by origins and by time.
+    /// True if the rank at `at` can be compared with most others by origins and by time.
     pub(crate) fn is_alike(&self, at: usize) -> bool {
         self.alike[at]
     }
@@ -57,12 +57,12 @@ impl Evidence {
     }
 }
 
-/// Whether most of what a rank holds has a stack.
+/// True if most of what a rank holds has a stack.
 pub(crate) fn is_stacked(rank: &Summary) -> bool {
     !rank.held.is_empty() && share(rank, |held| held.class.is_none()) > 0.5
 }
 
-/// The share of bytes whose origins are `wanted`; all of it where nothing is held.
+/// The share of bytes whose origins are `wanted`; all of it if nothing is held.
 fn share(rank: &Summary, wanted: impl Fn(&Held) -> bool) -> f64 {
     let sum = |held: &[&Held]| held.iter().map(|held| held.bytes as f64).sum::<f64>();
     let all = sum(&rank.held.iter().collect::<Vec<_>>());

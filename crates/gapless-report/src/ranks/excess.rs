@@ -80,7 +80,7 @@ impl Origins {
         let mut rows: Vec<Excess> = Vec::new();
         for held in rows_of {
             let (typical, mut nearby) = self.of_peers((held.key, held.lasting), held.bytes);
-            // What lasts on one rank may not on another, where their steps are cut otherwise: it is not new then.
+            // What lasts on one rank may not on another, if their steps are cut otherwise: it is not new then.
             let other = (held.key, !held.lasting);
             nearby = nearby.max(self.of_peers(other, own.get(&other).copied().unwrap_or(0)).1);
             let mut excess = held.bytes as f64 - typical;
@@ -118,8 +118,8 @@ fn row(held: &Held, excess: f64, typical: f64, nearby: f64) -> Excess {
     }
 }
 
-/// How many times as large the largest requests of a rank are as those of a peer: 1 where it only has some more, and
-/// the factor where all are larger. Both lists are in descending order.
+/// How many times as large the largest requests of a rank are as those of a peer: 1 if it only has some more, and
+/// the factor if all are larger. Both lists are in descending order.
 pub(crate) fn request_growth(rank: &[u64], peer: &[u64]) -> f64 {
     // So many requests of the rank may have no counterpart.
     const MORE: usize = 8;

@@ -57,7 +57,7 @@ fn is_replica(a: &Summary, b: &Summary) -> bool {
     agree(&a.base, &b.base) || !a.kept.is_empty() && agree(&a.kept, &b.kept)
 }
 
-/// Whether `rank` holds all that `member` does, and nothing more that is part of a model.
+/// True if `rank` holds all that `member` does, and nothing more that is part of a model.
 fn belongs(rank: &Summary, member: &Summary) -> bool {
     let common = sizes::common(&rank.base, &member.base) as f64;
     if !rank.ooms.is_empty()
@@ -77,7 +77,7 @@ fn belongs(rank: &Summary, member: &Summary) -> bool {
         || !member.kept.is_empty() && holds(&rank.kept, &member.kept, SAME)
 }
 
-/// Whether bytes that are there from the beginning are part of a model: they come with optimizer state.
+/// True if bytes that are there from the beginning are part of a model: they come with optimizer state.
 pub(crate) fn is_model(bytes: f64, optimizer_state: f64) -> bool {
     bytes > 0.0 && optimizer_state >= TRAINED * bytes
 }

@@ -14,7 +14,7 @@ const HOLDERS: usize = 512;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Held {
     pub(crate) key: u64,
-    /// The size class, where that is the origin.
+    /// The size class, if that is the origin.
     pub(crate) class: Option<u16>,
     pub(crate) lasting: bool,
     /// The most at once, after the first step began; of what does not last, after it ended.
@@ -110,8 +110,8 @@ struct Origin {
     class: Option<u16>,
 }
 
-/// What each origin of a device held, the most first: by stack where there is one, and by size alone. The second is
-/// empty where no request has a stack: it would be the first again.
+/// What each origin of a device held, the most first: by stack if there is one, and by size alone. The second is
+/// empty if no request has a stack: it would be the first again.
 pub(super) fn held(trace: &Trace, d: &Cut<'_, '_>) -> [Vec<Held>; 2] {
     let a = &d.history.allocations;
     // What comes and goes in the first of several steps is warming up: kernels are tried out, caches are filled.

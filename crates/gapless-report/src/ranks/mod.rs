@@ -44,7 +44,7 @@ pub struct RankFile {
     pub file: String,
     /// From the file's name, its content, or its position.
     pub rank: u32,
-    /// In the order of the trace; empty where `error` says why.
+    /// In the order of the trace; empty if `error` says why.
     pub devices: Vec<Summary>,
     /// Why the file could not be read.
     pub error: Option<String>,

@@ -20,7 +20,7 @@ pub struct Ranks {
     pub files: u64,
     /// How ranks got their numbers.
     pub numbering: String,
-    /// The number of ranks that the files say the run had; `null` where none says so.
+    /// The number of ranks that the files say the run had; `null` if none says so.
     pub world_size: Option<u32>,
     /// One row for each device of each file, and one for each file that could not be read.
     pub ranks: Vec<RankRow>,
@@ -30,16 +30,16 @@ pub struct Ranks {
     pub duplicate_ranks: Vec<u32>,
     /// Files of a folder that were left out: no traces, or the older part of a recording.
     pub skipped_files: Vec<String>,
-    /// The rank with the highest peak reserved (allocated where reserved is not known).
+    /// The rank with the highest peak reserved (allocated if reserved is not known).
     pub worst_rank: Option<u32>,
     pub median_rank: Option<u32>,
-    /// Highest peak / mean peak - 1, over all rows; `null` where nothing could be read.
+    /// Highest peak / mean peak - 1, over all rows; `null` if nothing could be read.
     pub imbalance: Option<f64>,
     /// Which peak `imbalance` and `worst_rank` are about: "reserved" or "allocated".
     pub imbalance_of: &'static str,
     /// Ranks that differ from their replicas, the most bytes first.
     pub odd_ranks: Vec<OddRank>,
-    /// When ranks of one group first differ noticeably; `null` where they do not, or there are no steps to tell by.
+    /// When ranks of one group first differ noticeably; `null` if they do not, or there are no steps to tell by.
     pub first_divergence: Option<Divergence>,
     /// Replicas, by the model that they hold: one group, or one for each pipeline stage.
     pub groups: Vec<Group>,
@@ -57,7 +57,7 @@ pub struct Ranks {
 pub struct RankRow {
     pub rank: u32,
     pub file: String,
-    /// `null` where the file could not be read.
+    /// `null` if the file could not be read.
     pub device: Option<u32>,
     /// The position of its group in `groups`.
     pub group: Option<u32>,
@@ -95,7 +95,7 @@ pub struct OddRank {
     pub rank: u32,
     pub device: u32,
     pub group: u32,
-    /// What the difference weighs; 0 where it is not about bytes.
+    /// What the difference weighs; 0 if it is not about bytes.
     pub bytes: u64,
     pub why: Why,
     /// Other causes that hold as well.
@@ -125,7 +125,7 @@ pub struct Divergence {
     pub group: u32,
     /// What differs from here on.
     pub of: Of,
-    /// `None` before the first step, and where there are no steps.
+    /// `None` before the first step, and if there are no steps.
     pub step: Option<u32>,
     /// When that is, on this rank.
     pub tick: u32,
@@ -166,7 +166,7 @@ pub enum Of {
     Failed,
     /// The allocator's settings; the bytes are the peaks.
     Settings,
-    /// Where the rank ends before its peers; the bytes are the peaks.
+    /// If the rank ends before its peers; the bytes are the peaks.
     Stopped,
 }
 
@@ -180,7 +180,7 @@ pub struct Group {
     /// Highest peak / mean peak - 1, within the group.
     pub imbalance: f64,
     pub step_us: Option<f64>,
-    /// Whether there are three replicas or more. Of two, only one that fails, holds more or is slower is named.
+    /// True if there are three replicas or more. Of two, only one that fails, holds more or is slower is named.
     pub comparable: bool,
 }
 
@@ -214,7 +214,7 @@ pub struct Timeline {
     pub device: u32,
     /// The first tick of each stretch.
     pub ticks: Vec<u32>,
-    /// Its time since the first event; empty where the source has no clock.
+    /// Its time since the first event; empty if the source has no clock.
     pub time_us: Vec<u64>,
     pub allocated: Vec<u64>,
     pub reserved: Vec<u64>,

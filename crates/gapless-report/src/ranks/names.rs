@@ -2,7 +2,7 @@
 //! `worker-7/mem.pickle`.
 //!
 //! A number behind a word such as "rank" counts first. Otherwise it is the number that differs among names of one
-//! pattern. Where neither says anything, the order of the files does.
+//! pattern. If neither says anything, the order of the files does.
 
 /// How ranks were numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub fn ranks(paths: &[String]) -> (Vec<u32>, Numbering) {
     }
 }
 
-/// The numbers behind "rank" where most names have one; the other files get the numbers behind the largest.
+/// The numbers behind "rank" if most names have one; the other files get the numbers behind the largest.
 fn most_by_rank(numbers: &[Vec<Number>]) -> Option<Vec<u32>> {
     let of = |one: &Vec<Number>| behind(std::slice::from_ref(one), "rank").map(|values| values[0]);
     let values: Vec<Option<u32>> = numbers.iter().map(of).collect();
@@ -88,7 +88,7 @@ fn by_machine(numbers: &[Vec<Number>]) -> bool {
     MACHINES.iter().any(|machine| behind(numbers, machine).is_some_and(|values| distinct(&values) > 1))
 }
 
-/// File names; whole paths where all files have the same name and only folders differ.
+/// File names; whole paths if all files have the same name and only folders differ.
 fn distinct_parts(paths: &[String]) -> Vec<&str> {
     let name = |path: &'_ String| path.rfind(['/', '\\']).map_or(0, |at| at + 1);
     let names: Vec<&str> = paths.iter().map(|path| &path[name(path)..]).collect();

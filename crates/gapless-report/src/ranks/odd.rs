@@ -116,7 +116,7 @@ const PAIR_BYTES: f64 = 0.25;
 /// Holders that are named for a rank.
 const NAMED: usize = 5;
 
-/// The causes for which the rank at `at` is odd, the one to name first; none where it is like its peers.
+/// The causes for which the rank at `at` is odd, the one to name first; none if it is like its peers.
 ///
 /// `all` are the ranks of the run: settings are compared with theirs, and what a rank without replicas failed at.
 pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Vec<Cause> {
@@ -148,7 +148,7 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Ve
     found
 }
 
-/// The largest differences of the rank at `at` from the other one of two: what can be said where nobody can say which
+/// The largest differences of the rank at `at` from the other one of two: what can be said if nobody can say which
 /// one is odd.
 pub(crate) fn differences(pair: &Replicas<'_>, at: usize) -> Vec<Excess> {
     let most = pair.ranks.iter().map(|rank| rank.peak_live).max().unwrap_or(0);
@@ -195,7 +195,7 @@ impl View<'_> {
         self.replicas.beyond(self.at)
     }
 
-    /// The holders to name: those of `wanted`, and others only where there are none.
+    /// The holders to name: those of `wanted`, and others only if there are none.
     fn named(&self, wanted: impl Fn(&Excess) -> bool) -> Vec<Excess> {
         let all = self.beyond();
         let some: Vec<Excess> = all.iter().filter(|row| wanted(row)).cloned().collect();
@@ -279,7 +279,7 @@ impl View<'_> {
         })
     }
 
-    /// Bytes a step, steps and bytes in all that this rank keeps beyond its peers, where it does so step after step.
+    /// Bytes a step, steps and bytes in all that this rank keeps beyond its peers, if it does so step after step.
     fn leak(&self) -> Option<(u64, usize, u64)> {
         let kept = KeptRows::of(self.group, self.at);
         let rows = kept.rows;
@@ -374,7 +374,7 @@ impl View<'_> {
         found.is_some_and(|found| found.excess > self.replicas.threshold.0.max(found.allowed))
     }
 
-    /// Whether requests of a stretch are larger than usual at all; `None` where requests cannot be compared.
+    /// Whether requests of a stretch are larger than usual at all; `None` if requests cannot be compared.
     fn larger_anywhere(&self) -> Option<bool> {
         let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
         let (least, alone) = self.replicas.threshold;
@@ -395,7 +395,7 @@ impl View<'_> {
         (is_more && self.larger_sizes()).then_some((up.bytes as u64, up.share, None))
     }
 
-    /// Whether requests are larger throughout, not just more.
+    /// True if requests are larger throughout, not just more.
     fn all_larger(&self) -> bool {
         if let Some(larger) = self.larger_anywhere() {
             return larger;

@@ -17,11 +17,11 @@ pub(crate) struct Replicas<'a> {
     pub(crate) least: f64,
     /// Bytes kept step after step that matter, in all.
     pub(crate) least_leak: f64,
-    /// `None` where most ranks do not have the same number of steps.
+    /// `None` if most ranks do not have the same number of steps.
     pub(crate) steps: Option<TypicalSteps>,
     /// By which share a step of each rank is at most above the typical one.
     pub(crate) largest: Vec<f64>,
-    /// Where the requests of each rank are larger than the typical ones; empty where they cannot be compared.
+    /// Where the requests of each rank are larger than the typical ones; empty if they cannot be compared.
     pub(crate) larger: Vec<Larger>,
     /// From which factor on they are larger, as a logarithm, and whether each request was compared alone.
     pub(crate) threshold: (f64, bool),
@@ -105,7 +105,7 @@ impl TypicalSteps {
     }
 }
 
-/// How what is kept is compared: step by step, or by equal parts of the run where steps differ between ranks.
+/// How what is kept is compared: step by step, or by equal parts of the run if steps differ between ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptRows {
     pub(crate) by_step: bool,

@@ -1,7 +1,7 @@
 //! Bytes by size class, for comparisons that forgive small differences of sizes.
 //!
 //! A class is a quarter of an octave. A size near the edge of a class may fall into the next one on another rank, so
-//! neighbouring classes count as one where two histograms are compared.
+//! neighbouring classes count as one if two histograms are compared.
 
 /// Bytes by class, in order of the class.
 pub(crate) type BySize = Vec<(u16, u64)>;

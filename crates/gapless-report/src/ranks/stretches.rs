@@ -19,7 +19,7 @@ const SMALL: u64 = 4096;
 const GAP: f32 = 1.5;
 /// How many requests one run may be ahead of the other, at least and at most.
 const AHEAD: (usize, usize) = (24, 256);
-/// From this factor on, the requests of a stretch are larger and not just noise, as a logarithm; and where requests are
+/// From this factor on, the requests of a stretch are larger and not just noise, as a logarithm; and if requests are
 /// joined.
 const LARGER: f64 = 0.1;
 const LARGER_JOINED: f64 = 0.2;

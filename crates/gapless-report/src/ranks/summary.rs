@@ -37,7 +37,7 @@ pub struct Summary {
     pub duration_us: Option<u64>,
     pub peak_allocated: u64,
     pub peak_live: u64,
-    /// `None` where the source has no segments.
+    /// `None` if the source has no segments.
     pub peak_reserved: Option<u64>,
     pub fragmentation: Option<f64>,
     pub allocated_at: When,
@@ -48,11 +48,11 @@ pub struct Summary {
     pub top: Vec<(String, u64)>,
     pub steps: Vec<StepRow>,
     pub step_count: u64,
-    /// In place of steps, where none were found: equal parts of the run.
+    /// In place of steps, if none were found: equal parts of the run.
     pub(crate) parts: Vec<StepRow>,
     pub curve: Vec<Point>,
     pub settings: Option<Settings>,
-    /// Whether memory was mapped into expandable segments, whatever the settings say.
+    /// True if memory was mapped into expandable segments, whatever the settings say.
     pub expandable_seen: bool,
     pub ooms: Vec<OomInfo>,
     /// When the first of them was.
@@ -61,7 +61,7 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// Who held how much at most, by where it was asked for.
     pub(crate) held: Vec<Held>,
-    /// The same by the size of the requests, for peers that were recorded otherwise; empty where that is the same.
+    /// The same by the size of the requests, for peers that were recorded otherwise; empty if that is the same.
     pub(crate) held_by_size: Vec<Held>,
     /// By steps: what was born before the first step or in each one, and is still there when the last one ends, summed.
     pub(crate) kept_by_step: Vec<u64>,
@@ -79,7 +79,7 @@ pub struct Summary {
     pub(crate) trained: u64,
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
-    /// Whether steps, if there are any, were inferred and not annotated.
+    /// True if steps, if there are any, were inferred and not annotated.
     pub(crate) inferred: bool,
     /// The same device cut into parts instead of inferred steps, for runs whose ranks do not agree on their steps.
     pub(crate) without_steps: Option<Box<Summary>>,
@@ -100,7 +100,7 @@ pub struct StepRow {
     /// Live bytes at the end.
     pub end: u64,
     /// Live bytes at the least. Transient bytes count from here: what the first step makes and keeps is none of them,
-    /// and where steps are inferred, their ends may lie anywhere.
+    /// and if steps are inferred, their ends may lie anywhere.
     pub(crate) low: u64,
     pub duration_us: Option<f64>,
 }
@@ -121,7 +121,7 @@ pub struct Point {
 }
 
 impl Summary {
-    /// Every device of `analysis` that has allocations, or all where none has.
+    /// Every device of `analysis` that has allocations, or all if none has.
     #[must_use]
     pub fn of(analysis: &Analysis<'_>) -> Vec<Summary> {
         let busy = |d: &&DeviceAnalysis<'_>| !d.history.allocations.is_empty();
@@ -156,14 +156,14 @@ impl Summary {
         }
     }
 
-    /// What ranks are ordered by: reserved bytes, or allocated ones where those are not known.
+    /// What ranks are ordered by: reserved bytes, or allocated ones if those are not known.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.peak_reserved.unwrap_or(self.peak_allocated)
     }
 }
 
-/// The summaries to compare, in place of `ranks`: without inferred steps where ranks do not agree on them. Where they
+/// The summaries to compare, in place of `ranks`: without inferred steps if ranks do not agree on them. If they
 /// agree, `None`. A rank that ended early has fewer, and says nothing about the others.
 pub(crate) fn comparable(ranks: &[&Summary]) -> Option<Vec<Summary>> {
     let whole: Vec<&&Summary> = ranks.iter().filter(|rank| rank.inferred && rank.ooms.is_empty()).collect();
@@ -332,7 +332,7 @@ fn steps(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
         let (peak, at) = live.most(span.start, span.end);
         let end = live.at(Tick(span.end.0.saturating_sub(1)));
-        // Until the next step begins, where one follows at once: waiting for data is part of a step.
+        // Until the next step begins, if one follows at once: waiting for data is part of a step.
         let until = match spans.get(i + 1) {
             Some(next) if next.start == span.end => next.start,
             _ => Tick(span.end.0.saturating_sub(1)),

@@ -37,7 +37,7 @@ pub fn text(ranks: &Ranks) -> String {
     out
 }
 
-/// A heading and what it is about: beside it, or below where the line is too short.
+/// A heading and what it is about: beside it, or below if the line is too short.
 fn heading(out: &mut String, title: &str, about: &str, style: &str) {
     if title.chars().count() + 2 + about.chars().count() <= width() {
         let _ = writeln!(out, "\n{BOLD}{title}{RESET}  {style}{about}{RESET}");

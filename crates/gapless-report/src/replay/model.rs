@@ -25,7 +25,7 @@ pub struct Replay {
     /// The device that was asked for first.
     #[serde(flatten)]
     pub first: Replayed,
-    /// Further devices, where more than one was asked for.
+    /// Further devices, if more than one was asked for.
     pub more: Vec<Replayed>,
 }
 
@@ -87,7 +87,7 @@ pub struct RunInfo {
     pub spec: String,
     /// The name, without settings.
     pub allocator: String,
-    /// The settings as one writes them; empty where they are the defaults.
+    /// The settings as one writes them; empty if they are the defaults.
     pub settings: String,
     /// This is the allocator that the run had, with the settings that it had.
     pub recorded: bool,
@@ -103,7 +103,7 @@ pub struct RunInfo {
     pub peak_tick: u32,
     /// When most was allocated: free bytes in segments that also hold active blocks.
     pub stranded: u64,
-    /// Segments at most; where pages are mapped, stretches of them at the peak.
+    /// Segments at most; if pages are mapped, stretches of them at the peak.
     pub segments: u64,
     /// Calls that took memory from the device, and that gave it back.
     pub device_allocs: u64,
@@ -114,11 +114,11 @@ pub struct RunInfo {
     pub oom: Option<OomAt>,
     /// Requests that failed in the recording and were served here.
     pub served: u64,
-    /// The smallest card on which the run survives; `null` where not asked for.
+    /// The smallest card on which the run survives; `null` if not asked for.
     pub min_capacity: Option<u64>,
     /// Time in the driver: an estimate.
     pub driver_time_ms: f64,
-    /// Whether every block landed at its recorded address and every device call was made; `null` where this is not the
+    /// Whether every block landed at its recorded address and every device call was made; `null` if this is not the
     /// recorded allocator.
     pub exact: Option<bool>,
     pub exactness: Option<ExactnessInfo>,

@@ -57,7 +57,7 @@ fn one(out: &mut String, replay: &Replay, d: &Replayed) {
     indent(out, "  ", &hints, DIM);
 }
 
-/// Shown only where some allocator has something to show in it.
+/// Shown only if some allocator has something to show in it.
 struct Columns {
     retries: bool,
     oom: bool,
@@ -141,7 +141,7 @@ fn table(out: &mut String, d: &Replayed) -> String {
     hints.join(" ")
 }
 
-/// The settings, and what an allocator is where there are none to write.
+/// The settings, and what an allocator is if there are none to write.
 pub(super) fn settings(run: &RunInfo) -> String {
     let is_torch = run.allocator.starts_with("torch");
     match (run.allocator.as_str(), run.settings.as_str()) {

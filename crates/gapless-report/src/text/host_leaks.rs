@@ -8,7 +8,7 @@ use std::fmt::Write;
 const FRAMES: usize = 12;
 
 /// The lines that keep more and more memory, then those that never freed theirs. Without a recording of host memory, or
-/// where everything was freed, one line says so.
+/// if everything was freed, one line says so.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let mut out = String::new();

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The columns of a line where nothing else is known: files, pipes and logs.
+/// The columns of a line if nothing else is known: files, pipes and logs.
 pub const DEFAULT_WIDTH: usize = 80;
 /// Longer lines are hard to read on any screen.
 const WIDEST: usize = 120;
@@ -279,7 +279,7 @@ fn taken(text: impl Iterator<Item = char>, width: usize) -> String {
     .collect()
 }
 
-/// A line to paste into a shell: where it is too long it goes on after a backslash, at the first column, which a shell
+/// A line to paste into a shell: if it is too long it goes on after a backslash, at the first column, which a shell
 /// reads as one word.
 pub(crate) fn command(out: &mut String, lead: &str, line: &str, style: &str) {
     let mut rest = line;

@@ -83,7 +83,7 @@ impl<'a> Ahead<'a> {
     }
 
     /// Moves an encoded chunk to its place, gives its checksum, and asks for the lines that are left meanwhile. With
-    /// `past_caches` the bytes go to memory at once where their place is aligned: nobody reads them soon, and a core
+    /// `past_caches` the bytes go to memory at once if their place is aligned: nobody reads them soon, and a core
     /// need not fetch the lines that it overwrites. The caller settles them.
     pub(super) fn move_out(&mut self, chunk: &[u8], to: &mut [u8], past_caches: bool) -> u64 {
         let mut sum = Sum::new(chunk);
@@ -97,13 +97,13 @@ impl<'a> Ahead<'a> {
         sum.finish()
     }
 
-    /// The checksum; of nothing, where none was wanted.
+    /// The checksum; of nothing, if none was wanted.
     pub(super) fn finish(self) -> u64 {
         self.sum.unwrap_or_else(|| Sum::new(&[])).finish()
     }
 }
 
-/// What is asked for where nothing is left: an address where nothing is would be looked up again each time.
+/// What is asked for if nothing is left: an address where nothing is would be looked up again each time.
 static NOTHING: [u8; TURNS * LINE] = [0; TURNS * LINE];
 
 /// Lines to be asked for one after another.
@@ -143,7 +143,7 @@ fn fetch<const FIRST: bool>(line: *const u8) {
 #[inline(always)]
 fn fetch<const FIRST: bool>(_: *const u8) {}
 
-/// Copies bytes of the same length, past the caches where that is wanted and can be.
+/// Copies bytes of the same length, past the caches if that is wanted and can be.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 fn put(from: &[u8], to: &mut [u8], past_caches: bool) {

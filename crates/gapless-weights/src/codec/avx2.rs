@@ -9,7 +9,7 @@ use super::ahead::{Ahead, SOON, TURNS, soon};
 use super::portable;
 use std::arch::x86_64::*;
 
-/// Which of the next bytes lands on item k of a group; 0x80 (a zero byte) where bit k of the mask is clear.
+/// Which of the next bytes lands on item k of a group; 0x80 (a zero byte) if bit k of the mask is clear.
 const fn expand_table() -> [[u8; 8]; 256] {
     let mut table = [[0x80u8; 8]; 256];
     let mut mask = 0;

@@ -23,7 +23,7 @@ fn store(bytes: &mut [u8; 64], value: __m512i) {
     unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), value) }
 }
 
-/// Past the caches. `STREAM` is only chosen where the memory begins on a boundary of 64 bytes.
+/// Past the caches. `STREAM` is only chosen if the memory begins on a boundary of 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn put<const STREAM: bool>(bytes: &mut [u8; 64], value: __m512i) {

@@ -354,7 +354,7 @@ fn sets_of(planes: &[u8], bits: u8) -> [u32; 8] {
     }
 }
 
-/// Decodes values of 16 bits from their low bytes and a section that `places` describes. False where the section's
+/// Decodes values of 16 bits from their low bytes and a section that `places` describes. False if the section's
 /// escapes are not those that the header counts: the chunk is damaged.
 #[allow(unsafe_code)]
 pub(super) fn decode(

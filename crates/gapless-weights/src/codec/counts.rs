@@ -25,7 +25,7 @@ pub(super) fn of_pairs(values: &[u8]) -> ([u32; 256], [u32; 256]) {
     (sum(&high), sum(&low))
 }
 
-/// As `of_pairs`, of one run of 128 values in 32 where a chunk is long. Low bytes are counted in half of the runs: they
+/// As `of_pairs`, of one run of 128 values in 32 if a chunk is long. Low bytes are counted in half of the runs: they
 /// only have to show whether they are even.
 pub(super) fn of_sample(values: &[u8], ahead: &mut Ahead) -> ([u32; 256], [u32; 256]) {
     let mut high = [[0u32; 256]; 4];
@@ -134,7 +134,7 @@ fn weighted(count: u32) -> f64 {
     if count == 0 { 0.0 } else { f64::from(count) * f64::from(count).log2() }
 }
 
-/// Whether the symbols of a sample need fewer than `limit` bits each.
+/// True if the symbols of a sample need fewer than `limit` bits each.
 ///
 /// Symbols that meet their like are counted first, which takes no logarithms: Renyi's entropy of order 2 is never above
 /// Shannon's, so that a sample of even bytes, as most are, is done then.

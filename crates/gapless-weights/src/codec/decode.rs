@@ -36,7 +36,7 @@ enum Plane<'a> {
 }
 
 impl Decoder {
-    /// A decoder for values of `kind`. With `stream`, large outputs go past the caches where their memory is aligned:
+    /// A decoder for values of `kind`. With `stream`, large outputs go past the caches if their memory is aligned:
     /// faster if nobody reads them soon.
     pub fn new(kind: Kind, path: Path, stream: bool) -> Decoder {
         Decoder {

@@ -1,4 +1,4 @@
-//! A chunk of values to bytes: what each plane needs is estimated from a sample, and decided by counting where it is
+//! A chunk of values to bytes: what each plane needs is estimated from a sample, and decided by counting if it is
 //! close.
 
 use super::ahead::Ahead;
@@ -6,25 +6,25 @@ use super::cascade::{self, Cascade, huffman};
 use super::path::Path;
 use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, rans, three_bits};
 
-/// rANS takes the place of a cascade where that wastes more than this share of a bit for each value: a decoder is twice
+/// rANS takes the place of a cascade if that wastes more than this share of a bit for each value: a decoder is twice
 /// as slow there.
 const CASCADE_WASTE: f64 = 0.13;
 /// Cascades may take so many bits a value more than Huffman's code would, in the mean of the chunks since
 /// [`Encoder::begin`]: half a point of the ratio, less what a chunk has beside its planes.
 const HUFFMAN_WASTE: f64 = 0.064;
-/// rANS takes the place of plain bytes where it saves at least this share of the plane.
+/// rANS takes the place of plain bytes if it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
 /// The same of the low bytes of bf16, beside which a cascade stands: with rANS the chunk takes three times as long, and
 /// a card leaves it to the host.
 const LOW_GAIN: f64 = 0.02;
-/// A sample misjudged its chunk where its cascade costs this many bits a value more than the best one.
+/// A sample misjudged its chunk if its cascade costs this many bits a value more than the best one.
 const MISJUDGED: f64 = 0.005;
 /// Bits a value that rANS takes for its tables and states in a whole chunk with many symbols.
 const TABLE_BITS: f64 = 0.07;
 /// Bytes that frequencies of a quarter of a plane seem to save but do not, because they suit that quarter: 1 / ln 2
 /// bits for each symbol of it, four times.
 const TUNED: usize = 184;
-/// Zeros are taken out where at least this share of a sample is zero.
+/// Zeros are taken out if at least this share of a sample is zero.
 const ZEROS: f64 = 0.15;
 /// Up to this share a bit for each value costs less than what zeros cost in both planes, whatever their coding: nothing
 /// else is tried.
@@ -89,7 +89,7 @@ impl Encoder {
     /// Encodes `values`, at most `MOST_VALUES` of them, at the head of `out`, which has `room`; gives the length.
     ///
     /// # Panics
-    /// Where the values are not whole, too many, or `out` is too short.
+    /// If the values are not whole, too many, or `out` is too short.
     pub fn chunk(&mut self, values: &[u8], out: &mut [u8]) -> usize {
         self.chunk_before(values, out, &[])
     }
@@ -104,7 +104,7 @@ impl Encoder {
 
     /// As `chunk_before`, into `out`, which has `most` bytes or more; gives the length and the checksum. The chunk is
     /// made in memory that stays in a core's cache, and moved to `out` in one pass: with `past_caches` to memory at
-    /// once, where `out` is aligned. The caller calls `settle` then, behind the last chunk.
+    /// once, if `out` is aligned. The caller calls `settle` then, behind the last chunk.
     ///
     /// # Panics
     /// As `chunk`.
@@ -434,7 +434,7 @@ impl Encoder {
     }
 }
 
-/// rANS, where that is better than a cascade of so many bits by more than `waste` bits a value.
+/// rANS, if that is better than a cascade of so many bits by more than `waste` bits a value.
 fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize, waste: f64) -> Option<Plan> {
     let waste = (waste * count as f64 / 8.0) as usize;
     let (frequencies, bytes) = rans::plan(counts)?;
@@ -447,7 +447,7 @@ enum Plan {
     Rans(Box<[u32; 256]>, usize),
 }
 
-/// What takes the place of plain bytes, where it saves this share of them.
+/// What takes the place of plain bytes, if it saves this share of them.
 fn plan_of(counts: &[u32; 256], count: usize, gain: f64) -> Option<Plan> {
     if let Some(byte) = only(counts) {
         return Some(Plan::Constant(byte));
@@ -457,7 +457,7 @@ fn plan_of(counts: &[u32; 256], count: usize, gain: f64) -> Option<Plan> {
     (bytes + gain < count).then(|| Plan::Rans(Box::new(frequencies), bytes))
 }
 
-/// The one symbol that occurs, where there is but one.
+/// The one symbol that occurs, if there is but one.
 fn only(counts: &[u32; 256]) -> Option<u8> {
     let mut there = counts.iter().zip(0..=255).filter(|(count, _)| **count > 0);
     let (_, byte) = there.next()?;
@@ -517,7 +517,7 @@ fn period(values: &[u8], width: usize) -> Option<usize> {
         .find(|at| values[at * width..] == values[..values.len() - at * width])
 }
 
-/// Whether the first four bytes come again at one of the next `most` values. All places are looked at, so that a vector
+/// True if the first four bytes come again at one of the next `most` values. All places are looked at, so that a vector
 /// looks at several at once.
 fn comes_again(values: &[u8], width: usize, most: usize) -> bool {
     let Some(first) = values.first_chunk::<4>() else { return false };

@@ -27,7 +27,7 @@ pub struct Layout {
     pub palettes: [u64; LEVELS],
 }
 
-/// The layout of a chunk of `length` bytes that begins with `head`, or none where it is coded in another way or is
+/// The layout of a chunk of `length` bytes that begins with `head`, or none if it is coded in another way or is
 /// damaged.
 pub fn layout(kind: Kind, head: &[u8], length: usize) -> Option<Layout> {
     let head = head.first_chunk::<HEADER>()?;
@@ -57,7 +57,7 @@ pub fn layout(kind: Kind, head: &[u8], length: usize) -> Option<Layout> {
     })
 }
 
-/// Where the values of a chunk stand that stores them as they are; none where it is coded or damaged.
+/// Where the values of a chunk stand that stores them as they are; none if it is coded or damaged.
 pub fn stored(kind: Kind, chunk: &[u8], bytes: usize) -> Option<usize> {
     let head = chunk.first_chunk::<HEADER>()?;
     let values = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;

@@ -19,7 +19,7 @@
 //!         64     sections: one for each plane
 //! raw            the values
 //! repeat         the first `period` values
-//! masked         a bit for each value, 1 where it is kept; on the next boundary a chunk of the kept values
+//! masked         a bit for each value, 1 if it is kept; on the next boundary a chunk of the kept values
 //! ```
 //!
 //! bf16 is `s eeeeeeee mmmmmmm`. Rotated left by one bit, its high byte is the exponent and its low byte mantissa and

@@ -26,7 +26,7 @@ fn word(planes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The symbols of one block (0 where one is escaped), and the escape mask.
+/// The symbols of one block (0 if one is escaped), and the escape mask.
 #[inline(always)]
 fn block<const B: usize>(planes: &[u8], palette: &[u8; 8]) -> ([u8; 64], u64) {
     let mut symbols = [0u8; 64];

@@ -23,7 +23,7 @@ const LANES: usize = 64;
 /// Every state begins here, and never falls below it between two symbols.
 const START: u32 = 1 << 16;
 
-/// Frequencies that add up to 4096, at least 1 for every symbol that occurs; none where fewer than two symbols do.
+/// Frequencies that add up to 4096, at least 1 for every symbol that occurs; none if fewer than two symbols do.
 fn normalise(counts: &[u32; 256]) -> Option<[u32; 256]> {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     if counts.iter().filter(|count| **count > 0).count() < 2 {
@@ -145,7 +145,7 @@ fn take(
     for (state, item) in states[..items.len()].iter_mut().zip(items).rev() {
         let symbol = &symbols[usize::from(*item)];
         let x = *state;
-        // Written always, kept only where the state is too large: no branch to mispredict.
+        // Written always, kept only if the state is too large: no branch to mispredict.
         let spill = x >= symbol.limit;
         room[left.wrapping_sub(1) % LANES] = x as u16;
         left -= usize::from(spill);
@@ -156,7 +156,7 @@ fn take(
     from.len() + left
 }
 
-/// Whether there is AVX-512 with bytes and words. The cascade's path needs more: earlier processors have this.
+/// True if there is AVX-512 with bytes and words. The cascade's path needs more: earlier processors have this.
 #[cfg(target_arch = "x86_64")]
 fn is_wide() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -213,7 +213,7 @@ pub(super) fn encode(
 /// and the symbol's frequency (12): a product waits for the frequency, and one shift gives it.
 pub(super) type Table = [u32; SUM as usize];
 
-/// Length of the section that begins `bytes`, or nothing where it does not fit.
+/// Length of the section that begins `bytes`, or nothing if it does not fit.
 pub(super) fn length(bytes: &[u8]) -> Option<usize> {
     let words = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
     let symbols: u32 = bytes.get(4..36)?.iter().map(|byte| byte.count_ones()).sum();
@@ -221,7 +221,7 @@ pub(super) fn length(bytes: &[u8]) -> Option<usize> {
     (length <= bytes.len()).then_some(length)
 }
 
-/// Decodes a section of exactly `length` bytes. False where it is damaged.
+/// Decodes a section of exactly `length` bytes. False if it is damaged.
 #[allow(unsafe_code)]
 pub(super) fn decode(
     section: &[u8],
@@ -246,7 +246,7 @@ pub(super) fn decode(
             let entry = table[(*state & (SUM - 1)) as usize];
             *item = entry as u8;
             let x = (entry >> 20) * (*state >> BITS) + ((entry >> 8) & (SUM - 1));
-            // Read always, used only where the state is too small: no branch to mispredict.
+            // Read always, used only if the state is too small: no branch to mispredict.
             let word = u32::from(u16::from_le_bytes(words.get(used).copied().unwrap_or_default()));
             let is_low = x < START;
             *state = if is_low { x << 16 | word } else { x };

@@ -224,7 +224,7 @@ fn archive(input: &Input) -> std::result::Result<Found, Fault> {
     }))
 }
 
-/// The product of a shape, where it can be counted.
+/// The product of a shape, if it can be counted.
 fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size))
 }

@@ -94,7 +94,7 @@ pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec
     Ok((tensors, notes))
 }
 
-/// Whether a call makes an array of NumPy's.
+/// True if a call makes an array of NumPy's.
 fn is_array(pickle: &Pickle, callable: Id) -> bool {
     matches!(&pickle.values[callable], Value::Global(module, name)
         if module.starts_with("numpy") && matches!(name.as_str(), "_reconstruct" | "_frombuffer"))
@@ -165,7 +165,7 @@ fn described<'a>(pickle: &'a Pickle, module: &str, name: &str, args: &[Id]) -> O
     })
 }
 
-/// The tensor with its place in the file; a note where it cannot be listed.
+/// The tensor with its place in the file; a note if it cannot be listed.
 fn placed<R: Read + Seek>(
     zip: &mut Zip<R>,
     storages: &HashMap<String, Member>,

@@ -1,4 +1,4 @@
-//! What a model's config.json tells about its tensors, where their names and shapes do not.
+//! What a model's config.json tells about its tensors, if their names and shapes do not.
 //!
 //! The tables are facts of transformers 5.23 (`xtask/bench/quantize_modules.py` lists them anew) and of vLLM 0.33. A
 //! model type that they do not have gets no guess: fused experts stay as they are.
@@ -8,7 +8,7 @@ use super::scheme::Scheme;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 
-/// What a config.json says; nothing where there is none.
+/// What a config.json says; nothing if there is none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Architecture {
     /// Every `model_type`, also those of parts such as `text_config`.
@@ -181,7 +181,7 @@ impl Architecture {
         types.iter().any(|name| self.types.contains(*name))
     }
 
-    /// Whether it is made of other models, whose prefixes transformers renames when it loads them.
+    /// True if it is made of other models, whose prefixes transformers renames when it loads them.
     pub(super) fn has_parts(&self) -> bool {
         self.types.len() > 1
     }
@@ -201,7 +201,7 @@ impl Architecture {
         (why != CONV1D || CONV1D_NAMES.contains(&last)).then_some(why)
     }
 
-    /// Whether so many rows are those of an embedding or of an output layer.
+    /// True if so many rows are those of an embedding or of an output layer.
     pub(super) fn is_vocabulary(&self, rows: u64) -> bool {
         self.vocabularies.contains(&rows)
     }
@@ -238,7 +238,7 @@ impl Architecture {
     }
 }
 
-/// Whether a matrix of this name and shape is one of GPT-2's Conv1D: as rows, it would give a third of its inputs.
+/// True if a matrix of this name and shape is one of GPT-2's Conv1D: as rows, it would give a third of its inputs.
 pub(super) fn is_conv1d(name: &str, rows: u64, columns: u64) -> bool {
     name.ends_with(".c_attn.weight") && Some(columns) == rows.checked_mul(3)
 }

@@ -147,7 +147,7 @@ impl Patterns {
 const HELP: &str =
     "give the name of a module, such as model.layers.0.mlp.down_proj; * stands for any characters";
 
-/// Whether a name fits a pattern, in which `*` stands for any characters.
+/// True if a name fits a pattern, in which `*` stands for any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -223,7 +223,7 @@ const KEPT_MODULES: [&str; 13] = [
     "w",
 ];
 
-/// The word by which a tensor of this name is left, where there is one.
+/// The word by which a tensor of this name is left, if there is one.
 fn kept(name: &str) -> Option<&'static str> {
     let module = module(name);
     let last = module.rsplit('.').next().unwrap_or(module);

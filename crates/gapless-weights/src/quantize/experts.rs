@@ -35,7 +35,7 @@ impl View {
         View { begin: 0, row: columns, column: 1, block: rows * columns }
     }
 
-    /// Whether rows of so many columns follow each other without gaps.
+    /// True if rows of so many columns follow each other without gaps.
     pub(super) fn is_plain(self, columns: u64) -> bool {
         self.column == 1 && self.row == columns
     }
@@ -136,7 +136,7 @@ pub(super) struct Layer {
     experts: u64,
     pub(super) hidden: u64,
     pub(super) inner: u64,
-    /// Whether tensors have inputs before outputs, so that the matrices are transposed.
+    /// True if tensors have inputs before outputs, so that the matrices are transposed.
     by_columns: bool,
     halves: Halves,
 }
@@ -188,7 +188,7 @@ pub(super) fn layer(
 }
 
 impl Layer {
-    /// Whether a bias fits the experts.
+    /// True if a bias fits the experts.
     pub(super) fn takes_bias(&self, role: Role, shape: &[u64]) -> bool {
         let length = if role == Role::GateUpBias { 2 * self.inner } else { self.hidden };
         shape == [self.experts, length]

@@ -12,7 +12,7 @@ pub enum Halves {
 /// What the user says of fused experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Experts {
-    /// Split them where the layout of the architecture is known.
+    /// Split them if the layout of the architecture is known.
     #[default]
     Auto,
     /// Leave them as they are.

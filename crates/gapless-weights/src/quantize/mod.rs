@@ -4,7 +4,7 @@
 //! [`scheme`] what each scheme stores, `choice` which tensors are taken, `architecture` what config.json tells of them,
 //! [`experts`] how fused experts are split, `shard` one file, `view` reads what a matrix is made of. A model is read
 //! once (for `nvfp4` and `sparse-bitmask` twice: they need the largest value of a matrix first, or how many are not
-//! zero), some rows at a time, or one expert where experts are stored transposed. A folder is written beside its place
+//! zero), some rows at a time, or one expert if experts are stored transposed. A folder is written beside its place
 //! and renamed when it is complete.
 
 mod architecture;
@@ -53,7 +53,7 @@ pub struct Layer {
     pub dtype: &'static str,
     pub rows: u64,
     pub columns: u64,
-    /// Root of the mean square of the error, over that of the values; 0 where all values are zero.
+    /// Root of the mean square of the error, over that of the values; 0 if all values are zero.
     pub error: f64,
 }
 

@@ -60,7 +60,7 @@ impl Scheme {
         Scheme::SparseBitmask,
     ];
 
-    /// Whether values are dropped, and those that are kept stay as they are.
+    /// True if values are dropped, and those that are kept stay as they are.
     pub fn is_sparse(self) -> bool {
         matches!(self, Scheme::Sparse24 | Scheme::SparseBitmask)
     }

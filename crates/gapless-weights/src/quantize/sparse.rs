@@ -23,7 +23,7 @@ pub(super) fn kept_of(columns: usize) -> usize {
     columns - columns / 2
 }
 
-/// How many values of rows `sparse-bitmask` stores: those that are kept and not zero. None where one is not finite.
+/// How many values of rows `sparse-bitmask` stores: those that are kept and not zero. None if one is not finite.
 pub(super) fn stored<V: Value>(bytes: &[u8], columns: usize) -> Option<u64> {
     let mut sum = 0;
     for row in bytes.chunks_exact(columns * V::WIDTH) {
@@ -41,7 +41,7 @@ pub(super) fn stored<V: Value>(bytes: &[u8], columns: usize) -> Option<u64> {
     Some(sum)
 }
 
-/// Rows as a sparse scheme stores them. None where a value is not finite.
+/// Rows as a sparse scheme stores them. None if a value is not finite.
 pub(super) fn rows<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize) -> Option<Sparse> {
     let mut out = Sparse::default();
     let mut keys: Vec<u64> = Vec::with_capacity(columns);

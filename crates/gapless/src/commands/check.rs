@@ -37,7 +37,7 @@ struct Checked {
     subject: Subject,
 }
 
-/// One rank, or a run of one; `None` where only a baseline was asked for.
+/// One rank, or a run of one; `None` if only a baseline was asked for.
 fn one(
     args: &CheckArgs,
     file: &Path,
@@ -155,7 +155,7 @@ fn report_of(path: &Path, device: Option<u32>) -> Result<Report> {
     Ok(load::analyse(&trace, path)?.report(&path.display().to_string(), 10))
 }
 
-/// The saved figures of many ranks, where the file has them.
+/// The saved figures of many ranks, if the file has them.
 fn saved_ranks(path: &Path) -> Result<Option<SavedRun>> {
     if !is_small_file(path) || !begins_with_schema(path, "\"gapless.ranks/") {
         return Ok(None);
@@ -200,7 +200,7 @@ fn baseline_report(path: &Path) -> Result<Report> {
     report_of(path, None).context("the baseline is neither a saved JSON report nor a trace")
 }
 
-/// Whether a schema stands near the top, whatever the file is called.
+/// True if a schema stands near the top, whatever the file is called.
 fn begins_with_schema(path: &Path, schema: &str) -> bool {
     let mut head = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(256).read_to_end(&mut head));

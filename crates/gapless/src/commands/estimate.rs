@@ -50,7 +50,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
     std::process::exit(status.code().unwrap_or(2))
 }
 
-/// The configuration of a built-in name, where no file has that name.
+/// The configuration of a built-in name, if no file has that name.
 fn built_in(script: &Path) -> Result<Option<&'static str>> {
     let Some(name) = script.to_str().filter(|_| !script.exists()) else { return Ok(None) };
     match preset_config(name) {

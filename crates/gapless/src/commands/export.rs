@@ -113,7 +113,7 @@ fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
     })
 }
 
-/// The devices asked for, all of them where none was named: at least one.
+/// The devices asked for, all of them if none was named: at least one.
 pub(crate) fn chosen<'a, 't>(
     analysis: &'a Analysis<'t>,
     path: &Path,

@@ -25,6 +25,6 @@ pub(crate) fn run(args: &KeepArgs) -> Result<Answer> {
     }
     command.arg("--").args(&args.files);
     command.env("PYTHONPATH", path(&package)?);
-    // It comes back only where the program cannot be started.
+    // It comes back only if the program cannot be started.
     Err(not_started(&command.exec(), &python))
 }

@@ -25,7 +25,7 @@ struct Planned {
     solution: Solution,
     capacity: Option<Bytes>,
     took: Duration,
-    /// Buffers whose place changed, where an old plan was given.
+    /// Buffers whose place changed, if an old plan was given.
     moved: Option<usize>,
 }
 
@@ -184,7 +184,7 @@ fn aligned(problem: Problem, align: Option<Bytes>) -> Result<Problem> {
 fn interrupted() -> Arc<AtomicBool> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
-    // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
+    // If no handler can be set Ctrl-C ends the process, as it does elsewhere.
     let _ = ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed));
     cancel
 }

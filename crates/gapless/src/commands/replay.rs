@@ -15,7 +15,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is compared where nothing is named: the run as it was, what most should set, and the floor.
+/// What is compared if nothing is named: the run as it was, what most should set, and the floor.
 const USUAL: [&str; 3] = ["torch", "torch:expandable_segments:True", "plan"];
 /// The same for a run that had expandable segments already.
 const EXPANDABLE: [&str; 3] = ["torch", "torch:default", "plan"];

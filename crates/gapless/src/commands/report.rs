@@ -132,7 +132,7 @@ impl Target {
         }
     }
 
-    /// Names the file to the user, and opens it where that was asked for.
+    /// Names the file to the user, and opens it if that was asked for.
     fn tell(&self) {
         let Some(path) = &self.path else { return };
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -171,7 +171,7 @@ pub(crate) fn page_name(trace: &Path) -> PathBuf {
     PathBuf::from(format!("{stem}.html"))
 }
 
-/// The same where the current folder can be written to; else a file of this process in the folder for temporary ones.
+/// The same if the current folder can be written to; else a file of this process in the folder for temporary ones.
 fn page_to_open(trace: &Path) -> PathBuf {
     let name = page_name(trace);
     if trace.as_os_str() != "-" && output::can_create_beside(&name) {

@@ -189,7 +189,7 @@ fn beside_binary() -> Option<PathBuf> {
         .or_else(|| binary.ancestors().map(|folder| folder.join("python/gapless")).find(is_package))
 }
 
-/// Where the program's own interpreter finds it; where the program is no interpreter, the one on the path.
+/// Where the program's own interpreter finds it; if the program is no interpreter, the one on the path.
 fn imported(program: &OsStr) -> Option<PathBuf> {
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let own = name.starts_with("python").then(|| program.to_owned());
@@ -204,7 +204,7 @@ fn imported(program: &OsStr) -> Option<PathBuf> {
 #[cfg(unix)]
 fn start(mut command: Command, program: &OsStr) -> Result<Answer> {
     use std::os::unix::process::CommandExt;
-    // Returns only where the program could not take this process' place.
+    // Returns only if the program could not take this process' place.
     Err(not_started(&command.exec(), program))
 }
 

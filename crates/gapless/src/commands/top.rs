@@ -22,7 +22,7 @@ use crate::output;
 use anyhow::Result;
 use std::io::IsTerminal;
 
-/// What is said where nothing is to be seen.
+/// What is said if nothing is to be seen.
 pub(crate) const NOBODY: &str =
     "no process here uses Gapless: start one with `gapless run -- python train.py`";
 

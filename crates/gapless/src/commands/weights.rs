@@ -59,7 +59,7 @@ impl Work {
     }
 }
 
-/// The files of `input` and their places below `output`, which is made where `input` is a folder.
+/// The files of `input` and their places below `output`, which is made if `input` is a folder.
 fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
     if !input.is_dir() {
         let to = output.unwrap_or(input).to_owned();

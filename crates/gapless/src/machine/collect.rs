@@ -11,7 +11,7 @@ use std::collections::HashMap;
 pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
     let candidates = folder::candidates();
     let readings = read_all(&candidates);
-    // Where the user named the folder there is no other one.
+    // If the user named the folder there is no other one.
     if let (1, [error]) = (candidates.len(), readings.refused.as_slice()) {
         let what = format!("statistics files cannot be read: {error}");
         let help = format!("{} must name a folder that only you can access (mode 700)", folder::VARIABLE);

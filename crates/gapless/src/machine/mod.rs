@@ -23,7 +23,7 @@ pub(crate) struct Machine {
     pub(crate) processes: Vec<Process>,
     /// Processes whose host memory Gapless serves, by pid.
     pub(crate) hosts: Vec<HostStatistics>,
-    /// Why the driver says nothing of other processes; `None` where it does.
+    /// Why the driver says nothing of other processes; `None` if it does.
     pub(crate) no_nvml: Option<String>,
     /// What else could not be read.
     pub(crate) notes: Vec<String>,
@@ -34,11 +34,11 @@ pub(crate) struct Machine {
 pub(crate) struct Gpu {
     /// As NVIDIA's tools number them; without the driver's word, as its first process does.
     pub(crate) index: u32,
-    /// The number of the instance, where the card is divided (MIG) and this is a part of it.
+    /// The number of the instance, if the card is divided (MIG) and this is a part of it.
     pub(crate) instance: Option<u32>,
     pub(crate) uuid: Option<String>,
     pub(crate) name: String,
-    /// Whether it has no memory of its own: the figures are the host's.
+    /// True if it has no memory of its own: the figures are the host's.
     pub(crate) unified: bool,
     pub(crate) total: u64,
     /// By everybody, the driver too.
@@ -57,7 +57,7 @@ pub(crate) struct Process {
     pub(crate) user: String,
     pub(crate) command: String,
     pub(crate) tenant: Option<Tenant>,
-    /// Where it uses Gapless.
+    /// If it uses Gapless.
     pub(crate) statistics: Option<About>,
     /// By the position of the card in [`Machine::gpus`].
     pub(crate) uses: Vec<Use>,
@@ -90,7 +90,7 @@ pub(crate) struct CardReading {
     pub(crate) name: String,
     /// `None`: it does not tell.
     pub(crate) memory: Option<Memory>,
-    /// Whether the memory is the host's.
+    /// True if the memory is the host's.
     pub(crate) unified: bool,
     /// Number and bytes of each process.
     pub(crate) processes: Vec<(u32, Option<u64>)>,
@@ -129,7 +129,7 @@ impl Machine {
                 ..Gpu::default()
             });
         }
-        // Where the driver does not tell how full a card is, its processes do.
+        // If the driver does not tell how full a card is, its processes do.
         let told: Vec<bool> = cards.iter().map(|card| card.memory.is_some()).collect();
         for statistics in files {
             machine.add_statistics(statistics, &told, who);
@@ -251,7 +251,7 @@ impl Gpu {
 }
 
 impl Process {
-    /// Whether this is the server of NVIDIA's Multi-Process Service.
+    /// True if this is the server of NVIDIA's Multi-Process Service.
     fn is_mps_server(&self) -> bool {
         let program = self.command.split_whitespace().next().unwrap_or_default();
         program.rsplit('/').next() == Some("nvidia-cuda-mps-server")
@@ -291,7 +291,7 @@ impl Process {
         self.cards().map(CardStatistics::allocations_per_second).sum()
     }
 
-    /// How long its statistics file was not written, where that is long.
+    /// How long its statistics file was not written, if that is long.
     pub(crate) fn silent(&self, now: u64) -> Option<u64> {
         let since = now.saturating_sub(self.statistics.as_ref()?.time);
         (since > SILENT).then_some(since)

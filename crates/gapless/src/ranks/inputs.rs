@@ -15,7 +15,7 @@ pub(crate) struct Inputs {
     /// How the user named them.
     pub(crate) path: String,
     pub(crate) files: Vec<Input>,
-    /// Whether they are many ranks: several files, or a folder.
+    /// True if they are many ranks: several files, or a folder.
     pub(crate) many: bool,
     /// Files of a folder that are no traces, or the older part of a recording.
     pub(crate) skipped: Vec<String>,
@@ -88,7 +88,7 @@ impl Inputs {
 
     /// The file of rank `wanted`.
     pub(crate) fn rank(&self, wanted: u32) -> Result<&Path> {
-        // A recording says itself which rank it is. Where the names say it as well, nothing needs to be read.
+        // A recording says itself which rank it is. If the names say it as well, nothing needs to be read.
         let by_name = self.numbering == Some(Numbering::Word);
         let rank =
             |input: &Input| if by_name { input.rank } else { recorded(&input.path).unwrap_or(input.rank) };
@@ -113,7 +113,7 @@ impl Inputs {
         }
     }
 
-    /// The traces of a folder, or of the folders in it where it has no files of its own.
+    /// The traces of a folder, or of the folders in it if it has no files of its own.
     fn folder(&mut self, folder: &Path) -> Result<Vec<PathBuf>> {
         let (files, folders) = entries(folder)?;
         let mut candidates = files;
@@ -166,7 +166,7 @@ fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     Ok((files, folders))
 }
 
-/// Whether the file may be a trace: one that is torn or empty may have been meant as one, a README was not.
+/// True if the file may be a trace: one that is torn or empty may have been meant as one, a README was not.
 fn is_trace(path: &Path) -> bool {
     const HEAD: usize = 1 << 16;
     // Members of a snapshot, one of which comes early. Settings, metrics and notes on a run lie beside traces too.
@@ -188,7 +188,7 @@ fn is_trace(path: &Path) -> bool {
     }
 }
 
-/// Whether `path` has what the recorder moved out of the way of its limit: `run.older.gtrace` beside `run.gtrace`.
+/// True if `path` has what the recorder moved out of the way of its limit: `run.older.gtrace` beside `run.gtrace`.
 fn is_older_part(path: &Path, newer: &Path) -> bool {
     let (Some(name), Some(stem), Some(kind)) = (path.file_name(), newer.file_stem(), newer.extension())
     else {

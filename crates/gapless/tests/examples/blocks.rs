@@ -33,7 +33,7 @@ pub(crate) struct Command {
     /// Without its comment; a command that a backslash continues is one line.
     pub(crate) text: String,
     pub(crate) shown: Vec<String>,
-    /// Whether the page shows it as a session, with `$ ` in front.
+    /// True if the page shows it as a session, with `$ ` in front.
     pub(crate) is_session: bool,
 }
 

@@ -3,7 +3,7 @@
 use super::repo;
 use serde_json::Value;
 
-/// What in `value` is against `schema/gapless.NAME.schema.json`; empty where nothing is.
+/// What in `value` is against `schema/gapless.NAME.schema.json`; empty if nothing is.
 pub(crate) fn against(name: &str, value: &Value) -> Vec<String> {
     let text = std::fs::read(repo(&format!("schema/gapless.{name}.schema.json"))).expect("the schema");
     let schema: Value = serde_json::from_slice(&text).expect("JSON");

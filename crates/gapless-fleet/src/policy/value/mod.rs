@@ -95,7 +95,7 @@ impl Value {
         Value { tables_of, tables, scarce, most_cpu, most_whole }
     }
 
-    /// Whether the tables can score this node of the ledger.
+    /// True if the tables can score this node of the ledger.
     pub fn knows(&self, ledger: &Ledger, node: u32) -> bool {
         let at = ledger.node(node);
         usize::from(ledger.slot(node).model) < self.tables_of.len()

@@ -1,6 +1,6 @@
 //! A small linear program by the revised simplex method, with columns from an oracle.
 //!
-//! Maximise c x with A x <= b and x >= 0, where b >= 0, so that x = 0 is a basis to start from. The inverse of the
+//! Maximise c x with A x <= b and x >= 0, if b >= 0, so that x = 0 is a basis to start from. The inverse of the
 //! basis is kept dense: programs here have some dozens of rows. Right-hand sides are raised by tiny different amounts,
 //! so that no pivot is degenerate and the method cannot run in a circle.
 

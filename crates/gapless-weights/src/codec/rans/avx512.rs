@@ -14,7 +14,7 @@ pub(super) fn encode_any(
     first: usize,
     ahead: &mut Ahead,
 ) -> usize {
-    // Whether no two of the symbols that occur have the same lowest bits.
+    // True if no two of the symbols that occur have the same lowest bits.
     let differ = |bits: u32| {
         let mut seen = 0u64;
         table.iter().zip(0u32..).filter(|(entry, _)| **entry & 0xffff != 0).all(|(_, symbol)| {
@@ -158,7 +158,7 @@ pub(super) fn decode(
         let Some(next) = words.get(used..used + LANES) else { break };
         ahead.step();
         let mut taken = 0;
-        // All gathers first: where a processor waits for a gather to end, the rest does not wait between them.
+        // All gathers first: if a processor waits for a gather to end, the rest does not wait between them.
         let entries = x.map(|x| {
             let index = _mm512_and_si512(x, slot);
             // SAFETY: every index is below 4096, the length of the table.

@@ -9,7 +9,7 @@ use crate::quantize::number::{Bf16, E2M1_MAX, E4M3_MAX, Fp16, Fp32, Value};
 
 /// A type of weights, by vectors.
 pub(super) trait Wide: Value {
-    /// Whether a scale between 2^-40 and 2^40 is within 2^-8 of the quotient that it was rounded from. If so, no value
+    /// True if a scale between 2^-40 and 2^40 is within 2^-8 of the quotient that it was rounded from. If so, no value
     /// is scaled to more than that beyond the range.
     const CLOSE_SCALES: bool;
     /// A step of values: those at even places, those at odd places.

@@ -4,7 +4,7 @@ use super::Fault;
 use crate::quantize::number::{E2M1_MAX, E4M3_MAX, Value, from_e4m3, to_e4m3};
 use crate::quantize::scheme::Scheme;
 
-/// How many values of a row share a scale; `None` where it is not a part of one row.
+/// How many values of a row share a scale; `None` if it is not a part of one row.
 pub(super) fn length(scheme: Scheme) -> Option<usize> {
     match scheme {
         Scheme::W4a16 => Some(128),

@@ -34,7 +34,7 @@ impl Path {
         [Path::Avx512, Path::Avx2].into_iter().find(|path| path.is_there()).unwrap_or(Path::Plain)
     }
 
-    /// Whether this processor can run the path.
+    /// True if this processor can run the path.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn is_there(self) -> bool {
         let has_avx2 = is_x86_feature_detected!("avx2")
@@ -49,7 +49,7 @@ impl Path {
         }
     }
 
-    /// Whether this processor can run the path.
+    /// True if this processor can run the path.
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn is_there(self) -> bool {
         self == Path::Plain

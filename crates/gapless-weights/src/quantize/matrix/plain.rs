@@ -5,7 +5,7 @@ use super::{Fault, Rows};
 use crate::quantize::number::{E2M1_MAX, E4M3_MAX, Value, from_e2m1, from_e4m3, to_e2m1, to_e4m3};
 use crate::quantize::scheme::{BLOCK, Scheme};
 
-/// Appends what becomes of `bytes`, which are whole rows, or whole groups where a group is a part of a row.
+/// Appends what becomes of `bytes`, which are whole rows, or whole groups if a group is a part of a row.
 pub(super) fn rows<V: Value>(
     scheme: Scheme,
     bytes: &[u8],

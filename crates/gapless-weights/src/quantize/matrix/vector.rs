@@ -1,4 +1,4 @@
-//! Rows by vectors. The bytes are those of `plain`, which takes over where a scale is far from 1: squares of errors are
+//! Rows by vectors. The bytes are those of `plain`, which takes over if a scale is far from 1: squares of errors are
 //! summed in fp32 here, and quotients are products with the reciprocal.
 //!
 //! What touches vectors must be inlined into the functions of `path` that have the instructions. So it is marked so,
@@ -216,7 +216,7 @@ impl<L: Lanes> Sums<L> {
         Sums { error: [L::all(0.0); 2], values: [L::all(0.0); 2] }
     }
 
-    /// Values that share a scale, or two where a step is longer than a group. The values `next` bytes later are asked
+    /// Values that share a scale, or two if a step is longer than a group. The values `next` bytes later are asked
     /// for: while these are coded, those come from memory.
     #[inline(always)]
     fn run<V: Wide, C: Coder>(&mut self, bytes: &[u8], scales: [L::F; 2], out: &mut [u8], next: usize) {
@@ -267,7 +267,7 @@ impl<L: Lanes> Sums<L> {
     }
 }
 
-/// Whether a scale, and the largest value that it is for, are near enough to 1: their squares are in the range of fp32.
+/// True if a scale, and the largest value that it is for, are near enough to 1: their squares are in the range of fp32.
 #[inline(always)]
 fn is_near(scale: f32, most: f32) -> bool {
     const FAR: [f32; 2] = [(1u64 << 40) as f32, (1u64 << 50) as f32];

@@ -142,7 +142,7 @@ fn replayed(script: &Script, version: TorchVersion, settings: &TorchSettings, ca
     let candidate = Candidate { settings: settings.clone(), changes: 0 };
     let of = |placement| trial(script, version, &candidate, card, placement);
     let (low, high) = (of(Placement::Lowest), of(Placement::Highest));
-    // Where a request failed in the recording itself, going on without it is no survival.
+    // If a request failed in the recording itself, going on without it is no survival.
     let failed_then = script.ops.iter().any(|op| matches!(op, gapless_replay::Op::Failed { .. }));
     let survives = |t: &gapless_replay::sweep::Trial| t.survived() && (!failed_then || t.served_last);
     Outcome {

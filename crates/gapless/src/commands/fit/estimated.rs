@@ -57,7 +57,7 @@ pub(super) fn args(fit: &FitArgs) -> Result<EstimateArgs> {
     })
 }
 
-/// The error of a question, with the line that estimates the model where running it would give an answer.
+/// The error of a question, with the line that estimates the model if running it would give an answer.
 pub(super) fn refused(error: AskError, model: &str, fit: &FitArgs) -> Failure {
     if !error.estimable || preset_config(model).is_some_and(|text| text.contains("\"torchvision_")) {
         return failure(error);

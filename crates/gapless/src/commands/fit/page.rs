@@ -1,4 +1,4 @@
-//! `--format html` and `--html`: the answer, and the step's memory over time where a step was simulated.
+//! `--format html` and `--html`: the answer, and the step's memory over time if a step was simulated.
 
 use crate::commands::report::write_page;
 use crate::{load, output};

@@ -88,7 +88,7 @@ fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
     }
 }
 
-/// Whether the work would be too long: each layer is laid out.
+/// True if the work would be too long: each layer is laid out.
 fn has_too_many_layers(config: &str) -> bool {
     let object: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
     let nested = object.as_object().into_iter().flat_map(|members| members.values());

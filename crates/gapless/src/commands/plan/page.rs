@@ -139,7 +139,7 @@ fn kinds_of_buffers(planned: &Planned) -> String {
     }
 }
 
-/// The buffers that cannot lie in the capacity together, where such a set was found.
+/// The buffers that cannot lie in the capacity together, if such a set was found.
 fn conflict(planned: &Planned) -> Option<List> {
     let all = &planned.solution.conflict;
     if all.is_empty() {

@@ -24,7 +24,7 @@ const JSON_HEAD: usize = 1 << 20;
 /// The largest list of buffers in JSON.
 const JSON_MOST: u64 = 4 << 30;
 
-/// The buffers, with the cells of further columns where they come from a CSV.
+/// The buffers, with the cells of further columns if they come from a CSV.
 pub(super) fn buffers(args: &PlanArgs) -> Result<Buffers> {
     let path = &args.file;
     if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx")) && path.is_file() {

@@ -2,7 +2,7 @@
 //!
 //! The memories come from a TOML file, accesses from two more columns of the CSV: `accesses` is a count, or the times
 //! of the accesses separated by spaces with an `@` before the first (`@3 7 9`: then the buffer may move in between);
-//! `spaces` names the memories that a buffer may lie in, separated by spaces, all where it is empty.
+//! `spaces` names the memories that a buffer may lie in, separated by spaces, all if it is empty.
 
 use super::show::buffers;
 use super::{bytes, interrupted};

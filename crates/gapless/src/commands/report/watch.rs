@@ -30,7 +30,7 @@ pub(super) fn run(args: &ReportArgs, file: &Path, target: &Target) -> Result<()>
         )
         .into());
     }
-    // Where no handler can be set Ctrl-C ends the process, which leaves no file half written either.
+    // If no handler can be set Ctrl-C ends the process, which leaves no file half written either.
     let _ = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed));
     let mut screen = Screen::of(target);
     let mut seen: Option<Stamp> = None;

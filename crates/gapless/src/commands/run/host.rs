@@ -19,9 +19,9 @@ const VARIABLE: &str = "GAPLESS_HOST_LIBRARY";
 /// How the name of a budget's file ends.
 const END: &str = ".host";
 
-/// The variables that put the library below the program. `package`: the Python package, where there is one.
+/// The variables that put the library below the program. `package`: the Python package, if there is one.
 pub(super) fn variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(String, OsString)>> {
-    // What was typed is read before the library is looked for: an invalid value is an error where neither is right.
+    // What was typed is read before the library is looked for: an invalid value is an error if neither is right.
     let limit = args.host_limit.as_deref().map(limit).transpose()?;
     let library = library(package)?;
     let mut set = vec![("LD_PRELOAD".to_owned(), preload(&library)?)];

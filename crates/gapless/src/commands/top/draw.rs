@@ -4,7 +4,7 @@ use gapless_trace::Bytes;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-/// Styles by meaning; all plain where colour is not wanted.
+/// Styles by meaning; all plain if colour is not wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Palette {
     is_colored: bool,
@@ -167,7 +167,7 @@ pub(crate) fn bar(width: usize, total: u64, parts: [u64; 3], palette: Palette) -
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// `values` in `width` columns, each the most of what it stands for; on the right where there are fewer.
+/// `values` in `width` columns, each the most of what it stands for; on the right if there are fewer.
 fn columns<T: Copy + Default>(values: &[T], width: usize, most: impl Fn(T, T) -> T) -> Vec<Option<T>> {
     let count = values.len();
     let of = |column: usize| {

@@ -78,7 +78,7 @@ impl Ui {
         };
         let mut rows: Vec<&Process> = machine.processes.iter().filter(fits).collect();
         rows.sort_by(|a, b| {
-            // Largest first where it is an amount, else smallest.
+            // Largest first if it is an amount, else smallest.
             let order = match self.sort {
                 Sort::Pid => a.pid.cmp(&b.pid),
                 Sort::User => a.user.cmp(&b.user),

@@ -251,7 +251,7 @@ fn row(
     Line::from(spans)
 }
 
-/// What a process holds; where nobody says how much, that.
+/// What a process holds; if nobody says how much, that.
 pub(crate) fn held(process: &Process) -> String {
     let is_known = process.statistics.is_some() || process.uses.iter().any(|one| one.used.is_some());
     if is_known { bytes(process.reserved()) } else { "?".to_owned() }

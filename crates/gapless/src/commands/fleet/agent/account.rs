@@ -33,7 +33,7 @@ impl Booking {
         gpu.uuid.as_ref().is_some_and(|uuid| self.uuids.contains(uuid))
     }
 
-    /// Whether a cgroup is the pod's or lies in it. systemd writes the id's dashes as underscores.
+    /// True if a cgroup is the pod's or lies in it. systemd writes the id's dashes as underscores.
     pub(super) fn owns(&self, cgroup: &str) -> bool {
         self.id.len() >= 8 && (cgroup.contains(&self.id) || cgroup.contains(&self.id.replace('-', "_")))
     }
