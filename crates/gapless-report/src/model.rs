@@ -1,8 +1,8 @@
 //! The report as a value: the JSON contract `gapless.report/1`, member by member. Sizes are in bytes, times in
 //! microseconds, ticks count events (tick k is the state after the first k events).
 //!
-//! Members are only ever added within a schema version; `schema/gapless.report.schema.json` says the same for other
-//! tools.
+//! Within a schema version, releases only add members;
+//! `schema/gapless.report.schema.json` says the same for other tools.
 
 use crate::advice::Answer;
 use crate::finding::Finding;
@@ -20,16 +20,16 @@ pub struct Report {
     /// The allocator's settings; `null` if the source does not say.
     pub settings: Option<Settings>,
     pub devices: Vec<DeviceReport>,
-    /// Pinned host memory, which is not part of the devices' figures; absent if nothing was recorded of it.
+    /// Pinned host memory, which is not part of the devices' figures; absent if the recording has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInfo>,
-    /// What a recording of host memory says; absent if the trace is of a device. Device 0 has its figures too.
+    /// Figures of a recording of host memory; absent for a trace of a device. Device 0 has these figures too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_run: Option<HostRunInfo>,
-    /// What to set, for each device that has allocations; absent if it was not asked for.
+    /// Advice for each device that has allocations; absent if the user did not ask for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Vec<Answer>>,
-    /// What the page says first; absent in reports on recorded runs.
+    /// The head of the page; absent in reports on recorded runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headline: Option<Headline>,
     pub findings: Vec<Finding>,
@@ -41,7 +41,7 @@ pub struct Tool {
     pub version: String,
 }
 
-/// What is said of a report without devices, in place of findings.
+/// The text in place of findings for a report without devices.
 pub(crate) const NO_DEVICE: &str =
     "the recording ended before anything was whole, so nothing is known of its memory.";
 
@@ -58,12 +58,12 @@ pub struct SourceInfo {
     /// The file's name as it was given; "-" for standard input.
     pub path: String,
     pub format: String,
-    /// What wrote it, as far as the content shows; empty if unknown.
+    /// The program that wrote it, as far as the content shows; empty if unknown.
     pub producer: String,
-    /// The process that was recorded; absent if the source says nothing of it.
+    /// The process that was recorded; absent if the source does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessInfo>,
-    /// What had to be inferred, repaired or left out.
+    /// Parts that the reader inferred, repaired or left out.
     pub notes: Vec<NoteInfo>,
 }
 
@@ -98,7 +98,7 @@ pub struct Settings {
     pub other: BTreeMap<String, String>,
 }
 
-/// What PyTorch's allocator of pinned host memory held.
+/// Bytes that PyTorch's allocator of pinned host memory held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInfo {
     pub events: u64,
@@ -119,21 +119,21 @@ pub struct HostRunInfo {
     pub interval: u64,
     /// From this size on every block was recorded.
     pub exact_from: u64,
-    /// True if the process ended by itself.
+    /// True if the recording has its end: the process was not killed.
     pub whole: bool,
     pub peak_live: EstimateInfo,
     /// Since the first event.
     pub peak_time_us: u64,
     pub end_live: EstimateInfo,
-    /// What the allocator held from the kernel at most; `null` if it was not recorded.
+    /// The most that the allocator held from the kernel; `null` if it was not recorded.
     pub peak_held: Option<u64>,
     pub peak_resident: Option<u64>,
-    /// What the process held about when most was live, and at the end; `null` if it was not recorded.
+    /// Memory of the process near the peak of live bytes, and at the end; `null` if it was not recorded.
     pub at_peak: Option<HostStateInfo>,
     pub at_end: Option<HostStateInfo>,
-    /// What `rate` of a growing line counts: "step" or "second".
+    /// The unit of time of `rate`: "step" or "second".
     pub rate_unit: String,
-    /// Lines that keep more and more.
+    /// Lines whose kept bytes grow.
     pub growing: Vec<HostLineInfo>,
     /// Lines whose blocks were not freed when the recording ended.
     pub never_freed: Vec<HostLineInfo>,
@@ -152,7 +152,7 @@ pub struct EstimateInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostStateInfo {
     pub time_us: u64,
-    /// Buffers of 1 MiB or more in the program's hands.
+    /// Buffers of 1 MiB or more that the program has allocated.
     pub large: u64,
     /// Memory of freed buffers that is kept for the next one.
     pub kept: u64,
@@ -200,7 +200,7 @@ pub struct DeviceReport {
     pub streams: Vec<StreamInfo>,
     pub kinds: KindsInfo,
     pub holders: Vec<HolderInfo>,
-    /// Who holds memory at peak allocated, by module; absent if the program named no modules.
+    /// Holders of memory at peak allocated, by module; absent if the program named no modules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<ModulesInfo>,
     pub steps: StepsInfo,
@@ -255,7 +255,7 @@ pub struct LossesInfo {
     pub external: u64,
     /// The part of `external` in segments that also hold active blocks.
     pub stranded: u64,
-    /// Given back, still used by another stream.
+    /// Freed by the program, still used by another stream.
     pub pending: u64,
     pub largest_gap: u64,
     pub gaps: u64,
@@ -297,7 +297,7 @@ pub struct PeaksInfo {
     pub peak_tick: u32,
 }
 
-/// What kind of bytes: inferred, never recorded.
+/// Bytes by kind. Kinds are always inferred, never recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindsInfo {
     pub inferred: bool,
@@ -333,14 +333,14 @@ impl KindBytes {
     }
 }
 
-/// Who holds memory at peak allocated.
+/// A holder of memory at peak allocated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HolderInfo {
     pub rank: u32,
     pub bytes: u64,
     pub requested: u64,
     pub count: u64,
-    /// Of all active bytes then.
+    /// The share of all active bytes at that time.
     pub share: f64,
     /// The kind of most of its bytes.
     pub kind: String,
@@ -415,7 +415,7 @@ pub struct StepInfo {
     pub live_end: u64,
 }
 
-/// What stays behind step after step.
+/// Memory that stays behind step after step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GrowthInfo {
     /// A robust slope of live bytes at the ends of steps.
@@ -443,7 +443,7 @@ pub struct ChurnInfo {
     pub device_allocs: u64,
     /// Calls that gave memory back.
     pub device_frees: u64,
-    /// The same after the first two steps: what a steady state should not need.
+    /// Both after the first two steps. A steady state should need none.
     pub device_calls_after_warmup: Option<u64>,
     /// Times the cache was flushed to serve a request, inferred.
     pub retries: u64,
@@ -454,7 +454,7 @@ pub struct ChurnInfo {
 pub struct OomInfo {
     pub tick: u32,
     pub asked: u64,
-    /// What the device had free then.
+    /// Bytes that the device had free then.
     pub device_free: u64,
 }
 
