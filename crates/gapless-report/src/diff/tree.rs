@@ -140,7 +140,7 @@ fn frames(trace: &Trace, stack: StackId) -> Vec<Part> {
         let (name, file) = (trace.strings.get(frame.name), trace.strings.get(frame.file));
         let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
         let text = if short.is_empty() { name.to_owned() } else { format!("{short}:{} {name}", frame.line) };
-        // Not by line: an edit above a call is no other call.
+        // The key leaves out the line, because an edit above a call moves it.
         Part { key: format!("{name}\0{file}"), text }
     };
     let all: Vec<gapless_trace::Frame> =
@@ -150,7 +150,7 @@ fn frames(trace: &Trace, stack: StackId) -> Vec<Part> {
     if python.is_empty() { all.iter().rev().map(part).collect() } else { python }
 }
 
-/// If there are no stacks: the kind, then what was asked for.
+/// If there are no stacks: the kind, then the requested size.
 fn sizes(kind: &str, allocation: &Allocation) -> Vec<Part> {
     let size = format!("requests of {}", allocation.requested);
     let key = format!("{kind}\0{}", allocation.requested.0);

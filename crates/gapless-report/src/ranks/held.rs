@@ -178,6 +178,6 @@ fn stack_key(trace: &Trace, stack: StackId) -> u64 {
         let file = trace.strings.get(frame.file);
         file.rsplit(['/', '\\']).next().unwrap_or(file).hash(&mut hasher);
     }
-    // Apart from size classes, which are small numbers.
+    // The highest bit keeps stack keys apart from size classes, which are small numbers.
     hasher.finish() | 1 << 63
 }

@@ -19,7 +19,7 @@ pub(crate) fn total(sizes: &BySize) -> u64 {
 pub(crate) fn common(a: &BySize, b: &BySize) -> u64 {
     let (mut left, mut right) = (a.clone(), b.clone());
     let mut matched = 0;
-    // The same class first, so that a neighbour takes only what is left.
+    // Equal classes match first, so that a neighbour takes only the rest.
     for reach in [0i32, 1, -1] {
         for (class, bytes) in &mut left {
             let wanted = i32::from(*class) + reach;

@@ -51,7 +51,7 @@ fn device(out: &mut String, d: &Replayed, capacity: Option<u64>) {
     table(out, d, capacity.is_some());
 }
 
-/// What the script needs of the curves.
+/// The data of the curves for the script.
 fn curves(d: &Replayed, capacity: Option<u64>) -> serde_json::Value {
     let runs: Vec<_> = d
         .runs
