@@ -160,7 +160,7 @@ pub struct CurveInfo {
 }
 
 impl RunInfo {
-    /// The figures of `outcome`, which `machine`, asked for as `spec`, gave.
+    /// The figures of `outcome`, which `machine`, named `spec`, gave.
     #[must_use]
     pub fn of(spec: &str, machine: &Machine, outcome: &Outcome) -> RunInfo {
         let stats = &outcome.stats;

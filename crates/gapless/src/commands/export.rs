@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Not for a terminal.
+/// True for formats that a terminal cannot show.
 fn is_binary(format: ExportFormat) -> bool {
     match format {
         ExportFormat::Parquet | ExportFormat::Gtrace => true,
@@ -80,7 +80,7 @@ fn is_binary(format: ExportFormat) -> bool {
     }
 }
 
-/// How names of files in a format end. Of two formats with one ending, the first in the help has it.
+/// How names of files in a format end. If two formats share an ending, it means the first one in the help.
 fn endings(format: ExportFormat) -> &'static [&'static str] {
     match format {
         ExportFormat::Csv => &["csv"],
