@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Short ones stay silent.
+/// Shorter reads show no bar.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 pub(crate) struct Progress {
@@ -69,7 +69,7 @@ impl Counter {
         Counter { bar, since: Instant::now() }
     }
 
-    /// `done` of them are done. From any thread.
+    /// `done` of them are done. Any thread may call it.
     pub(crate) fn update(&self, done: usize) {
         if !std::io::stderr().is_terminal() || self.since.elapsed() < PATIENCE {
             return;

@@ -1,6 +1,6 @@
-//! A command of `gapless weights` that is killed, wherever: what it was to write loads as the old model, as the new
-//! one, or not at all, with an error that says so; and the same command, run again, ends what it began. Development
-//! builds end where `GAPLESS_TEST_KILL` says.
+//! A command of `gapless weights` that is killed at any place: its output loads as the old model, as the new one,
+//! or fails with a clear error; and the same command, run again, completes. In development builds,
+//! `GAPLESS_TEST_KILL` names the place.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn shards(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// What a folder loads as: its shards unpacked, or the error.
+/// The result of loading a folder: its shards unpacked, or the error.
 fn loads(folder: &Path, of: &str) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let again = folder.join("again");
     let _ = fs::remove_dir_all(&again);
@@ -52,7 +52,8 @@ fn loads(folder: &Path, of: &str) -> Result<BTreeMap<String, Vec<u8>>, String> {
     if done.code == 0 { Ok(shards(&again)) } else { Err(done.err) }
 }
 
-/// Kills the command at every place in turn. `begin` makes what is there before; `want` is what a load may give.
+/// Kills the command at every place in turn. `begin` makes the files before it; `want`
+/// has the models that a load may give.
 fn killed_everywhere(
     folder: &Path,
     args: &[&str],

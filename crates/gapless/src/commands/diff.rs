@@ -68,7 +68,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
 }
 
 fn write_page(args: &DiffArgs, page: &str) -> Result<()> {
-    // Nobody can read HTML in a terminal, so it goes to a file.
+    // HTML in a terminal cannot be read, so it goes to a file.
     let named = args.output.is_none() && std::io::stdout().is_terminal();
     let path = if named { Some(Path::new("diff.html")) } else { args.output.as_deref() };
     output::write_to(path, |out| Ok(out.write_all(page.as_bytes())?))?;

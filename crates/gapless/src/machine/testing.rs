@@ -44,7 +44,7 @@ pub(crate) fn statistics(pid: u32, cards: Vec<Card>) -> Statistics {
     Statistics { time: NOW - 1_000_000, cards, ..Statistics::new(process) }
 }
 
-/// So much of a card is in use.
+/// A card with this many bytes in use.
 fn used(used: u64) -> Option<Memory> {
     Some(Memory { total: 80 * GIB, used, free: 80 * GIB - used })
 }

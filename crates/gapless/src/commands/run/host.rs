@@ -94,7 +94,7 @@ fn preload(library: &Path) -> Result<OsString> {
     Ok(all)
 }
 
-/// A new file for the budget's page. The program takes this process' place, so its name is this one's.
+/// A new file for the budget's page. The program replaces this process, so the file is named after this process.
 fn budget_file() -> Result<PathBuf> {
     let wrong = |what: String| {
         let help = format!("{} names a folder that only you can access", folder::VARIABLE);

@@ -60,7 +60,7 @@ impl Held {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OfGpu {
     pub(super) held: Vec<Held>,
-    /// What processes without a promise use, and which.
+    /// Bytes that processes without a promise use, and their numbers.
     pub(super) unbooked: u64,
     pub(super) strangers: Vec<u32>,
 }
