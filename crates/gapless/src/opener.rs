@@ -56,7 +56,7 @@ fn start(program: &str, args: &[&str], path: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// True if the opener succeeded, or still runs after [`PATIENCE`].
+/// True if the opener succeeded, or still runs after `PATIENCE`.
 fn serves(mut child: Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The arguments, with `report` before a first argument that is a file or `-`.
 pub(crate) fn expand(mut args: Vec<OsString>) -> Vec<OsString> {
-    // clap has no help on `help`, so `gapless help help` and its flags mean `gapless help`.
+    // `gapless help --help` means `gapless help`.
     if let [_, help, flag] = args.as_slice()
         && help == "help"
         && (flag == "-h" || flag == "--help")
