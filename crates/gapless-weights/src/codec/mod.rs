@@ -1,8 +1,8 @@
 //! Lossless codecs of one chunk: values of 1, 2, 4 or 8 bytes become fewer bytes, and the same values again.
 //!
 //! A chunk is split into planes of bytes, and each plane gets the coding that suits it: a cascade of short codes for
-//! exponents, rANS for what has other frequencies, a single byte, or nothing. Chunks of one pattern, and chunks with
-//! many zeros, have modes of their own. Every bit pattern survives (NaN payloads, denormals, negative zeros).
+//! exponents, rANS for bytes with other frequencies, a single byte, or nothing. Chunks of one pattern, and chunks
+//! with many zeros, have modes of their own. Every bit pattern survives (NaN payloads, denormals, negative zeros).
 //!
 //! Little-endian. Sections begin on boundaries of 64 bytes of the chunk; padding is zero. The same values give the same
 //! bytes on every [`Path`].
@@ -49,7 +49,7 @@ pub use entropy::{Entropy, entropy};
 pub use layout::{Layout, layout, stored};
 pub use path::Path;
 
-/// Bytes at the beginning of a chunk that say how it is coded.
+/// Bytes at the beginning of a chunk that describe its coding.
 pub const HEADER: usize = 64;
 const ALIGN: usize = 64;
 /// The longest chunk that a decoder accepts, in values: it bounds what it allocates.
@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// Values in a chunk: long enough that headers do not show (0.1 %), short enough to stay in a core's cache.
+    /// Values in a chunk: long enough that headers are negligible (0.1 %), short enough to stay in a core's cache.
     pub fn chunk(self) -> usize {
         match self {
             Kind::One => 128 << 10,

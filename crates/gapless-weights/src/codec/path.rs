@@ -1,4 +1,4 @@
-//! Which instructions a codec uses. All paths write the same bytes and read the same values.
+//! The instructions that a codec uses. All paths write the same bytes and read the same values.
 
 /// The instructions that a codec uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +47,8 @@ impl Path {
         self == Path::Portable
     }
 
-    /// The path itself if it can be run, the portable one elsewhere: the vector code relies on this check.
+    /// The path itself if this processor can run it, else the portable one. The safety of
+    /// the vector code relies on this check.
     pub(super) fn checked(self) -> Path {
         if self.is_there() { self } else { Path::Portable }
     }

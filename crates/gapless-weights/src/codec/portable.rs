@@ -1,4 +1,4 @@
-//! The cascade's blocks in portable code: the definition of what the vector paths must produce.
+//! The cascade's blocks in portable code: the definition that the vector paths must equal.
 //!
 //! A block is 64 items. Its codes are bit planes: bit k of word j is bit j of item k's code.
 
@@ -38,7 +38,7 @@ fn block<const B: usize>(planes: &[u8], palette: &[u8; 8]) -> ([u8; 64], u64) {
     }
     for group in 0..8 {
         let eight: u64 = if B == 2 {
-            // Two selects on whole words: no table look-up for each value.
+            // Two selects on whole words: without a table look-up for each value.
             let m0 = SPREAD[usize::from((p[0] >> (8 * group)) as u8)] * 255;
             let m1 = SPREAD[usize::from((p[1] >> (8 * group)) as u8)] * 255;
             let all = |code: usize| u64::from(palette[code]) * 0x0101_0101_0101_0101;
