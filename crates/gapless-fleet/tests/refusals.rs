@@ -1,5 +1,5 @@
 //! Nothing that fits is refused: every sequence of requests on every small cluster, against a search that tries every
-//! node and GPU; and kept scores are those that a fresh look gives.
+//! node and GPU; and kept scores equal fresh ones.
 
 mod support;
 
