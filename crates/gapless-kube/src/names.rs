@@ -1,5 +1,5 @@
-//! Names of objects, before they become parts of a path of the API server: whoever reaches the extender may write
-//! anything into a request.
+//! Checks names of objects before they become parts of a path of the API server, because any client
+//! of the extender can send any text.
 
 /// The longest name of an object, and of a namespace.
 const LONGEST: usize = 253;
