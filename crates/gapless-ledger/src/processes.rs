@@ -6,7 +6,7 @@ use std::io::Read;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Who {
     pub pid: u32,
-    /// When it started, in the kernel's ticks since the machine did.
+    /// Its start time, in the kernel's ticks since the machine started.
     pub start: u64,
     /// The namespace of the number.
     pub space: u64,

@@ -1,5 +1,5 @@
-//! Memory that sleeps, is shared and grows, on a card: the programs of `torch-bench/live`. Without a card nothing is
-//! measured, and that is said.
+//! Memory that sleeps, is shared and grows, on a card: the programs of `torch-bench/live`. Without a card it prints
+//! that nothing is measured.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result};

@@ -84,7 +84,7 @@ impl Booking {
         self
     }
 
-    /// What to ask next; `Err` has the results, one for each wish.
+    /// The next question; `Err` has the results, one for each wish.
     ///
     /// # Errors
     /// When it is done.

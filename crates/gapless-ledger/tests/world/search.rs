@@ -4,7 +4,7 @@ use super::{Action, Budget, CAPACITY, Server, World, server};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// A world that went wrong, and the way there.
+/// A world that violates a rule, and the actions that led there.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub(crate) what: String,
