@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What one part skipped.
+/// The tests that one part skipped.
 pub(crate) struct Skips {
     part: &'static str,
     /// The test binary that cargo runs at the moment, because names of tests are only unique within one.

@@ -20,7 +20,7 @@ struct Release {
     cuda: u32,
     /// True if it uses the C++ strings of GCC 5 and later.
     new_strings: bool,
-    /// Compared when no version is named.
+    /// Compared if the user names no version.
     usual: bool,
 }
 

@@ -46,7 +46,7 @@ pub enum Answer {
 /// The reason why a process cannot join a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinError {
-    /// Shares would add up to more than the card: what the others have.
+    /// Shares would add up to more than the card; `others` are the other shares.
     Oversold { name: String, limit: u64, capacity: u64, others: Vec<(String, u64)> },
     /// Other processes of this tenant have another share.
     Differs { name: String, limit: u64, borrow: bool, pid: u32 },
