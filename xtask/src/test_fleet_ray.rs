@@ -14,8 +14,7 @@ pub(crate) fn run() -> Result<()> {
     let folder = shell::target().join("fleet-test/ray");
     let python = tools::environment(&folder, &[RAY], "ray")?;
     shell::run(command(".", "cargo", &["build", "--quiet", "--package", "gapless", "--locked"]))?;
-    // Ray's servers listen on the machine's own address. In a network namespace of its own,
-    // that is only the loopback address.
+    // Ray's servers listen on the machine's own address. In its own network namespace, that is only loopback.
     let script = "ip link set lo up && exec \"$0\" fleet-test/on_ray.py";
     let mut test = command(".", "unshare", &["--net", "sh", "-c", script, &python]);
     test.env("GAPLESS_PROGRAM", shell::target().join("debug/gapless"));

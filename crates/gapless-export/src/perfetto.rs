@@ -1,10 +1,10 @@
 //! The timeline as trace-event JSON, for ui.perfetto.dev and chrome://tracing.
 //!
-//! A device is a process. It has three counters (allocated, active, reserved), a track with the run's annotations and
-//! one with its steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a
-//! track must nest, because the viewer drops or moves those that cross. So an allocation goes onto the first track of
-//! its stream on which it nests, and a stream has as many tracks as needed. These are few, because programs mostly
-//! take and free memory like a stack.
+//! A device is a process. It has three counters (allocated, active, reserved), a track with the run's
+//! annotations and one with its steps, one with the calls to the device, and the allocations of each stream as
+//! slices. Slices on a track must nest, because the viewer drops or moves those that cross. So an allocation
+//! goes onto the first track of its stream on which it nests, and a stream has as many tracks as needed. These
+//! are few, because most memory is freed in reverse order.
 //!
 //! Times are microseconds from the first event of the trace, never going back; a device without a clock counts events.
 
@@ -43,8 +43,7 @@ pub fn write(view: &View<'_>, options: &Options, out: &mut dyn Write) -> Result<
     let mut json = Json { out, text: String::new(), events: 0 };
     json.text
         .push_str("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"producer\":\"gapless\"},\"traceEvents\":[");
-    // The viewer treats tracks as threads, so their numbers must differ over all
-    // processes, and from those of processes.
+    // The viewer treats tracks as threads, so their numbers are unique over all processes and differ from processes'.
     let mut next_track = 1_000_000;
     for device in &view.devices {
         let clock = Clock::new(device, first);
@@ -247,7 +246,7 @@ impl Timeline<'_, '_> {
 
     /// An end belongs to the last open start of the same name. A start without an end lasts until the
     /// end of the run, an end without a start begins with it. Without a clock the places of annotations
-    /// are not known, so they are left out.
+    /// are not known, so none is written.
     fn annotations(&mut self) -> Result<(), ExportError> {
         if self.clock.times.is_none() {
             return Ok(());
@@ -301,8 +300,7 @@ impl Timeline<'_, '_> {
             };
             let event = events.get(index);
             let (pid, ts) = (self.pid(), self.clock.at(index.after()));
-            // An OOM concerns the whole process, so it is drawn over all tracks; its
-            // address is the device's free bytes.
+            // An OOM concerns the whole process, and is drawn over all tracks; its address is the device's free bytes.
             let (scope, name, key) = match action {
                 Action::Oom => ('p', "out of memory", "device_free"),
                 other => ('t', other.name(), "address"),
@@ -452,7 +450,7 @@ mod tests {
         whole["traceEvents"].as_array().unwrap().clone()
     }
 
-    /// The rules of the trace-event format: required members, counters that are numbers and go
+    /// The rules of the trace-event format: required members, counters that go
     /// forward, slices that nest on their track.
     fn check_rules(events: &[Value]) {
         let mut open: BTreeMap<(u64, u64), Vec<u64>> = BTreeMap::new();

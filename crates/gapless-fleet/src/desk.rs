@@ -63,8 +63,7 @@ impl Desk {
         Desk { state: Mutex::new(state) }
     }
 
-    /// The lock may be poisoned by a panic of another caller. That is safe, because the ledger
-    /// checks before it changes anything.
+    /// A panic of another caller may poison the lock. That is safe: the ledger checks before it changes anything.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,8 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Nodes that are tried for one request, those that lack the least first.
 const MOST_TRIES: usize = 48;
 
-/// Pods take each other's GPUs only if these are equal: the number, the units taken of
-/// each, and the units of such a GPU.
+/// Pods are exchanged only if these are equal: their number, the units taken of each, and the units of such a GPU.
 type Shape = (usize, u64, u64);
 
 /// Resources that a node lacks for the request.

@@ -27,8 +27,7 @@ impl Learner {
             self.next = (self.next + 1) % RECENT;
         }
         self.since_learned += 1;
-        // The mix changes most with early requests, so it is learned after 1, 2, 4, 8 ...
-        // requests, then at equal distances.
+        // Early requests change the mix most: it is learned after 1, 2, 4, 8 ... of them, then at equal distances.
         let is_early = self.recent.len() < LEARN_EVERY && self.recent.len().is_power_of_two();
         if !is_early && self.since_learned < LEARN_EVERY {
             return None;

@@ -123,8 +123,7 @@ impl Ledger {
     pub fn replace(&mut self, index: u32, node: Node) {
         let at = index as usize;
         self.total -= u64::from(self.slots[at].gpus) * u64::from(WHOLE);
-        // The old node's places for GPUs stay unused. A caller that replaces many nodes should
-        // rebuild the ledger from time to time.
+        // The old node's places for GPUs stay unused. A caller that replaces many nodes should rebuild the ledger.
         self.slots[at] = self.empty(&node);
         self.nodes[at] = node;
     }

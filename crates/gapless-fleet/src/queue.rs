@@ -82,8 +82,7 @@ impl Queue {
         }
     }
 
-    /// Frees the booking of `id`, or takes it out of the queue, and places waiting requests that
-    /// fit now. False if `id` is unknown.
+    /// Frees the booking of `id`, or takes it out of the queue, and places waiting requests. False if `id` is unknown.
     pub fn free(&mut self, id: &str) -> (bool, Vec<(String, Place)>) {
         let waited = self.waiting.len();
         self.waiting.retain(|one| one.id != id);
@@ -92,8 +91,7 @@ impl Queue {
         (known, self.serve())
     }
 
-    /// Adds a node, or opens it again, and places waiting requests that fit now. False if a node
-    /// of this name has other capacities.
+    /// Adds a node, or opens it again, and places waiting requests. False if a node of this name has other capacities.
     pub fn add_node(&mut self, node: Node) -> (bool, Vec<(String, Place)>) {
         let is_same = self.desk.add_node(node);
         (is_same, self.serve())
@@ -222,8 +220,7 @@ mod tests {
         assert!(!placed(&queue.ask("z", &gib(80))), "a is closed, b is full");
     }
 
-    /// Random asks and frees: the account stays right, and no request that fits waits unless
-    /// an older one has reached its limit.
+    /// Random asks and frees: the account holds, and a request that fits waits only if an older one is at its limit.
     #[test]
     fn random_programs_keep_the_account_and_leave_nobody_out() {
         for seed in 1..=20u64 {

@@ -31,8 +31,7 @@ pub struct Movable {
 /// The most nodes that are tried for one request, the cheapest moves first.
 const MOST_TRIES: usize = 24;
 
-/// Makes room for `request` with at most `most` moves. Returns its booking and the moves; or
-/// changes nothing and returns `None`.
+/// Makes room for `request` with at most `most` moves. Returns its booking and the moves, or `None` without a change.
 ///
 /// `pods` are all pods that may move, `on_node` their numbers by node. Bookings of moved pods are brought up to date.
 pub fn make_room(
@@ -57,8 +56,7 @@ pub fn make_room(
         }
     }
     tries.sort();
-    // A pod that fits nowhere now has no new place either. Most pods share a few
-    // requests, so each request is tried once.
+    // A pod that fits nowhere now has no new place either. Most pods share a few requests, so each is tried once.
     let mut has_place: FxHashMap<Request, bool> = FxHashMap::default();
     let mut tried = 0;
     for (_, node, leaving) in tries {
@@ -87,8 +85,7 @@ pub fn make_room(
     None
 }
 
-/// The pods that must leave a node so that `request` fits there, and the thousandths that they hold: the cheapest
-/// choice of a greedy search.
+/// The pods that must leave a node so that `request` fits there, and their thousandths: a greedy choice.
 fn leaving(
     placer: &Placer,
     pods: &[Option<Movable>],

@@ -1,8 +1,7 @@
 //! The words of this crate.
 //!
 //! * A *node* is a machine with CPUs, host memory and GPUs of one model.
-//! * A *request* is the resources of a pod. It names whole GPUs, a *share* of one GPU in
-//!   thousandths, or bytes of GPU memory.
+//! * A *request* is a pod's resources: whole GPUs, a *share* of one GPU in thousandths, or bytes of GPU memory.
 //! * *Thousandths* count GPUs: a whole GPU of any model has 1,000.
 //! * *Units* are the ledger's amounts on one GPU: bytes if the size of its memory is known, else thousandths.
 //! * A *rank* orders nodes. Of nodes with equal scores the one with the lowest rank wins.
@@ -15,8 +14,7 @@ pub const WHOLE: u32 = 1000;
 pub const MAX_PODS: u32 = 1001;
 /// The most GPUs of a node.
 pub const MAX_GPUS: u32 = 1024;
-/// The most CPUs of a node, in thousandths, and the most bytes of its memory: so that sums
-/// over a million nodes fit in 64 bits.
+/// The most CPUs of a node, in thousandths, and the most bytes of its memory: sums over a million nodes fit in 64 bits.
 pub const MAX_CPU: u64 = 1 << 40;
 pub const MAX_MEMORY: u64 = 1 << 50;
 
@@ -111,8 +109,7 @@ impl Request {
         }
     }
 
-    /// The units that it takes of each of its GPUs if a GPU has `units`. If it exceeds
-    /// `units`, the request does not fit there.
+    /// The units that it takes of each of its GPUs if a GPU has `units`. More than `units` does not fit.
     pub fn units_of(&self, units: u64) -> u64 {
         match self.share {
             // Rounded down, so that shares that add up to a whole GPU fit on one.

@@ -74,7 +74,7 @@ impl Sizes {
         Sizes(Arc::new(Shared { sizer: Some(sizer), ..Shared::default() }))
     }
 
-    /// The bytes of each GPU that a pod needs. It waits until they are computed. Without an
+    /// The bytes of each GPU that a pod needs. Waits for the computation. Without an
     /// API server, no ConfigMap can be read.
     pub fn of(&self, api: Option<&Api>, auto: &Auto) -> Answer {
         let Some(sizer) = &self.0.sizer else {
@@ -92,8 +92,7 @@ impl Sizes {
         kept.get_or_init(|| sizer.size(&wish)).clone()
     }
 
-    /// The same, if it is known within this time. It is computed on a thread of its own, so that
-    /// other callers wait for one computation.
+    /// The same, if it is known within this time. One thread computes it for all callers.
     pub fn within(&self, api: &Arc<Api>, auto: &Auto, patience: Duration) -> Option<Answer> {
         let counts = |at: &Instant| auto.config_map.is_empty() || at.elapsed() < SIZE_COUNTS;
         let mut told = locked(&self.0.told);

@@ -5,9 +5,8 @@
 //! gapless.dev/bookings: {"": "NODE-UID SUM", "UID": "NAMESPACE/NAME GPU-a;GPU-b 19327352832 VERSION", ...}
 //! ```
 //!
-//! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, if the bytes are not
-//! known), and the version of the pod that its binding requires. Uid and sum reveal a node that was deleted
-//! and made again, and edits by hand.
+//! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, if the bytes are not known), and the
+//! version of the pod that its binding requires. Uid and sum reveal a node that was made again, and edits by hand.
 
 use crate::api::{ApiError, Session};
 use crate::names;

@@ -181,8 +181,7 @@ impl Ledger {
                 book.drop_dead(|who| self.processes.is_alive(who));
                 book.iter().next().is_some()
             }
-            // A file shorter than a head is of a process that was killed while it wrote it. A longer one is not a
-            // ledger, and is not overwritten.
+            // A file without a whole head is of a killed process. A longer one is no ledger, and is kept.
             Err(LedgerError::Foreign(_)) => self.file.metadata().map_err(failed)?.len() >= SIZE as u64,
             Ok(None) => false,
             Err(other) => return Err(other),
@@ -285,8 +284,7 @@ impl Ledger {
         })
     }
 
-    /// If the ledger's file was removed while in use, it is made again, so that processes
-    /// that join later see the present ones.
+    /// If the ledger's file was removed while in use, it is made again, for processes that join later.
     fn reopen_if_replaced(&mut self) -> Result<(), LedgerError> {
         let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
         let there = std::fs::metadata(&self.path).ok().map(inode);

@@ -1,8 +1,7 @@
 //! Counts the memory of a card among processes of one user that share it: tenants with shares, and their processes.
 //!
-//! [`book`] has the rules, as pure functions; [`record`] the bytes of an entry; [`ledger`] the shared
-//! file, changed under an advisory lock that the kernel releases when its holder dies; [`processes`]
-//! finds the processes that are alive.
+//! [`book`] has the rules, as pure functions; [`record`] the bytes of an entry; [`ledger`] the shared file, changed
+//! under an advisory lock that the kernel releases when its holder dies; [`processes`] finds live processes.
 //!
 //! [`promise`] has the rules for a whole cluster: promises of GPU memory to pods.
 //!

@@ -95,8 +95,7 @@ fn processes_that_are_killed_leave_the_others_their_shares() {
         assert!(looks < 5_000_000, "nobody takes anything");
         if looks % 50 == 0 {
             let at = kills % children.len();
-            // The kill usually comes while the child has the lock or waits for it. A
-            // child that ended by itself has failed.
+            // The kill usually comes while the child has the lock or waits for it. A child that ended itself failed.
             assert!(children[at].try_wait().expect("its state").is_none(), "a child ended by itself");
             children[at].kill().expect("a kill");
             // Half of the children are not reaped, because such processes must count as dead too.

@@ -49,8 +49,7 @@ fn block(bytes: &[u8], bits: &mut Bits<'_>) {
     bits.write(0b100, 3);
     table(&lengths, bits);
     let codes = codes(&lengths);
-    // One look-up a byte. Three codes of at most 15 bits and the seven bits before them fit into a word, so it is
-    // flushed once for three bytes.
+    // One look-up a byte. A word has room for three codes of at most 15 bits and seven bits before them.
     let mut of_byte = [(0, 0); 256];
     of_byte.copy_from_slice(&codes[..256]);
     bits.out.reserve(bytes.len() + 64);
@@ -148,8 +147,7 @@ fn lengths(counts: &[u32], longest: u8) -> Vec<u8> {
     for node in (0..weights.len() - 1).rev() {
         depths[node] = depths[parents[node]] + 1;
     }
-    // By rising count, so lengths fall. Codes that are too long are cut, and the longest of
-    // the others are lengthened for them.
+    // By rising count, so lengths fall. Codes that are too long are cut, and the longest of the others grow for them.
     let mut own: Vec<u32> = depths[..n].iter().map(|&depth| depth.min(u32::from(longest))).collect();
     let unit = |length: u32| 1u64 << (u32::from(longest) - length);
     let mut taken = own.iter().map(|&length| unit(length)).sum::<u64>();

@@ -39,8 +39,7 @@ impl Buffers {
         &self.ignored
     }
 
-    /// The cells of a column, one a buffer; `None` if the file does not have it or the
-    /// caller of [`read`] did not ask for it.
+    /// The cells of a column, one a buffer; `None` if the file does not have it or [`read`] was not asked for it.
     pub fn column(&self, name: &str) -> Option<&[Box<str>]> {
         self.columns.iter().find(|(column, _)| column == name).map(|(_, cells)| &cells[..])
     }

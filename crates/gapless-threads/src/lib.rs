@@ -82,8 +82,7 @@ impl Turns {
     }
 }
 
-/// Does `work` for 0 to `count` - 1 on at most `threads` threads, with the caller's among
-/// them. Returns the results in order.
+/// Does `work` for 0 to `count` - 1 on at most `threads` threads, the caller's among them. Returns results in order.
 ///
 /// # Panics
 /// If `work` does.
@@ -172,8 +171,8 @@ pub fn or_exit<R>(name: &'static str, work: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| std::process::exit(101))
 }
 
-/// Does each piece of work on a thread of its own, and `meanwhile` here. Returns the results in order, without those
-/// for which the system gave no thread.
+/// Does each piece of work on a thread of its own, and `meanwhile` here. Returns the results in order;
+/// those without a thread are missing.
 ///
 /// # Panics
 /// If one of them does, after all have ended.

@@ -88,8 +88,7 @@ fn main() {
         }
         let codecs = encoders.iter_mut().zip(&mut decoders);
         for ((path, times), (encoder, decoders)) in paths.iter().zip(&mut times).zip(codecs) {
-            // Encoding through the caches comes last, so that a decoder finds small
-            // files there, as without the other way.
+            // Encoding through the caches comes last, so that a decoder finds small files there.
             for past_caches in [true, false] {
                 let start = Instant::now();
                 for ((values, packed), length) in data.iter().zip(&mut packed).zip(&mut lengths) {

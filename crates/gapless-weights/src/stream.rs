@@ -192,8 +192,7 @@ impl Directory {
         }
     }
 
-    /// Checks a chunk and decodes it into `out`, which is as long as its `range`. After an error
-    /// the contents of `out` are undefined.
+    /// Checks a chunk and decodes it into `out`, which is as long as its `range`. After an error `out` is undefined.
     pub fn decode(
         &self,
         chunk: usize,
@@ -252,9 +251,8 @@ pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
     out
 }
 
-/// As `encode`, into the caller's memory, which has `most` bytes or more; returns the stream's length.
-/// With `past_caches`, and if `out` begins on a boundary of 64 bytes, the stream goes directly to memory,
-/// which is faster if it is not read soon.
+/// As `encode`, into the caller's memory of `most` bytes or more; returns the stream's length. With `past_caches`,
+/// and if `out` begins on a boundary of 64 bytes, the stream goes directly to memory, faster if it is not read soon.
 ///
 /// # Panics
 /// If the values are not whole, or `out` is too short.
@@ -262,8 +260,7 @@ pub fn encode_into(kind: Kind, values: &[u8], out: &mut [u8], path: Path, past_c
     encode_with(&mut Encoder::new(kind, path), values, out, past_caches)
 }
 
-/// As `encode_into`, with an encoder that the caller keeps, because fresh memory for its tables
-/// costs as much time as a few chunks.
+/// As `encode_into`, with an encoder that the caller keeps, because fresh tables cost as much time as a few chunks.
 ///
 /// # Panics
 /// As `encode_into`.
@@ -291,7 +288,7 @@ pub fn encode_with(encoder: &mut Encoder, values: &[u8], out: &mut [u8], past_ca
 const TRIED: usize = 8 << 10;
 const PLACES: usize = 3;
 
-/// The stream of bytes of an unknown type: of the kinds whose width divides their number, it takes
+/// The stream of bytes of an unknown type: of the kinds whose width divides their number,
 /// the one that makes samples smallest.
 pub fn encode_any(values: &[u8], path: Path) -> Vec<u8> {
     let mut sample = Vec::with_capacity(PLACES * TRIED);

@@ -1,5 +1,4 @@
-//! Checks that the files of a folder belong together: all shards of one save and no
-//! others, written by a command that ended.
+//! Checks that the files of a folder belong together: all shards of one save and no others, of a command that ended.
 //!
 //! A save of several files gives each of them, and the index, the metadata key `gapless_save`: a text that no other
 //! save has, and behind a `/` the number of files. Other programs' files do not have it. `pack` and `unpack` do not

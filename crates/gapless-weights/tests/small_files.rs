@@ -25,8 +25,7 @@ fn files_of_small_tensors_come_back_whole_and_the_threads_change_no_byte() {
     assert!(streams > 200, "only {streams} tensors were packed");
 }
 
-/// Tensors of n values, then of more in the same number of blocks. Room for the first
-/// was once too short for the second.
+/// Tensors of n values, then of more in the same number of blocks. The first one's room was once too short.
 #[test]
 fn tensors_that_grow_within_a_block_are_packed() {
     let folder = tempfile::tempdir().unwrap();

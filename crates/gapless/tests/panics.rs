@@ -37,8 +37,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("gapless-pool/", "as above"),
 ];
 
-/// A pipeline, a command that runs it in a folder with the files of `prepare`, and the
-/// files that the command would write.
+/// A pipeline, a command that runs it in a folder with the files of `prepare`, and the files that it would write.
 const CASES: &[(&str, &[&str], &[&str])] = &[
     ("decompression", &["report", "TRACE", "-o", "out.txt"], &["out.txt"]),
     ("events", &["report", "TRACE", "-o", "out.txt"], &["out.txt"]),

@@ -485,8 +485,7 @@ fn no_row_holds_more_than_the_card_or_strands_more_than_it_holds() {
 
 #[test]
 fn stranded_bytes_are_those_when_most_is_needed() {
-    // In this run the last page is taken while nearly all of the heap is free. Counted at that
-    // moment, 14 of 19 GiB would be stranded.
+    // In this run the last page is taken while nearly all of the heap is free. At that moment, 14 of 19 GiB are free.
     let runs =
         replay(&[&trace("mixtral_moe"), "--with", "torch:expandable_segments:True", "--with", "torch"]);
     for run in runs["runs"].as_array().expect("runs") {

@@ -1,6 +1,5 @@
-//! A command of `gapless weights` that is killed at any place: its output loads as the old model, as the new one,
-//! or fails with a clear error; and the same command, run again, completes. In development builds,
-//! `GAPLESS_TEST_KILL` names the place.
+//! A command of `gapless weights` that is killed at any place: its output loads as the old model, as the new one, or
+//! fails with a clear error; and the same command, run again, completes. `GAPLESS_TEST_KILL` names the place.
 
 mod support;
 
@@ -52,8 +51,7 @@ fn loads(folder: &Path, of: &str) -> Result<BTreeMap<String, Vec<u8>>, String> {
     if done.code == 0 { Ok(shards(&again)) } else { Err(done.err) }
 }
 
-/// Kills the command at every place in turn. `begin` makes the files before it; `want`
-/// has the models that a load may give.
+/// Kills the command at every place in turn. `begin` makes the files before it; `want` has the valid results of a load.
 fn killed_everywhere(
     folder: &Path,
     args: &[&str],

@@ -164,8 +164,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs the programs of `FILE.py` and `FILE.c`. Returns the number of programs with the
-    /// right finding, and the number of all.
+    /// Runs the programs of `FILE.py` and `FILE.c`. Returns the numbers of correct findings and of all programs.
     fn all(
         &self,
         file: &str,

@@ -34,8 +34,7 @@ const LETTERS: &str = "ABCDEFGHIJK";
 const CAPACITY: &str = "1048576";
 /// Seconds of CPU that CP-SAT gets for each instance; `CPSAT_LIMIT` changes it.
 const CPSAT_LIMIT: &str = "10";
-/// The kernel counts the CPU of processes that ended in ticks of 10 ms: enough rounds make
-/// one instance take longer than that.
+/// The kernel counts the CPU of processes that ended in ticks of 10 ms: with enough rounds, one instance takes longer.
 const ROUNDS: u32 = 10;
 
 pub(crate) fn run() -> Result<()> {

@@ -1,5 +1,4 @@
-//! Fragmentation as FGD counts it (USENIX ATC'23), and FGD itself: a pod goes to the node
-//! whose expected fragment grows least.
+//! Fragmentation by FGD (USENIX ATC'23), and FGD itself: a pod goes to the node whose expected fragment grows least.
 //!
 //! The fragment of a node is the sum over typical requests of share x (free thousandths that the request could not
 //! use): all of them if the request is CPU-only, wants another model, or does not fit by GPU or by CPU; if it fits,

@@ -96,8 +96,7 @@ pub struct Account {
     witnessed: FxHashMap<String, (String, Entry)>,
     /// Entries of pods that are not bound, with the time since which they have not changed.
     waiting: FxHashMap<(String, String), (String, Instant)>,
-    /// Pods that have resources by the table but found no room in the desk. They are
-    /// tried again when resources are freed.
+    /// Pods that have resources by the table but no room in the desk. They are tried again after each release.
     unheld: FxHashSet<String>,
     dead: FxHashSet<String>,
     /// The node that has no room for a pod that is bound to it.
@@ -168,8 +167,8 @@ impl Account {
         self.nodes.get(node).and_then(|state| state.places(&entry.gpus)).unwrap_or_default()
     }
 
-    /// True if binding a pod to this node writes the annotation that names its device. If the pod has a value
-    /// already, it is overwritten on every node.
+    /// True if binding a pod to this node writes the annotation that names its device. A value of
+    /// the pod's own is always overwritten.
     pub fn names_device(&self, uid: &str, node: &str) -> bool {
         let has_agent = self.nodes.get(node).is_some_and(|state| state.kube.has_agent);
         let has_own = self.pods.get(uid).is_some_and(|pod| pod.asked.devices.has_own);

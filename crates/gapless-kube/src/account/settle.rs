@@ -21,8 +21,7 @@ struct Hold {
 
 impl Account {
     /// The entry that counts for a bound pod: that of its node's page. If the page is lost, the remembered one, if
-    /// the pod's annotations agree. If the page is intact but has no entry, its event is still on its way, and the
-    /// pod's annotations count.
+    /// the pod's annotations agree. If an intact page has none, its event is on its way, and the annotations count.
     fn entry_of(&self, uid: &str, pod: &KubePod, state: &NodeState) -> Option<Entry> {
         if let Some(entry) = state.entry(uid) {
             return Some(entry.clone());

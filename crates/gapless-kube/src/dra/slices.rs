@@ -6,7 +6,7 @@
 //!   1Mi .. 143771Mi by 1Mi   what a claim may take of it; the scheduler rounds up to the next step
 //! ```
 //!
-//! A GPU that is divided (MIG) is published as its instances, which are devices of their own: they share
+//! A GPU that is divided (MIG) is published as its instances, which are devices of their own. They share
 //! nothing, so no counters are needed.
 
 use super::{
@@ -68,8 +68,7 @@ pub struct Owner {
     pub uid: String,
 }
 
-/// The slices of a node; none if it has no GPUs. GPUs without a size are left out,
-/// because no bytes of them can be promised.
+/// The slices of a node; none if it has no GPUs. GPUs without a size are left out, because claims count bytes.
 pub fn slices(owner: &Owner, gpus: &[Gpu], shared: bool, generation: u64) -> Result<Vec<Value>, String> {
     let node = &owner.node;
     // A policy needs room for two steps.

@@ -14,8 +14,8 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The amount in the units of a GPU: bytes if its capacity is known, else thousandths. Bytes of a GPU of unknown
-    /// size count as the whole GPU.
+    /// The amount in the units of a GPU: bytes if its capacity is known, else thousandths. Without a
+    /// capacity, bytes count as a whole GPU.
     #[must_use]
     pub fn units(self, capacity: Option<u64>) -> u64 {
         match (self, capacity) {
@@ -136,8 +136,7 @@ impl Entry {
     }
 }
 
-/// The first GPU of `entry` that the node lacks, or that has too little left beside
-/// `others`, with the units left on it.
+/// The first GPU of `entry` that the node lacks, or that has too little left beside `others`, with its units left.
 #[must_use]
 pub fn first_full<'a>(node: &Node, others: &[Entry], entry: &'a Entry) -> Option<(&'a str, u64)> {
     let need = entry.amount.units(node.capacity);

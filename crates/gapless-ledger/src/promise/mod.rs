@@ -9,20 +9,19 @@
 //!                        not bound and of another version than v. Such a bind can never succeed any more.
 //! ```
 //!
-//! From this follows: **a bound pod has an entry**, whichever replica bound it, even late and with lost
-//! answers. Since a page never holds more than the GPUs have, no byte is promised twice. Two replicas that bind
-//! one pod with the same version find the same entry, and bind the same. A change of the pod is a fence,
-//! because it makes all earlier binds fail.
+//! From this follows: **a bound pod has an entry**, whichever replica bound it, even late and with lost answers. Since
+//! a page never holds more than the GPUs have, no byte is promised twice. Two replicas that bind one pod with the same
+//! version find the same entry, and bind the same. A change of the pod is a fence, as all earlier binds then fail.
 //!
 //! A page belongs to one node object (by its uid) and has a sum. If they do not match, a user has edited the page or
 //! made the node again. The page is then founded again from the pods that are bound there. A pod's own annotations
 //! count only if this replica remembers the same; else the node takes no more pods until that pod is gone.
 //!
-//! This relies on the API server: reads without a version are consistent, and versions of one object never come
-//! back while the API server runs. A backup is restored while it is down, so calls over one connection see one
-//! history: a booking reads and writes a page over one connection, and an attempt reads and binds a pod over
-//! one. It also assumes that no node is made again, and no page edited, while a bind to that node is on its
-//! way; the checker leaves this case out.
+//! This relies on the API server: reads without a version are consistent, and versions of one object never
+//! come back while the API server runs. A backup is restored while it is down, so calls over one connection
+//! see one history: a booking reads and writes a page over one connection, and an attempt reads and binds a
+//! pod over one. It also assumes that no node is made again, and no page edited, while a bind to that node is
+//! on its way; the checker leaves this out.
 
 pub mod attempt;
 pub mod booking;

@@ -1,6 +1,5 @@
 //! Memory that a smaller batch would need: activations and temporaries scale with the batch; weights, gradients and
-//! optimizer state do not. Kinds are inferred, so this estimate is too, and [`BatchInfo::inferred`] says so. A trace
-//! without steps gives no estimate.
+//! optimizer state do not. Kinds are inferred, so this is too ([`BatchInfo::inferred`]). It needs steps.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::Tick;

@@ -1,6 +1,5 @@
-//! Settings to change, for people and programs: the advice of `gapless_replay::advise`
-//! with the exact lines and, if no setting helps, the holders of the bytes and what a
-//! smaller batch would need. The JSON contract is `gapless.advice/1`.
+//! Settings to change, for people and programs: the advice of `gapless_replay::advise` with the exact lines and, if
+//! no setting helps, the holders and the need of a smaller batch. The JSON contract is `gapless.advice/1`.
 
 mod batch;
 mod text;
@@ -111,8 +110,7 @@ pub struct Suggestion {
 }
 
 impl Suggestion {
-    /// True if the smallest card on which the run survives grows:
-    /// the run then reserves less and still fits on fewer cards.
+    /// True if the smallest card on which the run survives grows: it then reserves less but fits on fewer cards.
     #[must_use]
     pub fn needs_larger_card(&self, answer: &Answer) -> bool {
         answer.baseline.survives && self.setting.min_capacity > answer.baseline.min_capacity

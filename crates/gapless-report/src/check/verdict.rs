@@ -48,8 +48,7 @@ pub(crate) struct Checked {
     pub(crate) fragmentation: Option<f64>,
     /// `None`: too few steps.
     pub(crate) growth_per_step: Option<f64>,
-    /// True if the run recorded events. Without events only the
-    /// bytes at the end are known; the peak may have been higher.
+    /// True if the run recorded events. Without events the peak may be above the bytes at the end.
     pub(crate) recorded: bool,
 }
 
@@ -241,8 +240,7 @@ impl Found {
         let mut hold = |figure, unit, limit: Option<f64>, value: Result<f64, Missing>| {
             let Some(limit) = limit else { return };
             match value {
-                // Bytes held at the end that exceed the limit are enough to
-                // fail. Below it, an unrecorded peak may have been higher.
+                // Bytes at the end above the limit are enough to fail. If they are below it, the peak is unknown.
                 Ok(value) if !d.recorded && value <= limit => {
                     self.unknown.push(unknown(figure, d, Missing::History));
                 }

@@ -164,8 +164,7 @@ fn holders(
     rows
 }
 
-/// Stacks without a counterpart are matched once more by their inner
-/// frames: the outer frames differ if another script runs the same model.
+/// Stacks without a counterpart are matched once more by their inner frames: another script may run the same model.
 fn match_inner_frames(sides: BTreeMap<String, [Side; 2]>) -> BTreeMap<String, [Side; 2]> {
     let mut matched: BTreeMap<String, [Side; 2]> = BTreeMap::new();
     for (key, pair) in sides {
@@ -185,8 +184,7 @@ fn match_inner_frames(sides: BTreeMap<String, [Side; 2]>) -> BTreeMap<String, [S
     matched
 }
 
-/// Active allocations at `tick` by a key that is the same in any
-/// run: the functions and files of the stack, or kind and size.
+/// Active allocations at `tick` by a key that any run has: the functions and files of the stack, or kind and size.
 fn grouped(trace: &Trace, run: &DeviceAnalysis<'_>, tick: Tick, by_stack: bool) -> BTreeMap<String, Side> {
     let mut keys: BTreeMap<StackId, (String, String)> = BTreeMap::new();
     let mut groups: BTreeMap<String, Side> = BTreeMap::new();

@@ -99,8 +99,7 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>], run: &[&Summary
         .map(|at| (at, odd::causes(&replicas, at, run)))
         .filter(|(_, causes)| !causes.is_empty())
         .collect();
-    // If a third of the replicas are odd, none is: the group is then a mix of several kinds
-    // of ranks, which the imbalance shows.
+    // If a third of the replicas are odd, none is: the group then has several kinds of ranks, as the imbalance shows.
     let several = 3 * all.len() > group.len() && all.len() > 1;
     for (at, causes) in all {
         if several && !matches!(causes[0].why, Why::OutOfMemory | Why::Settings) {

@@ -1,5 +1,4 @@
-//! Many ranks of one run: their figures side by side, the odd one out and its cause, and the
-//! moment at which they first diverge.
+//! Many ranks of one run: their figures side by side, the odd one out and its cause, and their first divergence.
 //!
 //! [`Summary`] holds one device of one rank in bounded size, whatever the size of the trace. [`Run`] has the
 //! summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and

@@ -118,8 +118,7 @@ const NAMED: usize = 5;
 
 /// The causes for which the rank at `at` is odd, the one to name first; none if it is like its peers.
 ///
-/// `all` are the ranks of the run. Settings are compared with theirs, and so are the failed
-/// requests of a rank without replicas.
+/// `all` are the ranks of the run. Settings, and failures of a rank without replicas, are compared with theirs.
 pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Vec<Cause> {
     let view = View { group: &replicas.ranks, replicas, at };
     let mut found = Vec::new();
@@ -149,8 +148,7 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Ve
     found
 }
 
-/// The largest differences of the rank at `at` from the other one of two: reported if
-/// neither can be called the odd one.
+/// The largest differences of the rank at `at` from the other one of two: reported if neither is the odd one.
 pub(crate) fn differences(pair: &Replicas<'_>, at: usize) -> Vec<Excess> {
     let most = pair.ranks.iter().map(|rank| rank.peak_live).max().unwrap_or(0);
     let least = LEAST.max(LEAST_SHARE * most as f64);
@@ -364,8 +362,7 @@ impl View<'_> {
         (is_more && self.larger_sizes()).then_some((own.bytes as u64, own.share, None))
     }
 
-    /// True if requests of a stretch are larger than those of the peers, by more than
-    /// the peers' own largest difference.
+    /// True if requests of a stretch are larger than those of the peers, by more than the peers' own maximum.
     fn larger_sizes(&self) -> bool {
         if self.is_pair() {
             let (up, down) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
@@ -477,8 +474,7 @@ impl View<'_> {
     }
 }
 
-/// True if gains come regularly until the end: at four or more of `count` places, or at three
-/// of similar size, at even distances.
+/// True if gains come regularly until the end: at four or more places, or three of similar size, evenly spaced.
 fn is_regular(places: &[usize], gains: &[f64]) -> bool {
     let ends = places.iter().copied().skip(1).chain([gains.len()]);
     let gaps: Vec<f64> = places.iter().zip(ends).map(|(from, to)| (to - from) as f64).collect();

@@ -25,8 +25,7 @@ pub(crate) struct Against {
 
 /// Standard deviations of the peers that still count as noise.
 const DEVIATIONS: f64 = 6.0;
-/// Up to this many peers their whole range counts as well: the median distance of so few
-/// values says little about their spread.
+/// Up to this many peers their whole range counts as well: the median distance of so few says little on their spread.
 const FEW: usize = 6;
 
 /// `values[at]` against all others.

@@ -19,8 +19,7 @@ use rustc_hash::FxHashMap;
 /// The most step rows and large requests that are kept of a device.
 const STEPS: usize = 1024;
 const LARGEST: usize = 64;
-/// The last step reaches into the end of the program if live bytes fall below this share
-/// of their minimum in earlier steps.
+/// The last step reaches into the end of the program if live bytes fall below this share of earlier steps' minimum.
 const TORN_DOWN: f64 = 0.95;
 /// Ranks agree on an inferred step if its beginnings lie no further apart than this part of a step.
 const APART: f64 = 0.3;
@@ -62,11 +61,9 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// The most that each origin held, by stack.
     pub(crate) held: Vec<Held>,
-    /// The same by the size of the requests, for peers that were recorded otherwise;
-    /// empty if `held` is by size already.
+    /// The same by the size of the requests, for peers that were recorded otherwise; empty if `held` has sizes.
     pub(crate) held_by_size: Vec<Held>,
-    /// By steps: bytes born up to the end of each step, the time before the first being row 0, that are
-    /// still live when the last one ends.
+    /// By steps: bytes born up to the end of each step (row 0: before the first) and live when the last one ends.
     pub(crate) kept_by_step: Vec<u64>,
     /// The same by equal parts of the run's events, at a quiet instant near its end.
     pub(crate) kept_by_part: Vec<u64>,

@@ -189,8 +189,7 @@ impl Tree {
         }
     }
 
-    /// Rows from the root on. A list of pending rows replaces recursion, because a recorded stack
-    /// may be deeper than this thread's own.
+    /// Rows from the root on. A list of pending rows replaces recursion, because recorded stacks may be deep.
     fn render(&self, out: &mut String) {
         enum Row {
             Node(usize, usize),

@@ -12,8 +12,7 @@ const LINE: usize = 64;
 const BLOCK: usize = 1024;
 /// Blocks of 64 values to a block of 1 KiB of the checksum: low bytes come first in a chunk, one for each value.
 pub(super) const TURNS: usize = 16;
-/// Extra lines that are prefetched in that time beyond one a block: a chunk is a third
-/// longer than its low bytes, or more.
+/// Lines that are prefetched in that time beyond one a block: a chunk is a third longer than its low bytes, or more.
 const MORE: usize = 6;
 
 /// Blocks of 1 KiB by which the checksum is ahead of the decoder.
@@ -164,8 +163,7 @@ fn put(from: &[u8], to: &mut [u8], past_caches: bool) {
         return unsafe { lines(from.as_chunks().0, to.as_chunks_mut().0) };
     }
     for (from, to) in from.as_chunks::<16>().0.iter().zip(to.as_chunks_mut::<16>().0) {
-        // SAFETY: both arrays have 16 bytes, and the second is aligned: `to` begins on a line
-        // of 64 bytes, as was checked above.
+        // SAFETY: both arrays have 16 bytes, and the second is aligned: `to` begins on a line, as checked above.
         unsafe { _mm_stream_si128(to.as_mut_ptr().cast(), _mm_loadu_si128(from.as_ptr().cast())) };
     }
 }

@@ -74,8 +74,7 @@ pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
     order
 }
 
-/// The bits that Huffman's code takes for symbols in falling order of their counts: the sum
-/// of the weights of all inner nodes.
+/// The bits that Huffman's code takes for symbols in falling order of their counts: the sum of all inner nodes.
 pub(super) fn huffman(order: &[(u32, u8)]) -> u64 {
     // Sums come in rising order too, so the two smallest are at the heads of two queues.
     let mut leaves = order.iter().rev().map(|(count, _)| u64::from(*count)).peekable();
@@ -190,8 +189,8 @@ impl Cascade {
         places
     }
 
-    /// Counts each symbol in a section of `items` from its planes. Only the symbols after the
-    /// last level are counted one by one.
+    /// Counts each symbol in a section of `items` from its planes. Only symbols after
+    /// the last level are counted singly.
     #[allow(unsafe_code)]
     pub(super) fn counts(&self, items: usize, section: &[u8], path: Path) -> [u32; 256] {
         #[cfg(target_arch = "x86_64")]
@@ -212,8 +211,8 @@ impl Cascade {
                 Path::Avx512 if is_x86_feature_detected!("avx512vpopcntdq") => {
                     let (whole, rest) =
                         planes.split_at(planes.len() / (64 * usize::from(bits)) * 64 * usize::from(bits));
-                    // SAFETY: `Path::checked` saw that the processor has these instructions, and
-                    // the match arm checked the last one.
+                    // SAFETY: `Path::checked` saw that the processor has these
+                    // instructions, and the match arm the last one.
                     let mut with = unsafe { with_bits!(bits, avx512::sets, (whole)) };
                     // SAFETY: `Path::checked` saw that the processor has the instruction.
                     let last = unsafe { by_popcnt(rest, bits) };

@@ -84,8 +84,7 @@ pub(super) fn exponents(values: &[u8], high: &mut [u8], path: Path) {
     }
 }
 
-/// Counts of every fourth run of a plane of bytes, four times: an estimate of the plane's counts.
-/// For a short plane, the exact counts.
+/// Counts of every fourth run of a plane of bytes, four times: an estimate. For a short plane, the exact counts.
 pub(super) fn of_quarter(plane: &[u8]) -> [u32; 256] {
     if plane.len() < 4 * RUN * STEP {
         return of_bytes(plane, true);
@@ -152,7 +151,7 @@ pub(super) fn is_below(counts: &[u32; 256], limit: f64) -> bool {
     !is_even && entropy(counts) < limit
 }
 
-/// Bits a symbol by the frequencies alone. A sample shows less entropy than its plane has;
+/// Bits a symbol by the frequencies alone. A sample shows less than its plane has;
 /// Miller's and Madow's correction is added.
 pub(super) fn entropy(counts: &[u32; 256]) -> f64 {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();

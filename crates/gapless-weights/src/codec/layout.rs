@@ -28,8 +28,7 @@ pub struct Layout {
     pub palettes: [u64; LEVELS],
 }
 
-/// The layout of a chunk of `length` bytes that begins with `head`, or `None` if it is
-/// coded in another way or is damaged.
+/// The layout of a chunk of `length` bytes that begins with `head`, or `None` if it is coded otherwise or damaged.
 pub fn layout(kind: Kind, head: &[u8], length: usize) -> Option<Layout> {
     let head = head.first_chunk::<HEADER>()?;
     let values = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);

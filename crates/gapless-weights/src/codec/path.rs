@@ -47,8 +47,7 @@ impl Path {
         self == Path::Portable
     }
 
-    /// The path itself if this processor can run it, else the portable one. The safety of
-    /// the vector code relies on this check.
+    /// The path itself if this processor can run it, else the portable one. The vector code relies on this check.
     pub(super) fn checked(self) -> Path {
         if self.is_there() { self } else { Path::Portable }
     }

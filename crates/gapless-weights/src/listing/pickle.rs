@@ -1,8 +1,7 @@
-//! Pickles as data: a machine that builds values and runs no code. A call becomes a value that names
-//! the function and holds its arguments.
+//! Pickles as data: a machine that builds values and runs no code. A call becomes a
+//! value with its function and arguments.
 //!
-//! Values live in one list and refer to each other by number: no file can cause deep
-//! recursion, not even when they are dropped.
+//! Values live in one list and refer to each other by number: no file can cause deep recursion, not even in a drop.
 
 use gapless_formats::fault::{Fault, Problem, malformed};
 

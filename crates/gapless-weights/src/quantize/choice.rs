@@ -204,9 +204,8 @@ const KEPT: [&str; 10] = [
     "shared_transf",
     "lora_",
 ];
-/// The last part of the names of modules that are left: embeddings of other names, codebooks, learned
-/// queries and tokens, heads that classify. Most are not Linear layers. The heads are small, and their
-/// errors go straight into the answer.
+/// The last part of the names of modules that are left: embeddings of other names, codebooks, learned queries and
+/// tokens, heads that classify. Most are not Linear layers. Heads are small, and their errors go into the answer.
 const KEPT_MODULES: [&str; 13] = [
     "classifier",
     "codebook",
@@ -334,8 +333,7 @@ mod tests {
     use crate::quantize::scheme::Scheme;
     use serde_json::json;
 
-    /// Lines of `testdata/weights/modules.tsv`: kind, model type, name, rows, columns, and
-    /// true if the rows are a vocabulary's.
+    /// Lines of `testdata/weights/modules.tsv`: kind, model type, name, rows, columns, 1 if rows are a vocabulary's.
     fn modules() -> Vec<(&'static str, &'static str, &'static str, [u64; 2], bool)> {
         let text = include_str!("../../../../testdata/weights/modules.tsv");
         text.lines()

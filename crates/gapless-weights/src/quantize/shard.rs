@@ -218,8 +218,7 @@ impl Writer<'_> {
                 let [weights, scales] = [0, 1].map(|part| &self.placed[places[at][part]]);
                 if scheme == Scheme::SparseBitmask {
                     let width = bits(&weights.dtype).unwrap_or(8) / 8;
-                    // A file that changes meanwhile may keep more values, which must
-                    // not be written outside of its place.
+                    // A file that changes meanwhile may keep more values than its place has room for.
                     let room = weights.bytes.saturating_sub(stored[at] * width);
                     let length = rows.weights.len().min(room as usize);
                     self.put(weights, stored[at] * width, &rows.weights[..length])?;

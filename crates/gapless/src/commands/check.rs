@@ -51,8 +51,7 @@ fn one(
     let report = report_of(file, args.device)?;
     let baseline = baseline.map(|path| baseline_report(&path)).transpose()?;
     let verdict = check::check(&report, budgets, baseline.as_ref());
-    // Written after the old baseline was read, which may be the same file, and for any
-    // verdict, because the user asked for it.
+    // Written after the old baseline was read, which may be the same file, and for any verdict, as the user asked.
     if let Some(path) = &args.write_baseline {
         write_baseline(path, &report)?;
         if verdict == Err(CheckError::NoBudget) {

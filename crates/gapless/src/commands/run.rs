@@ -108,8 +108,7 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     Ok(set)
 }
 
-/// A tenant's share, in the form that the package reads. It is checked with the ledger's own parser, so that the
-/// ledger accepts what passes here.
+/// A tenant's share, in the form that the package reads. The ledger's own parser checks it.
 fn share(text: &str) -> Result<String> {
     let checked = text.parse::<Share>();
     checked.map_err(|error| {

@@ -188,8 +188,7 @@ fn is_trace(path: &Path) -> bool {
     }
 }
 
-/// True if `path` has the older part of a recording, which the recorder moved there at its limit:
-/// `run.older.gtrace` beside `run.gtrace`.
+/// True if `path` is the older part of a recording, which was cut at its limit: `run.older.gtrace` beside `run.gtrace`.
 fn is_older_part(path: &Path, newer: &Path) -> bool {
     let (Some(name), Some(stem), Some(kind)) = (path.file_name(), newer.file_stem(), newer.extension())
     else {

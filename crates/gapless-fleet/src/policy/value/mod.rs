@@ -7,8 +7,7 @@
 //!     + 0.3 U + 1000 n M(n, C) + 100 if the node is untouched + 1.2 S F
 //! ```
 //!
-//! * h(r, c): the thousandths that a single GPU with r thousandths and c CPUs will still
-//!   take from random requests ([`holes`]).
+//! * h(r, c): the expected use of a single GPU with r thousandths and c CPUs by random requests ([`holes`]).
 //! * D(r): the value of a hole of r at the shadow prices of a linear program over the mix ([`prices`]).
 //! * U: the free thousandths that typical requests could use, as FGD counts them.
 //! * S: the scarcity of the node's model for pods that need it ([`scarcity`]). Without it, pods that accept any model

@@ -158,8 +158,7 @@ pub(super) fn decode(
         let Some(next) = words.get(used..used + LANES) else { break };
         ahead.step();
         let mut taken = 0;
-        // All gathers come first, so that the rest does not wait between them on
-        // processors that wait for a gather to end.
+        // All gathers come first, for processors that wait for each gather: the rest then does not wait between.
         let entries = x.map(|x| {
             let index = _mm512_and_si512(x, slot);
             // SAFETY: every index is below 4096, the length of the table.

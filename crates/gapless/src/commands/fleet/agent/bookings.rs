@@ -1,7 +1,6 @@
 //! Promises on this node, from the API server's objects of the node and its pods, or from a file.
 //!
-//! Only the node's booking of a pod counts: a pod's owner may edit the pod's
-//! annotations and so could raise its own limit.
+//! Only the node's booking of a pod counts: a pod's owner may edit the pod's annotations and so could raise its limit.
 
 use super::account::Booking;
 use gapless_kube::api::{Api, ApiError};

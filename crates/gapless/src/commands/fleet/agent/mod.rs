@@ -63,8 +63,7 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
         let what = "--format needs --once; without it the agent serves metrics";
         return Err(Failure::new(what, "gapless fleet agent --once --format json").into());
     }
-    // Invalid options end the agent at once. An API server that does not answer may
-    // come back, so the agent waits for it.
+    // Invalid options end the agent at once. An API server that does not answer may come back, so it is awaited.
     let first = match agent.step(&mut BTreeMap::new()) {
         Err(error) if agent.is_away.load(Ordering::Relaxed) => {
             log(json!({"event": "error", "what": error.to_string()}));
