@@ -103,7 +103,7 @@ fn target() -> PathBuf {
     shell::target().join("dist-build")
 }
 
-/// `cargo install`, and an archive of what it installed.
+/// `cargo install`, and an archive of its result.
 fn binary_archive(source: &Path, folder: &Path, work: &Path, version: &str) -> Result<()> {
     let root = work.join("installed").display().to_string();
     let path = source.join("crates/gapless").display().to_string();

@@ -59,7 +59,7 @@ pub(crate) fn watch(mut command: Command, skips: &mut Skips) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it printed.
+/// Runs a command and returns its output.
 pub(crate) fn output(mut command: Command) -> Result<String> {
     let line = describe(&command);
     let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{line}`"))?;

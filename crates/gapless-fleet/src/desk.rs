@@ -212,7 +212,7 @@ impl Desk {
         self.state().nodes.len()
     }
 
-    /// Closes a node to further pods. Pods on it keep what they have.
+    /// Closes a node to further pods. Pods on it keep their bookings.
     pub fn close_node(&self, name: &str) -> bool {
         self.set_open(name, false)
     }

@@ -1,7 +1,7 @@
 //! Packs a section of the page as raw deflate (RFC 1951): pieces that repeat themselves by flate2, the rest by Huffman
 //! codes alone.
 //!
-//! A search for repetitions is most of what deflate costs. It pays for columns of a training run, which repeat
+//! A search for repetitions is most of deflate's time. It pays for columns of a training run, which repeat
 //! themselves. Columns of random sizes and lifetimes do not, so only the bytes' frequencies help there. So each piece
 //! is probed, and neighbours of the same nature are packed together. Every run of pieces ends at a whole byte, so
 //! runs simply follow each other.

@@ -1,4 +1,4 @@
-//! All that Gapless knows of a trace: rebuilt histories, and what was inferred from them. Renderers read this, or the
+//! The analysis of a trace: rebuilt histories, and facts inferred from them. Renderers read this, or the
 //! [`crate::Report`] made from it.
 
 use crate::advice::Answer;
@@ -20,7 +20,7 @@ pub struct Analysis<'t> {
     pub devices: Vec<DeviceAnalysis<'t>>,
 }
 
-/// One device and what happened on it.
+/// One device and its history.
 #[derive(Debug)]
 pub struct DeviceAnalysis<'t> {
     pub device: &'t DeviceTrace,
@@ -68,7 +68,7 @@ impl<'t> Analysis<'t> {
         Ok(Analysis { trace, devices: devices.collect::<Result<_, _>>()? })
     }
 
-    /// The report, with at most `top` holders a device. `path` is how the user named the trace.
+    /// The report, with at most `top` holders a device. `path` is the user's name of the trace.
     #[must_use]
     pub fn report(&self, path: &str, top: usize) -> Report {
         let mut report = assemble::report(self, path, top);

@@ -15,7 +15,7 @@ use gapless_trace::{
     Action, AllocatorSettings, Figures, HostMemory, Moment, PoolId, StackId, Tick, Trace, Usage,
 };
 
-/// Which tool looked at which source: the head of every JSON.
+/// The tool and the source: the head of every JSON.
 pub(crate) fn origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) {
     let trace = analysis.trace;
     let note =

@@ -1,9 +1,9 @@
-//! A finding: something that Gapless noticed, with a code, evidence and a next step. It is a value; renderers decide
-//! how it looks.
+//! A finding: something that Gapless noticed, with a code, evidence and a next step. It is a
+//! value; renderers decide its format.
 
 use serde::{Deserialize, Serialize};
 
-/// How much a finding matters.
+/// The weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How good the news is.
+/// The tone of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {

@@ -1,8 +1,8 @@
 //! The report as a value: the JSON contract `gapless.report/1`, member by member. Sizes are in bytes, times in
 //! microseconds, ticks count events (tick k is the state after the first k events).
 //!
-//! Within a schema version, releases only add members;
-//! `schema/gapless.report.schema.json` says the same for other tools.
+//! Within a schema version, releases only add members; `schema/gapless.report.schema.json` is
+//! the same contract for other tools.
 
 use crate::advice::Answer;
 use crate::finding::Finding;
@@ -375,7 +375,7 @@ pub struct ModulesInfo {
 pub struct ModuleInfo {
     /// With `*` for the numbers of layers: `transformer.h.*.mlp`.
     pub path: String,
-    /// How many modules the path stands for.
+    /// The number of modules that the path stands for.
     pub modules: u64,
     /// Of the module and all inside of it.
     pub bytes: u64,
@@ -397,7 +397,7 @@ pub struct FrameInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepsInfo {
     pub count: u64,
-    /// How they were found, in a sentence.
+    /// The way in which they were found, in a sentence.
     pub evidence: String,
     pub spans: Vec<StepInfo>,
 }

@@ -5,7 +5,7 @@
 //! because a card of "24G" has 24 GiB. KB, MB, GB and TB are powers of 1000. `testdata/sizes.csv` has examples, which
 //! the tests of every reader use.
 //!
-//! Nothing is allocated: the library below `malloc` calls this before there is a heap.
+//! It allocates nothing, because the library below `malloc` calls it before there is a heap.
 
 #![cfg_attr(not(test), no_std)]
 

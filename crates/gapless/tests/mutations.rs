@@ -71,7 +71,7 @@ fn damage(bytes: &mut Vec<u8>, other: &[u8], hot: &[u8], dice: &mut Dice) {
     }
 }
 
-/// Damages files of `corpus` and hands them to `try_it`, which says whether the file was accepted. At least one file
+/// Damages files of `corpus` and hands them to `try_it`, which returns true if it accepts the file. At least one file
 /// in `one_in` must be accepted, because otherwise only the first checks would be tested.
 fn torment(corpus: &[Vec<u8>], hot: &[u8], one_in: u64, mut try_it: impl FnMut(&[u8]) -> bool) {
     for whole in corpus {

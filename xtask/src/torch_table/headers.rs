@@ -72,7 +72,7 @@ struct Item {
     symbol: String,
 }
 
-/// Reads what `readelf --debug-dump=info` printed: entries by their depth, each followed by its attributes.
+/// Reads the output of `readelf --debug-dump=info`: entries by their depth, each followed by its attributes.
 fn parse(dump: &str) -> Result<Headers> {
     let mut around: Vec<Item> = Vec::new();
     let mut structures: BTreeMap<String, Shape> = BTreeMap::new();

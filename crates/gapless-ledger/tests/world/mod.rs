@@ -218,7 +218,7 @@ impl World {
         self.replicas[replica].jobs.push(job);
     }
 
-    /// Checks all entries of a node, and ends what is on its way.
+    /// Checks all entries of a node, and ends binds that are on their way.
     pub(crate) fn sweep(&mut self, replica: usize, node: usize) {
         let uids = (0..self.server.pods.len()).map(server::uid).collect();
         let booking =

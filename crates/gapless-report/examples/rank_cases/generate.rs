@@ -81,7 +81,7 @@ pub(crate) struct Base {
     script: Script,
     version: TorchVersion,
     settings: TorchSettings,
-    /// For each slot: whether its size follows the batch, its step, and its stack.
+    /// For each slot: true if its size follows the batch, its step, and its stack.
     slots: Vec<(bool, Option<usize>, StackId)>,
     /// Ticks at which steps begin and end.
     pub(crate) steps: Vec<(u32, u32)>,

@@ -59,7 +59,7 @@ impl Fault {
     }
 }
 
-/// How many kinds of faults [`Case::new`] plants.
+/// The number of kinds of faults that [`Case::new`] plants.
 pub(crate) const FAULTS: u64 = 10;
 
 /// A model, or a stage of one.

@@ -6,7 +6,7 @@ use gapless_trace::Tick;
 use gapless_trace::kinds::Kind;
 use serde::{Deserialize, Serialize};
 
-/// How live bytes follow the batch when most is live.
+/// The dependence of live bytes on the batch, at their peak.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchInfo {
     /// Always true: kinds are not recorded.

@@ -76,7 +76,7 @@ pub enum Word {
     NoSetting,
 }
 
-/// One way to run, and what it takes.
+/// One way to run, with the figures of its replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// As PyTorch's environment variable takes them; empty: the defaults.
@@ -100,7 +100,7 @@ pub struct Suggestion {
     pub line: String,
     /// The oldest release that knows all of it, if older ones refuse it: "2.11".
     pub needs: Option<String>,
-    /// How many settings differ from the run's.
+    /// The number of settings that differ from the run's.
     pub changes: u32,
     /// Peak reserved bytes less than the run's, and as a share of it; 0 if the gain is that the run survives.
     pub saving: u64,
@@ -184,7 +184,7 @@ pub fn json(advice: &Advice) -> serde_json::Result<String> {
     serde_json::to_string_pretty(advice).map(|text| text + "\n")
 }
 
-/// The line for the environment. Defaults are set by setting nothing.
+/// The line for the environment. Defaults need no variable.
 pub(crate) fn line(conf: &str, producer: &str) -> String {
     if conf.is_empty() {
         // A release reads both names as long as one of them is set: so both are unset.

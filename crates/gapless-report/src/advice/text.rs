@@ -1,5 +1,5 @@
-//! Advice for a terminal: the verdict, then each suggestion with the line to set, what its replay showed and what it
-//! costs.
+//! Advice for a terminal: the verdict, then each suggestion with the line to set, the
+//! results of its replay and its costs.
 
 use super::{Advice, Answer, BatchInfo, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;
@@ -119,7 +119,7 @@ fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
     table.render(out, "     ");
 }
 
-/// A figure of a setting: its name, its value, and how it is shown.
+/// A figure of a setting: its name, its value, and its format.
 type Figure = (&'static str, fn(&Setting) -> f64, fn(&Setting) -> String);
 
 fn arrow(before: &Setting, after: &Setting, of: fn(&Setting) -> String) -> String {

@@ -30,7 +30,7 @@ pub(super) struct Issue {
     pub(super) fingerprint: String,
 }
 
-/// Where an issue is: a rank of many, and a device.
+/// The place of an issue: a rank of many, and a device.
 type Place = (Option<u32>, Option<u32>);
 
 /// Figures over their limits first, then limits that could not be checked, then findings.

@@ -5,7 +5,7 @@ use super::verdict::{Row, Verdict};
 /// The most rows that text formats show.
 pub(super) const LISTED: usize = 32;
 
-/// The rows to show, and how many are left out: of many ranks those over a limit, and the highest of each figure.
+/// The rows to show, and the number of others: of many ranks, those over a limit and the highest of each figure.
 pub(super) fn shown(verdict: &Verdict) -> (Vec<&Row>, usize) {
     let all = &verdict.rows;
     if all.len() <= LISTED {

@@ -1,4 +1,4 @@
-//! Budgets held against a report: figures, limits and unknown figures, as values.
+//! Compares a report with budgets: figures, limits and unknown figures, as values.
 
 use crate::model::{DeviceReport, Report};
 use gapless_trace::Bytes;
@@ -66,7 +66,7 @@ impl Checked {
     }
 }
 
-/// Why nothing could be checked at all.
+/// The reason why nothing could be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     #[error("no budget was given")]
@@ -90,7 +90,7 @@ impl CheckError {
     }
 }
 
-/// Why a figure that is limited is not known.
+/// The reason why a limited figure is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Reserved,
@@ -126,7 +126,7 @@ impl Missing {
     }
 }
 
-/// How a figure is measured.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -147,7 +147,7 @@ pub struct Row {
     pub value: f64,
     pub limit: f64,
     pub passed: bool,
-    /// Where the limit comes from: "budget", or "baseline + 2 %".
+    /// The source of the limit: "budget", or "baseline + 2 %".
     pub against: String,
 }
 
@@ -160,7 +160,7 @@ pub struct Unknown {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     pub device: u32,
-    /// Why the figure is not known.
+    /// The reason why the figure is not known.
     pub why: String,
     /// The next step.
     pub help: &'static str,

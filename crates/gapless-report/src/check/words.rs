@@ -16,7 +16,7 @@ fn place(rank: Option<u32>, device: u32) -> String {
     rank.map_or_else(|| format!("device {device}"), |rank| format!("rank {rank}"))
 }
 
-/// Why a limit could not be checked.
+/// The sentence on a limit that could not be checked.
 #[must_use]
 pub fn unknown_sentence(unknown: &Unknown) -> String {
     let place = place(unknown.rank, unknown.device);

@@ -36,7 +36,7 @@ pub fn compare(before: &Analysis<'_>, before_name: &str, after: &Analysis<'_>, a
     }
 }
 
-/// How many frames, from the innermost, two stacks must share to be taken for one.
+/// Frames, from the innermost, that two stacks must share to count as one.
 const INNER_FRAMES: usize = 8;
 
 type Run<'a, 't> = (&'t Trace, &'a DeviceAnalysis<'t>);

@@ -1,4 +1,4 @@
-//! Two runs side by side, aligned by their steps: what grew, by how much, which stacks, which kind.
+//! Two runs side by side, aligned by their steps: the growth of peaks, kinds and stacks.
 //!
 //! Alignment: step i of one run is step i of the other. The moment compared is the peak of the common step in which
 //! the run in question needs most; if either run has no steps, it is each run's own peak. Stacks are matched by

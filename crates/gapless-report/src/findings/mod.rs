@@ -1,5 +1,5 @@
 //! The rules: from a report's figures to findings. Each rule is a pure function of the report, has one code, and
-//! names a next step that is true for this run: it never advises what is already set.
+//! names a next step that is true for this run: it never advises a setting that the run already has.
 //!
 //! Thresholds stand beside each rule and in its explanation (`gapless explain CODE`): a share of the peak, and a
 //! minimum in bytes.

@@ -1,4 +1,4 @@
-//! The JSON contract `gapless.fit/1` as types: `schema/gapless.fit.schema.json` says what each field means.
+//! The JSON contract `gapless.fit/1` as types: `schema/gapless.fit.schema.json` describes each field.
 
 use super::SCHEMA;
 use gapless_fit::ask::{Answer, Estimate, Plans, Question, Row};

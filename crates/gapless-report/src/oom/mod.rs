@@ -44,7 +44,7 @@ pub struct Autopsy {
     pub allocated: u64,
     pub limit: LimitInfo,
     pub cause: CauseInfo,
-    /// Bytes held and free, by pool, size class and stream; the request's own first, then by what is free.
+    /// Bytes held and free, by pool, size class and stream; the request's own first, then by free bytes.
     pub cached: Vec<PoolLossesInfo>,
     /// The largest holders at that instant.
     pub holders: Vec<HolderInfo>,

@@ -1,4 +1,4 @@
-//! One setting for all ranks: how many it keeps from failing, and what it saves on the worst one. A value with the
+//! One setting for all ranks: the ranks that it keeps from failing, and its saving on the worst one. A value with the
 //! JSON contract `gapless.ranks-advice/1`, and its text. The caller replays the settings; this module chooses one.
 
 use crate::text::table::{Align, Table};

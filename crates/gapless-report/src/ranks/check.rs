@@ -1,4 +1,4 @@
-//! Budgets held against many ranks: each rank against every limit, and the spread among replicas.
+//! Compares many ranks with budgets: each rank against every limit, and the spread among replicas.
 //!
 //! The verdict is that of one run (`gapless.check/1`), with the rank in each row. A rank that could
 //! not be read gives an unknown figure.
@@ -123,7 +123,7 @@ fn figures(rank: u32, d: &Summary) -> Checked {
 /// The baseline's figures for a rank.
 fn base(baseline: Baseline<'_>, checked: &Checked) -> Option<Checked> {
     match baseline {
-        // A baseline of one device stands for every rank, whatever device it ran on.
+        // A baseline of one device stands for every rank, on any device.
         Baseline::Report(report) => match report.devices.as_slice() {
             [only] => Some(Checked::of(report, only)),
             several => several.iter().find(|d| d.device == checked.device).map(|d| Checked::of(report, d)),

@@ -17,7 +17,7 @@ const SPREAD: f64 = 0.05;
 /// A difference has begun once it reaches this share of its maximum.
 const BEGUN: f64 = 0.5;
 
-/// A position in a group, when it differs, and by what.
+/// A position in a group, with the moment and the figure of its difference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Found {
     pub(crate) at: usize,

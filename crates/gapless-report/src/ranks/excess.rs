@@ -119,8 +119,8 @@ fn row(held: &Held, excess: f64, typical: f64, nearby: f64) -> Excess {
     }
 }
 
-/// How many times as large the largest requests of a rank are as those of a peer: 1 if the rank only has a few more,
-/// and the factor if all are larger. Both lists are in descending order.
+/// The factor between the largest requests of a rank and those of a peer: 1 if the rank only has a few more, and the
+/// factor if all are larger. Both lists are in descending order.
 pub(crate) fn request_growth(rank: &[u64], peer: &[u64]) -> f64 {
     // This many requests of the rank may have no counterpart.
     const MORE: usize = 8;

@@ -40,25 +40,25 @@ pub use text::text;
 /// The contents of one file: its rank and the summaries of its devices.
 #[derive(Clone, Debug, Default)]
 pub struct RankFile {
-    /// How the user named the file.
+    /// The user's name of the file.
     pub file: String,
     /// From the file's name, its content, or its position.
     pub rank: u32,
     /// In the order of the trace; empty if the file could not be read.
     pub devices: Vec<Summary>,
-    /// Why the file could not be read.
+    /// The reason why the file could not be read.
     pub error: Option<String>,
 }
 
 /// All files of a run, by rank.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// How the user named the run.
+    /// The user's name of the run.
     pub path: String,
     pub files: Vec<RankFile>,
-    /// The number of ranks that the files say the run had.
+    /// The number of ranks by the files.
     pub world_size: Option<u32>,
-    /// How ranks got their numbers, in a sentence.
+    /// The way in which ranks got their numbers, in a sentence.
     pub numbering: String,
     /// Files of a folder that were left out: no traces, or the older part of a recording.
     pub skipped: Vec<String>,

@@ -1,7 +1,7 @@
 //! The JSON contract `gapless.ranks/1`, member by member. Sizes are in bytes, times in microseconds.
 //!
-//! Within a schema version, releases only add members;
-//! `schema/gapless.ranks.schema.json` says the same for other tools.
+//! Within a schema version, releases only add members; `schema/gapless.ranks.schema.json` is
+//! the same contract for other tools.
 
 use super::odd::Why;
 use crate::model::{KindBytes, OomInfo, Tool, When};
@@ -18,9 +18,9 @@ pub struct Ranks {
     /// The files or folders as the user named them.
     pub path: String,
     pub files: u64,
-    /// How ranks got their numbers.
+    /// The way in which ranks got their numbers.
     pub numbering: String,
-    /// The number of ranks that the files say the run had; `null` if none says so.
+    /// The number of ranks by the files; `null` if no file has it.
     pub world_size: Option<u32>,
     /// One row for each device of each file, and one for each file that could not be read.
     pub ranks: Vec<RankRow>,
@@ -35,7 +35,7 @@ pub struct Ranks {
     pub median_rank: Option<u32>,
     /// Highest peak / mean peak - 1, over all rows; `null` if nothing could be read.
     pub imbalance: Option<f64>,
-    /// Which peak `imbalance` and `worst_rank` are about: "reserved" or "allocated".
+    /// The peak that `imbalance` and `worst_rank` use: "reserved" or "allocated".
     pub imbalance_of: &'static str,
     /// Ranks that differ from their replicas, the most bytes first.
     pub odd_ranks: Vec<OddRank>,
@@ -69,7 +69,7 @@ pub struct RankRow {
     pub peak_allocated_at: Option<When>,
     pub peak_reserved_at: Option<When>,
     pub steps: Option<u64>,
-    /// How long a typical step takes, without the first one.
+    /// The duration of a typical step, without the first one.
     pub step_us: Option<f64>,
     /// Live bytes that each step adds.
     pub growth_per_step: Option<f64>,
@@ -78,7 +78,7 @@ pub struct RankRow {
     pub ooms: Vec<OomInfo>,
     /// Parts that the reader repaired, inferred or left out.
     pub notes: Vec<String>,
-    /// Why the file could not be read.
+    /// The reason why the file could not be read.
     pub error: Option<String>,
 }
 
@@ -200,7 +200,7 @@ pub struct Waiting {
     /// The slow one.
     pub for_rank: u32,
     pub for_device: u32,
-    /// How many ranks would wait for it.
+    /// The number of ranks that would wait for it.
     pub ranks: u64,
     pub us_per_step: f64,
     /// Bytes that a typical waiting rank holds between steps.

@@ -1,7 +1,7 @@
 //! Sizes of requests over a run, for runs whose steps are not known or differ between ranks.
 //!
-//! [`pieces`] keeps the requests of a run in order, bounded. Ranks that run the same program make the same requests in
-//! the same order, whatever the clock says. A comparison lays the requests of every rank over those of one of them
+//! [`pieces`] keeps the requests of a run in order, bounded. Ranks that run the same program make the same requests
+//! in the same order, even at other times. A comparison lays the requests of every rank over those of one of them
 //! ([`aligned`]), so that requests that only one makes (a log, a leak) shift nothing, and looks at stretches of the
 //! run. A longer batch makes most requests of its stretches larger; one buffer more does not.
 

@@ -52,7 +52,7 @@ pub struct Summary {
     pub(crate) parts: Vec<StepRow>,
     pub curve: Vec<Point>,
     pub settings: Option<Settings>,
-    /// True if memory was mapped into expandable segments, whatever the settings say.
+    /// True if memory was mapped into expandable segments, by its events.
     pub expandable_seen: bool,
     pub ooms: Vec<OomInfo>,
     /// The moment of the first of them.

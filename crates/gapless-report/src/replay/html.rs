@@ -154,7 +154,7 @@ fn table(out: &mut String, d: &Replayed, carded: bool) {
     out.push_str("</section>\n");
 }
 
-/// A head of the table that says what it means: on hover, by keyboard and by a tap.
+/// A head of the table with its explanation: on hover, by keyboard and by a tap.
 fn explained(head: &str) -> String {
     let meaning = match head {
         "Peak reserved" => "Memory held from the device at most: the card must have it.",

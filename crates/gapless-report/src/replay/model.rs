@@ -1,7 +1,7 @@
 //! Replays as a value: the JSON contract `gapless.replay/1`, member by member. Sizes are in bytes, ticks count events.
 //!
-//! Within a schema version, releases only add members;
-//! `schema/gapless.replay.schema.json` says the same for other tools.
+//! Within a schema version, releases only add members; `schema/gapless.replay.schema.json` is
+//! the same contract for other tools.
 
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;

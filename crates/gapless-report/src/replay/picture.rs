@@ -29,7 +29,7 @@ pub(super) const PAPERS: [Paper; 2] = [
     Paper { class: "narrow", width: 400.0, height: 300.0, marks: 2.0 },
 ];
 
-/// Where bytes and ticks lie.
+/// The scales of bytes and ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     pub(super) ticks: f64,
@@ -120,7 +120,7 @@ pub(super) fn svg(d: &Replayed, capacity: Option<u64>, paper: Paper) -> String {
     out
 }
 
-/// Where a run's curve ends: at its failure, or with the run.
+/// The end of a run's curve: at its failure, or with the run.
 fn end(run: &RunInfo, scale: Scale) -> u32 {
     run.oom.map_or(scale.ticks as u32, |oom| oom.event)
 }

@@ -123,7 +123,7 @@ fn kinds(out: &mut String, d: &DeviceReport) {
     if total == 0 {
         return;
     }
-    // The holders' shares are of what is in use; here free memory is a row, so shares are of reserved bytes.
+    // The holders' shares are of bytes in use; here free memory is a row, so shares are of reserved bytes.
     let whole = if d.kinds.at_peak.cached_free > 0 { "reserved" } else { "in use" };
     section(
         out,

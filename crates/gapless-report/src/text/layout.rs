@@ -1,4 +1,4 @@
-//! How wide a line may be, and text made to fit: wrapped at spaces, or shortened in the middle.
+//! The width of a line, and text made to fit: wrapped at spaces, or shortened in the middle.
 //!
 //! Widths are columns of a terminal: a style takes none, and a CJK character takes two.
 

@@ -1,4 +1,4 @@
-//! Columns that line up, whatever is in them, within the width of a line. Cells are plain text; a row may have a style.
+//! Columns that line up within the width of a line. Cells are plain text; a row may have a style.
 //!
 //! A table that is too wide first leaves out the columns that it can spare, then shortens names in the middle, then
 //! moves its columns together. It never wraps a row.

@@ -52,10 +52,10 @@ pub use path::Path;
 /// Bytes at the beginning of a chunk that describe its coding.
 pub const HEADER: usize = 64;
 const ALIGN: usize = 64;
-/// The longest chunk that a decoder accepts, in values: it bounds what it allocates.
+/// The longest chunk that a decoder accepts, in values: it bounds the decoder's memory.
 pub const MOST_VALUES: usize = 1 << 18;
 
-/// How values are split into planes.
+/// The split of values into planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// 16 bits: a sign, 8 bits of exponent, 7 of mantissa.

@@ -44,7 +44,7 @@ fn found(asked: &str) -> Result<&'static Explanation> {
     Err(Failure::new(format!("no finding has the code or the name {asked:?}"), help).into())
 }
 
-/// Words of titles that are near what was asked, or all codes.
+/// Words of titles that are near the user's words, or all codes.
 fn unknown(asked: &str) -> String {
     let titles = explain::EXPLANATIONS.iter().map(Explanation::title);
     let mut words: Vec<&str> = titles.flat_map(str::split_whitespace).filter(|word| word.len() > 3).collect();

@@ -80,7 +80,7 @@ fn is_binary(format: ExportFormat) -> bool {
     }
 }
 
-/// How names of files in a format end. If two formats share an ending, it means the first one in the help.
+/// The endings of files in a format. If two formats share an ending, it means the first one in the help.
 fn endings(format: ExportFormat) -> &'static [&'static str] {
     match format {
         ExportFormat::Csv => &["csv"],

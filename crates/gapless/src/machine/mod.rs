@@ -100,7 +100,7 @@ pub(crate) struct CardReading {
 pub(crate) type Who<'a> = &'a dyn Fn(u32) -> (String, String);
 
 impl Machine {
-    /// Puts together what was read. `only` keeps one process.
+    /// Combines the readings. `only` keeps one process.
     pub(crate) fn of(
         files: Vec<Statistics>,
         cards: Result<Vec<CardReading>, String>,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// The files of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
-    /// How the user named them.
+    /// The user's name of them.
     pub(crate) path: String,
     pub(crate) files: Vec<Input>,
     /// True if they are many ranks: several files, or a folder.

@@ -103,8 +103,8 @@ pub(super) fn encode<const PAIRS: usize>(
             let kept = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(spill, *x));
             let count = spill.count_ones() as usize;
             left -= count;
-            // SAFETY: at most 16 of the block's 64 words are written for each 16 items, so `left` is not below 0,
-            // and the mask has as many bits as there are words from `left` to what was written before.
+            // SAFETY: at most 16 of the block's 64 words are written for each 16 items, so `left` is not below 0, and
+            // the mask has as many bits as there are words from `left` to the words written before.
             unsafe {
                 let mask = ((1u32 << count) - 1) as u16;
                 _mm256_mask_storeu_epi16(room.as_mut_ptr().add(left).cast(), mask, kept);

@@ -122,7 +122,7 @@ const HOST: &[(&str, Kind, &str, OfHost)] = &[
 
 type OfGpu = fn(&Gpu) -> f64;
 
-/// Of each card, whoever uses it.
+/// Of each card, over all its processes.
 const GPU: &[(&str, &str, OfGpu)] = &[
     ("gapless_device_total_bytes", "The card's memory.", |g| g.total as f64),
     ("gapless_device_used_bytes", "What of the card is used, by whomever.", |g| g.used as f64),
@@ -171,7 +171,7 @@ pub(super) fn text(machine: &Machine) -> String {
         "Whether the driver (NVML) reports processes that do not use Gapless.",
     );
     out.sample("gapless_nvml_available", "", f64::from(u8::from(machine.no_nvml.is_none())));
-    // Its name is told once: DCGM's word for it, modelName, is against Prometheus' own rules.
+    // The name is a label of this metric only, because DCGM's label modelName is against Prometheus' rules.
     out.family("gapless_device_info", Gauge, "What a card is.");
     for gpu in &machine.gpus {
         let mut all = gpu_labels(gpu, &machine.host);

@@ -78,7 +78,7 @@ fn handle(stream: &TcpStream, source: Source<'_>) -> std::io::Result<()> {
     }
 }
 
-/// The bytes up to the empty line; or the status that tells what is wrong with them.
+/// The bytes up to the empty line; or the status of their error.
 fn read_head(mut stream: &TcpStream) -> std::io::Result<Result<Vec<u8>, (u16, &'static str)>> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();

@@ -50,7 +50,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, machine: &Machine, ui: &Ui, palette: 
     frame.render_widget(key_line(ui, palette), keys);
 }
 
-/// One quiet line about what is missing.
+/// One quiet line about missing data.
 pub(crate) fn note(machine: &Machine) -> Option<String> {
     match (&machine.no_nvml, machine.notes.as_slice()) {
         (_, [first]) => Some(first.clone()),

@@ -115,7 +115,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Booking>, String> {
     rows.into_iter().enumerate().map(one).collect()
 }
 
-/// Tells the API server which GPUs the node has, and whether an agent writes files for containers there, if the node's
+/// Tells the API server which GPUs the node has, and if an agent writes files for containers there, if the node's
 /// object does not say so already. `has_files` is `None` if this look does not know. Returns true if something changed.
 pub(super) fn report(
     api: &Api,

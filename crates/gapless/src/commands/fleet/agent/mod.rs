@@ -116,7 +116,7 @@ struct Agent<'a> {
 }
 
 impl Agent<'_> {
-    /// Everything once: the account, the containers' specifications and the kernel's limits.
+    /// Does one round: the account, the containers' specifications and the kernel's limits.
     fn look(&self) -> Result<(Machine, Account)> {
         let machine = collect(None)?;
         let bookings = self.bookings(&machine)?;
