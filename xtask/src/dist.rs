@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: the files of a release, in target/dist. The workflow of a
-//! release runs this and uploads the folder.
+//! `cargo xtask dist`: the files of a release, in target/dist. The workflow of a release runs this and
+//! uploads the folder.
 //!
 //!   gapless-VERSION.tar.gz                     the source distribution
 //!   gapless-VERSION-py3-none-manylinux*.whl    the wheel, built from the source distribution
@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TRACE: &str = "testdata/traces/gpt2_train_stacks.pickle.gz";
-/// The program, the library that torch loads, those for the host's memory and for
-/// weights, and the card's five libraries.
+/// The program, the library that torch loads, those for the host's memory and for weights, and the
+/// card's five libraries.
 const BINARIES: usize = 9;
 /// Options for the binaries of a release: with LTO, and with TLS for the fleet. `pip install .` leaves out both.
 const RELEASED: [&str; 4] = ["--profile", "dist", "--features", "tls"];
@@ -97,8 +97,8 @@ fn version() -> Result<String> {
     Ok(version)
 }
 
-/// The folder for builds of the unpacked sources. It differs from the usual one, because cargo
-/// would confuse crates of the same names.
+/// The folder for builds of the unpacked sources. It differs from the usual one, because cargo would confuse crates
+/// of the same names.
 fn target() -> PathBuf {
     shell::target().join("dist-build")
 }
@@ -148,8 +148,8 @@ fn source_distribution(python: &str, folder: &Path, work: &Path) -> Result<PathB
     });
     let sdist = sdist.context("no source distribution was built")?;
     let place = work.display().to_string();
-    // Files get the present time (-m). They have a fixed time in the archive, by which cargo would
-    // take them for those of the last run.
+    // Files get the present time (-m). They have a fixed time in the archive, by which cargo would take them for
+    // those of the last run.
     shell::run(command(".", "tar", &["-C", &place, "-xmzf", &sdist.display().to_string()]))?;
     Ok(work.join(name(&sdist).trim_end_matches(".tar.gz")))
 }

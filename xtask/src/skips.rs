@@ -54,8 +54,8 @@ impl Skips {
         }
     }
 
-    /// In CI, an error for each skip that is not on the list and each entry that is no longer true.
-    /// Outside of CI they are only printed.
+    /// In CI, an error for each skip that is not on the list and each entry that is no longer true. Outside of CI
+    /// they are only printed.
     pub(crate) fn judge(&self) -> Result<()> {
         let path = shell::root().join(".ci/skips.txt");
         let wrong = self.against(&read(&path)?);

@@ -19,8 +19,8 @@ pub(crate) const USUAL: &str = "2.11.0";
 const OTHERS: [&str; 4] =
     ["cupy-cuda13x==14.2.0", "numba==0.68.1", "numba-cuda==0.30.4", "nvidia-cuda-runtime>=13,<14"];
 
-/// Trainers for which Gapless has callbacks, and libraries whose files it reads. They are
-/// installed beside torch, if possible.
+/// Trainers for which Gapless has callbacks, and libraries whose files it reads. They are installed beside
+/// torch, if possible.
 const TRAINERS: [&str; 5] = [
     "transformers==5.22.2",
     "accelerate==1.15.0",
@@ -111,8 +111,8 @@ pub(crate) fn environment(folder: &Path, release: &str) -> Result<String> {
     tools::environment(folder, &packages, &packages.join(" "))
 }
 
-/// The card's libraries, as in the wheel; HIP's runtime on the same card, for torch's
-/// hooks; and the double of our library.
+/// The card's libraries, as in the wheel; HIP's runtime on the same card, for torch's hooks; and the
+/// double of our library.
 pub(crate) fn build_card(folder: &Path) -> Result<()> {
     let out = folder.display().to_string();
     shell::run(command(".", "python3", &["card/build.py", &out]))?;

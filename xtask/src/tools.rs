@@ -13,8 +13,8 @@ pub(crate) fn python() -> Result<String> {
     environment(&folder, &["--requirement", &list.display().to_string()], &std::fs::read_to_string(&list)?)
 }
 
-/// The interpreter of an environment in `folder` into which pip installed `packages`.
-/// `what` identifies the list of packages.
+/// The interpreter of an environment in `folder` into which pip installed `packages`. `what` identifies
+/// the list of packages.
 pub(crate) fn environment(folder: &Path, packages: &[&str], what: &str) -> Result<String> {
     let python = folder.join("bin/python").display().to_string();
     // Written last, so that the leftover of a broken download does not count as an environment.

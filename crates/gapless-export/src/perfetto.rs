@@ -1,10 +1,10 @@
 //! The timeline as trace-event JSON, for ui.perfetto.dev and chrome://tracing.
 //!
-//! A device is a process. It has three counters (allocated, active, reserved), a track with the run's
-//! annotations and one with its steps, one with the calls to the device, and the allocations of each stream as
-//! slices. Slices on a track must nest, because the viewer drops or moves those that cross. So an allocation
-//! goes onto the first track of its stream on which it nests, and a stream has as many tracks as needed. These
-//! are few, because most memory is freed in reverse order.
+//! A device is a process. It has three counters (allocated, active, reserved), a track with the run's annotations and
+//! one with its steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a
+//! track must nest, because the viewer drops or moves those that cross. So an allocation goes onto the first track of
+//! its stream on which it nests, and a stream has as many tracks as needed. These are few, because most memory is
+//! freed in reverse order.
 //!
 //! Times are microseconds from the first event of the trace, never going back; a device without a clock counts events.
 
@@ -244,9 +244,9 @@ impl Timeline<'_, '_> {
         Ok(())
     }
 
-    /// An end belongs to the last open start of the same name. A start without an end lasts until the
-    /// end of the run, an end without a start begins with it. Without a clock the places of annotations
-    /// are not known, so none is written.
+    /// An end belongs to the last open start of the same name. A start without an end lasts until the end of
+    /// the run, an end without a start begins with it. Without a clock the places of annotations are not known,
+    /// so none is written.
     fn annotations(&mut self) -> Result<(), ExportError> {
         if self.clock.times.is_none() {
             return Ok(());
@@ -450,8 +450,8 @@ mod tests {
         whole["traceEvents"].as_array().unwrap().clone()
     }
 
-    /// The rules of the trace-event format: required members, counters that go
-    /// forward, slices that nest on their track.
+    /// The rules of the trace-event format: required members, counters that go forward, slices that
+    /// nest on their track.
     fn check_rules(events: &[Value]) {
         let mut open: BTreeMap<(u64, u64), Vec<u64>> = BTreeMap::new();
         let mut latest: BTreeMap<(u64, String), u64> = BTreeMap::new();

@@ -74,8 +74,8 @@ impl Sizes {
         Sizes(Arc::new(Shared { sizer: Some(sizer), ..Shared::default() }))
     }
 
-    /// The bytes of each GPU that a pod needs. Waits for the computation. Without an
-    /// API server, no ConfigMap can be read.
+    /// The bytes of each GPU that a pod needs. Waits for the computation. Without an API server, no
+    /// ConfigMap can be read.
     pub fn of(&self, api: Option<&Api>, auto: &Auto) -> Answer {
         let Some(sizer) = &self.0.sizer else {
             return Err("gpu-memory: auto is not served here: set a size such as 18GiB".to_owned());

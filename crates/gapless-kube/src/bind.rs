@@ -175,9 +175,9 @@ impl Binder {
     }
 }
 
-/// The place of a pod on the node that the scheduler names, and the request that it was chosen for, if the pod
-/// has one; `None` if it is bound there already. Both are read under one lock, because an event of the node
-/// may end an assumption at any time.
+/// The place of a pod on the node that the scheduler names, and the request that it was chosen for, if the pod has
+/// one; `None` if it is bound there already. Both are read under one lock, because an event of the node may end an
+/// assumption at any time.
 fn place(
     api: &Api,
     account: &Mutex<Account>,

@@ -50,8 +50,8 @@ pub const UNKNOWN_FOR: Duration = Duration::from_secs(10);
 pub const MOST_UNKNOWN: usize = 16;
 /// A pod that is booked and not bound for this long loses its place, because the replica that booked it is gone.
 pub const BOOKED_FOR: Duration = Duration::from_secs(60);
-/// The most remembered ids of deleted pods. They keep an answer that is older than the
-/// deletion from bringing a pod back.
+/// The most remembered ids of deleted pods. They keep an answer that is older than the deletion from
+/// bringing a pod back.
 pub const MOST_DEAD: usize = 100_000;
 /// Seconds after which the API server ends a watch; the next one begins where it ended.
 pub const WATCHED_FOR: u64 = 30;

@@ -1,5 +1,5 @@
-//! Checks names of objects before they become parts of a path of the API server, because any client
-//! of the extender can send any text.
+//! Checks names of objects before they become parts of a path of the API server, because any client of the extender
+//! can send any text.
 
 /// The longest name of an object, and of a namespace.
 const LONGEST: usize = 253;

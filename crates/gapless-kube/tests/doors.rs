@@ -1,5 +1,5 @@
-//! Attacks that must fail: invalid names, texts with line breaks, unasked answers, messages with two
-//! lengths, and large or slow requests.
+//! Attacks that must fail: invalid names, texts with line breaks, unasked answers, messages with two lengths, and
+//! large or slow requests.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;

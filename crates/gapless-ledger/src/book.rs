@@ -1,7 +1,7 @@
 //! The rules for taking more memory. This module works on entries in memory; it uses no clock, file or process.
 //!
-//! A tenant exists while one of its processes does, and all its processes have the same share. Its
-//! sum is that of its processes' bytes.
+//! A tenant exists while one of its processes does, and all its processes have the same share. Its sum is that of
+//! its processes' bytes.
 //!
 //! * Within its share, a tenant's requests are granted. It waits only if the card is full. Only borrowing by others
 //!   can cause that, because the shares add up to at most the card.

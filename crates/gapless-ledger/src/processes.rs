@@ -37,8 +37,8 @@ fn parse_stat(text: &str) -> Option<(bool, u64)> {
     // The name, in brackets, may hold any characters, so fields are read after the last bracket.
     let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
     let (state, threads, start) = (*fields.first()?, fields.get(17)?, fields.get(19)?);
-    // A process that ended but was not reaped holds no memory any more. If only its first
-    // thread ended, others may still run.
+    // A process that ended but was not reaped holds no memory any more. If only its first thread ended,
+    // others may still run.
     let is_gone = matches!(state, "Z" | "X" | "x") && threads.parse::<u64>().ok()? <= 1;
     Some((!is_gone, start.parse().ok()?))
 }

@@ -138,8 +138,8 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
     out.0
 }
 
-/// The unit of addresses and sizes in both sections of a device: 512 bytes if everything is a
-/// multiple of it, as in PyTorch's allocator.
+/// The unit of addresses and sizes in both sections of a device: 512 bytes if everything is a multiple of it, as in
+/// PyTorch's allocator.
 pub(crate) fn unit(device: &PageDevice<'_>) -> u64 {
     let columns = device.history.allocations.columns();
     let all = columns.addrs.iter().chain(columns.blocks).fold(0, |all, bytes| all | bytes);

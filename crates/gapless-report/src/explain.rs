@@ -1,5 +1,5 @@
-//! The meaning of each finding code: the texts that `gapless explain CODE` prints. One Markdown file
-//! for each code, in `explanations/`.
+//! The meaning of each finding code: the texts that `gapless explain CODE` prints. One Markdown file for each code,
+//! in `explanations/`.
 
 /// The explanation of one code. The first line of its text is its title.
 #[derive(Clone, Copy, Debug)]

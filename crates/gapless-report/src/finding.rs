@@ -1,5 +1,5 @@
-//! A finding: something that Gapless noticed, with a code, evidence and a next step. It is a
-//! value; renderers decide its format.
+//! A finding: something that Gapless noticed, with a code, evidence and a next step. It is a value; renderers
+//! decide its format.
 
 use serde::{Deserialize, Serialize};
 

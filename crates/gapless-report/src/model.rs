@@ -1,8 +1,8 @@
 //! The report as a value: the JSON contract `gapless.report/1`, member by member. Sizes are in bytes, times in
 //! microseconds, ticks count events (tick k is the state after the first k events).
 //!
-//! Within a schema version, releases only add members; `schema/gapless.report.schema.json` is
-//! the same contract for other tools.
+//! Within a schema version, releases only add members; `schema/gapless.report.schema.json` is the same
+//! contract for other tools.
 
 use crate::advice::Answer;
 use crate::finding::Finding;

@@ -171,8 +171,8 @@ pub fn or_exit<R>(name: &'static str, work: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| std::process::exit(101))
 }
 
-/// Does each piece of work on a thread of its own, and `meanwhile` here. Returns the results in order;
-/// those without a thread are missing.
+/// Does each piece of work on a thread of its own, and `meanwhile` here. Returns the results in order; those without
+/// a thread are missing.
 ///
 /// # Panics
 /// If one of them does, after all have ended.

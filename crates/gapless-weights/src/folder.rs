@@ -51,9 +51,9 @@ pub fn read(path: &Path) -> Result<Folder> {
     Ok(folder)
 }
 
-/// Looks through a folder and the folders in it, as pipelines of several models have them. All files that
-/// are not shards are `others`, of any size. Left out: hidden folders (`.git`, `.cache`), and entries
-/// that are neither a file nor a folder.
+/// Looks through a folder and the folders in it, as pipelines of several models have them. All files that are not
+/// shards are `others`, of any size. Left out: hidden folders (`.git`, `.cache`), and entries that are neither a
+/// file nor a folder.
 pub fn read_tree(path: &Path) -> Result<Folder> {
     if is_cache(path) {
         return none(path);

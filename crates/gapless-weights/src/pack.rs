@@ -260,8 +260,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The tensor with the same type, shape and bytes that was written before; `sum` is the
-    /// checksum of the stored bytes of both.
+    /// The tensor with the same type, shape and bytes that was written before; `sum` is the checksum of the
+    /// stored bytes of both.
     fn same(&mut self, index: usize, sum: u64) -> Result<Option<usize>> {
         let tensor = &self.header.tensors[index];
         for other in self.written.get(&sum).into_iter().flatten() {

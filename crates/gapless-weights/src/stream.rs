@@ -288,8 +288,8 @@ pub fn encode_with(encoder: &mut Encoder, values: &[u8], out: &mut [u8], past_ca
 const TRIED: usize = 8 << 10;
 const PLACES: usize = 3;
 
-/// The stream of bytes of an unknown type: of the kinds whose width divides their number,
-/// the one that makes samples smallest.
+/// The stream of bytes of an unknown type: of the kinds whose width divides their number, the one that
+/// makes samples smallest.
 pub fn encode_any(values: &[u8], path: Path) -> Vec<u8> {
     let mut sample = Vec::with_capacity(PLACES * TRIED);
     for place in 0..PLACES {

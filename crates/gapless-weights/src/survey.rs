@@ -27,8 +27,8 @@ pub struct OfType {
     pub sampled: u64,
     /// Component, its bits, and the bits that its frequencies need: a mean of the tensors' samples, by their bytes.
     pub parts: Vec<(&'static str, f64, f64)>,
-    /// Share that packing leaves, by encoding the samples: a mean of the tensors by
-    /// their bytes. `None` without samples.
+    /// Share that packing leaves, by encoding the samples: a mean of the tensors by their bytes.
+    /// `None` without samples.
     pub packed: Option<f64>,
 }
 
@@ -138,8 +138,8 @@ struct Sample {
     print: u64,
 }
 
-/// Sums over the tensors of a type, each weighted by its bytes, because a small tensor
-/// is sampled as much as a large one.
+/// Sums over the tensors of a type, each weighted by its bytes, because a small tensor is sampled as
+/// much as a large one.
 #[derive(Default)]
 struct Means {
     bytes: f64,

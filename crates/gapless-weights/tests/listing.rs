@@ -158,8 +158,8 @@ fn equal_tensors_are_found_and_compared_whole() {
     }
 }
 
-/// A large tensor that hardly compresses beside small ones of zeros: the samples have
-/// similar sizes, but the tensors do not.
+/// A large tensor that hardly compresses beside small ones of zeros: the samples have similar sizes, but
+/// the tensors do not.
 #[test]
 fn what_packing_leaves_counts_tensors_by_their_bytes() {
     let folder = tempfile::tempdir().unwrap();

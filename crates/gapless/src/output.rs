@@ -55,8 +55,8 @@ fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
 
 /// Writes through `write` to `path`, or to standard output if that is `None` or "-".
 ///
-/// A file is written beside its place and renamed when it is whole. So a reader never sees half of it,
-/// and a failure leaves the old file.
+/// A file is written beside its place and renamed when it is whole. So a reader never sees half of it, and a failure
+/// leaves the old file.
 pub(crate) fn write_to(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     match path {
         Some(path) if path.as_os_str() != "-" => write_file(path, write),

@@ -1,5 +1,5 @@
-//! Parts that the replaying commands share: checking the options, choosing the device, replaying
-//! many settings with a bar and Ctrl-C.
+//! Parts that the replaying commands share: checking the options, choosing the device, replaying many settings
+//! with a bar and Ctrl-C.
 
 use crate::failure::Failure;
 use crate::progress::Counter;

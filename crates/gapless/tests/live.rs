@@ -1,5 +1,5 @@
-//! `gapless top --once` and `gapless metrics` as a user runs them, over the statistics file
-//! of a live process: this test's own.
+//! `gapless top --once` and `gapless metrics` as a user runs them, over the statistics file of a live
+//! process: this test's own.
 
 mod support;
 

@@ -142,8 +142,8 @@ mod host {
             "-c",
             shown,
         ];
-        // The library's file is empty. The loader prints that and goes on, and its
-        // message shows the value of LD_PRELOAD.
+        // The library's file is empty. The loader prints that and goes on, and its message shows the
+        // value of LD_PRELOAD.
         let variables =
             [("GAPLESS_RUN_DIR", run.as_str()), ("PATH", "/bin:/usr/bin"), ("LD_PRELOAD", "/mine.so")];
         let mut command = Command::new(installed.binary());

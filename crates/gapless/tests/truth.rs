@@ -1,5 +1,5 @@
-//! Every recorded run, through the binary: figures equal those that the run reported of itself, to the
-//! byte, and the JSON contract holds.
+//! Every recorded run, through the binary: figures equal those that the run reported of itself, to the byte, and the
+//! JSON contract holds.
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! The cost of a user's first build: CPU seconds of a clean `cargo build --release` by crate, and of
-//! `pip wheel .` after it, and the sizes of their results. `cargo xtask bench build COMMIT` builds that
-//! commit in the same run for a ratio.
+//! The cost of a user's first build: CPU seconds of a clean `cargo build --release` by crate, and of `pip
+//! wheel .` after it, and the sizes of their results. `cargo xtask bench build COMMIT` builds that commit in
+//! the same run for a ratio.
 
 use crate::shell::{self, command};
 use crate::tools;

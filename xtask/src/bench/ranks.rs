@@ -1,5 +1,5 @@
-//! Many ranks: checks that the odd one and its cause are named in planted runs and nothing in
-//! clean ones, and measures 1,024 files.
+//! Many ranks: checks that the odd one and its cause are named in planted runs and nothing in clean ones, and
+//! measures 1,024 files.
 //!
 //! The runs are made from recorded ones, in two ways that share no code: by `rank_cases`, which serves perturbed
 //! requests on the model of PyTorch's allocator, and by `xtask/bench/odd_ranks.py`, which edits snapshot files.

@@ -2,9 +2,9 @@
 //!
 //! A report runs on two threads, `pickle.load` on one: so both CPU time and wall time are compared.
 //!
-//! There are two recordings of about 900,000 events. One is a real trace repeated, with all memory
-//! freed in between, so that its peaks are those of the trace. The other has random sizes and lifetimes
-//! and no stacks, so that nothing repeats.
+//! There are two recordings of about 900,000 events. One is a real trace repeated, with all memory freed in
+//! between, so that its peaks are those of the trace. The other has random sizes and lifetimes and no stacks, so
+//! that nothing repeats.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, ensure};

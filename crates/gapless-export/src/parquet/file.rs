@@ -1,5 +1,5 @@
-//! A Parquet file: pages compressed with Snappy, a column after the other in each row
-//! group, and a footer with their places.
+//! A Parquet file: pages compressed with Snappy, a column after the other in each row group, and a footer
+//! with their places.
 //!
 //! ```text
 //!   "PAR1"

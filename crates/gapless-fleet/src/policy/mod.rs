@@ -52,8 +52,8 @@ impl Policy {
         }
     }
 
-    /// The score of a node on which `request` fits. `before` is the policy's own memory until
-    /// the node changes; it is NaN at first.
+    /// The score of a node on which `request` fits. `before` is the policy's own memory until the node changes;
+    /// it is NaN at first.
     pub fn score(&mut self, view: View<'_>, request: &Request, before: &mut f64) -> i32 {
         match self {
             Policy::Random(_) => 0,

@@ -167,8 +167,8 @@ impl Account {
         self.nodes.get(node).and_then(|state| state.places(&entry.gpus)).unwrap_or_default()
     }
 
-    /// True if binding a pod to this node writes the annotation that names its device. A value of
-    /// the pod's own is always overwritten.
+    /// True if binding a pod to this node writes the annotation that names its device. A value of the pod's own is
+    /// always overwritten.
     pub fn names_device(&self, uid: &str, node: &str) -> bool {
         let has_agent = self.nodes.get(node).is_some_and(|state| state.kube.has_agent);
         let has_own = self.pods.get(uid).is_some_and(|pod| pod.asked.devices.has_own);

@@ -6,8 +6,8 @@
 //!   1Mi .. 143771Mi by 1Mi   what a claim may take of it; the scheduler rounds up to the next step
 //! ```
 //!
-//! A GPU that is divided (MIG) is published as its instances, which are devices of their own. They share
-//! nothing, so no counters are needed.
+//! A GPU that is divided (MIG) is published as its instances, which are devices of their own. They share nothing, so
+//! no counters are needed.
 
 use super::{
     API_VERSION, DEVICE, DRIVER, INDEX, MEMORY, MODEL, STEP, UUID, is_label, is_subdomain, quantity, short,

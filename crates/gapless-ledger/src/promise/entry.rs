@@ -14,8 +14,8 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The amount in the units of a GPU: bytes if its capacity is known, else thousandths. Without a
-    /// capacity, bytes count as a whole GPU.
+    /// The amount in the units of a GPU: bytes if its capacity is known, else thousandths. Without a capacity, bytes
+    /// count as a whole GPU.
     #[must_use]
     pub fn units(self, capacity: Option<u64>) -> u64 {
         match (self, capacity) {

@@ -17,11 +17,11 @@
 //! made the node again. The page is then founded again from the pods that are bound there. A pod's own annotations
 //! count only if this replica remembers the same; else the node takes no more pods until that pod is gone.
 //!
-//! This relies on the API server: reads without a version are consistent, and versions of one object never
-//! come back while the API server runs. A backup is restored while it is down, so calls over one connection
-//! see one history: a booking reads and writes a page over one connection, and an attempt reads and binds a
-//! pod over one. It also assumes that no node is made again, and no page edited, while a bind to that node is
-//! on its way; the checker leaves this out.
+//! This relies on the API server: reads without a version are consistent, and versions of one object never come
+//! back while the API server runs. A backup is restored while it is down, so calls over one connection see one
+//! history: a booking reads and writes a page over one connection, and an attempt reads and binds a pod over one.
+//! It also assumes that no node is made again, and no page edited, while a bind to that node is on its way; the
+//! checker leaves this out.
 
 pub mod attempt;
 pub mod booking;

@@ -112,8 +112,8 @@ impl Case {
     pub(crate) fn new(i: u64, seed: u64, planted: bool) -> Case {
         let mut random = Random::new(seed.wrapping_mul(1_000_003) + 2 * i + u64::from(planted));
         let stages = [1, 1, 1, 2][random.below(4)];
-        // Of two replicas, the one that failed is known, but not the one with usual
-        // settings; stages have three or more.
+        // Of two replicas, the one that failed is known, but not the one with usual settings; stages
+        // have three or more.
         let fewest = if planted && i % FAULTS == 3 { 1 } else { 0 };
         let sizes: [u32; 12] = [2, 3, 4, 4, 6, 8, 8, 12, 16, 24, 32, 64];
         let mut ranks = sizes[fewest + random.below(sizes.len() - fewest)];

@@ -1,5 +1,5 @@
-//! Advice for a terminal: the verdict, then each suggestion with the line to set, the
-//! results of its replay and its costs.
+//! Advice for a terminal: the verdict, then each suggestion with the line to set, the results of its
+//! replay and its costs.
 
 use super::{Advice, Answer, BatchInfo, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;

@@ -1,7 +1,7 @@
 //! The subject of a verdict, beyond its figures: the file of each rank, the findings, and the holders of the peak.
 //!
-//! One report gives a subject here; a run of many ranks gives one in
-//! `ranks`, which depends on this module. This module does not depend on it.
+//! One report gives a subject here; a run of many ranks gives one in `ranks`, which depends on this module. This
+//! module does not depend on it.
 
 use crate::finding::Finding;
 use crate::markdown;

@@ -1,6 +1,6 @@
-//! Holders of memory in two runs, as one tree: from the outermost frame of a stack inwards, with the
-//! bytes that each run has in a branch. A branch is as wide as the larger of the two, leaf by leaf,
-//! so that vanished memory is seen too.
+//! Holders of memory in two runs, as one tree: from the outermost frame of a stack inwards, with the bytes that
+//! each run has in a branch. A branch is as wide as the larger of the two, leaf by leaf, so that vanished
+//! memory is seen too.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::{Allocation, StackId, Tick, Trace};

@@ -1,5 +1,5 @@
-//! An answer of `fit` as the head of its page: the verdict, the parts of the card's
-//! memory, the error bar, and the plans.
+//! An answer of `fit` as the head of its page: the verdict, the parts of the card's memory, the error
+//! bar, and the plans.
 
 use super::paint::{billions, seconds, words};
 use super::text::{alternative, no_layout, rests_on, short_of, source};

@@ -1,6 +1,6 @@
-//! The memory that a model will take, for programs and for people: the contract `gapless.fit/1`, its text,
-//! the comparison of two answers, and the terms behind every number. Nothing is decided here: all figures
-//! are those of `gapless_fit::Answer`.
+//! The memory that a model will take, for programs and for people: the contract `gapless.fit/1`, its text, the
+//! comparison of two answers, and the terms behind every number. Nothing is decided here: all figures are those of
+//! `gapless_fit::Answer`.
 
 mod compare;
 mod headline;

@@ -1,7 +1,7 @@
 //! Compares many ranks with budgets: each rank against every limit, and the spread among replicas.
 //!
-//! The verdict is that of one run (`gapless.check/1`), with the rank in each row. A rank that could
-//! not be read gives an unknown figure.
+//! The verdict is that of one run (`gapless.check/1`), with the rank in each row. A rank that could not be read gives
+//! an unknown figure.
 
 use super::{Run, Summary, assemble, groups};
 use crate::check::{Budgets, CheckError, Checked, Found, Row, SCHEMA, Unit, Unknown, Verdict};

@@ -94,8 +94,8 @@ impl RankDiff {
         after as i64 - before as i64
     }
 
-    /// The peak that changed more, before and after, and true if it is that of allocated
-    /// bytes though reserved ones are known.
+    /// The peak that changed more, before and after, and true if it is that of allocated bytes though
+    /// reserved ones are known.
     fn changed(&self) -> (u64, u64, bool) {
         let allocated = (self.peak_allocated.before, self.peak_allocated.after);
         match (self.peak_reserved.before, self.peak_reserved.after) {

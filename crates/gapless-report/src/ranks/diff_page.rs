@@ -1,8 +1,8 @@
 //! Two runs of many ranks as one HTML file: the peaks of every rank before and after, the odd ranks, the holders that
 //! grew over all ranks, and below that the whole difference of the rank that matters most.
 //!
-//! Only the flame graph of the one rank needs scripts. Nothing that comes from a trace or a
-//! command line is written as markup.
+//! Only the flame graph of the one rank needs scripts. Nothing that comes from a trace or a command line is
+//! written as markup.
 
 use super::diff::{HolderChange, OddSide, RankDiff, RanksDiff, Sides};
 use super::text::ranges;

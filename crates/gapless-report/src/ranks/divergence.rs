@@ -1,8 +1,8 @@
 //! The moment at which ranks of one group first differ noticeably.
 //!
-//! An odd rank differs by its cause: from the first step in which it keeps more, needs more or takes longer,
-//! or from its failed request. So the divergence agrees with the odd ranks. If no rank is odd, it is the
-//! first step whose peaks lie far apart.
+//! An odd rank differs by its cause: from the first step in which it keeps more, needs more or takes longer, or from
+//! its failed request. So the divergence agrees with the odd ranks. If no rank is odd, it is the first step whose
+//! peaks lie far apart.
 
 use super::model::Of;
 use super::odd::{Cause, Facts};

@@ -47,8 +47,8 @@ pub fn groups(ranks: &[&Summary]) -> Vec<Vec<usize>> {
     cut
 }
 
-/// The first step may be found at different places on different ranks. So ranks that keep the
-/// same until the end are replicas too.
+/// The first step may be found at different places on different ranks. So ranks that keep the same until the
+/// end are replicas too.
 fn is_replica(a: &Summary, b: &Summary) -> bool {
     let agree = |a: &BySize, b: &BySize| {
         let most = sizes::total(a).max(sizes::total(b));

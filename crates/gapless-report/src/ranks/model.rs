@@ -1,7 +1,7 @@
 //! The JSON contract `gapless.ranks/1`, member by member. Sizes are in bytes, times in microseconds.
 //!
-//! Within a schema version, releases only add members; `schema/gapless.ranks.schema.json` is
-//! the same contract for other tools.
+//! Within a schema version, releases only add members; `schema/gapless.ranks.schema.json` is the same
+//! contract for other tools.
 
 use super::odd::Why;
 use crate::model::{KindBytes, OomInfo, Tool, When};

@@ -57,8 +57,8 @@ impl<'a> Replicas<'a> {
         }
     }
 
-    /// Memory that the rank at `at` holds beyond the others, the most first: by stack, or by size
-    /// if it was recorded in another way.
+    /// Memory that the rank at `at` holds beyond the others, the most first: by stack, or by size if it was
+    /// recorded in another way.
     pub(crate) fn beyond(&self, at: usize) -> Vec<Excess> {
         let origins = if self.evidence.is_alike(at) { &self.origins } else { &self.sizes };
         origins.beyond(self.ranks[at])

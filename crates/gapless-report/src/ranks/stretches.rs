@@ -19,8 +19,8 @@ const SMALL: u64 = 4096;
 const GAP: f32 = 1.5;
 /// The distance in requests by which one run may be ahead of the other: its smallest and largest limit.
 const AHEAD: (usize, usize) = (24, 256);
-/// The factor, as a logarithm, above which larger requests of a stretch are not
-/// noise; and the same for joined requests.
+/// The factor, as a logarithm, above which larger requests of a stretch are not noise; and the same
+/// for joined requests.
 const LARGER: f64 = 0.1;
 const LARGER_JOINED: f64 = 0.2;
 

@@ -1,7 +1,7 @@
 //! Replays as a value: the JSON contract `gapless.replay/1`, member by member. Sizes are in bytes, ticks count events.
 //!
-//! Within a schema version, releases only add members; `schema/gapless.replay.schema.json` is
-//! the same contract for other tools.
+//! Within a schema version, releases only add members; `schema/gapless.replay.schema.json` is the same
+//! contract for other tools.
 
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
@@ -91,8 +91,8 @@ pub struct RunInfo {
     pub settings: String,
     /// True for the recorded run's own allocator and settings.
     pub recorded: bool,
-    /// True if it takes a share of the card at once. Without a given card, it was replayed on
-    /// the smallest on which it survives.
+    /// True if it takes a share of the card at once. Without a given card, it was replayed on the smallest on
+    /// which it survives.
     pub takes_a_share: bool,
     pub peak_reserved: u64,
     pub peak_allocated: u64,
@@ -118,8 +118,8 @@ pub struct RunInfo {
     pub min_capacity: Option<u64>,
     /// Time in the driver: an estimate.
     pub driver_time_ms: f64,
-    /// True if every block landed at its recorded address and every device call was made; `null` if
-    /// this is not the recorded allocator.
+    /// True if every block landed at its recorded address and every device call was made; `null` if this is not the
+    /// recorded allocator.
     pub exact: Option<bool>,
     pub exactness: Option<ExactnessInfo>,
     pub curve: CurveInfo,

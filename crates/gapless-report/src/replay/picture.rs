@@ -1,6 +1,6 @@
-//! The curves of all replays in one SVG: reserved as a line for each, the run's allocated bytes as a filled
-//! area under them, the card as a dashed line, and a mark where one ran out of memory. Colours are the
-//! page's; without scripts it is complete.
+//! The curves of all replays in one SVG: reserved as a line for each, the run's allocated bytes as a filled area
+//! under them, the card as a dashed line, and a mark where one ran out of memory. Colours are the page's; without
+//! scripts it is complete.
 
 use super::model::{Replayed, RunInfo};
 use crate::axes::{bytes_label, bytes_step, decimal_step};

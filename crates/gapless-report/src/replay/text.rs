@@ -72,8 +72,8 @@ fn table(out: &mut String, d: &Replayed) -> String {
     };
     let mut align = vec![Left];
     align.resize(12, Right);
-    // Segments, stranded bytes and the driver's time are details, so narrow terminals
-    // leave them out; --format json has them.
+    // Segments, stranded bytes and the driver's time are details, so narrow terminals leave them out;
+    // --format json has them.
     let mut table = Table::new(&align).names(0, 10).spare(&[5, 4, 7]);
     let heads = |first: [&str; 8], retries: &str, oom: &str, least: &str| {
         let mut cells: Vec<String> = first.iter().map(|&c| c.to_owned()).collect();

@@ -1,5 +1,5 @@
-//! The head of every text: the file, its format and producer, the settings of the run,
-//! and parts that the reader repaired.
+//! The head of every text: the file, its format and producer, the settings of the run, and parts that
+//! the reader repaired.
 
 use super::layout::{facts, shorten, width, wrap};
 use super::paint::{BOLD, DIM, RESET, clean};

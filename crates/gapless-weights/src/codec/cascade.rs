@@ -1,9 +1,9 @@
 //! A cascade of short codes for a plane of bytes with few frequent symbols: the exponents of trained weights.
 //!
-//! Level 1 gives the most frequent symbols of a chunk codes of 1 to 3 bits; its last code says that the
-//! symbol is one of the next level. After the last level, symbols are stored as they are. The shape (levels
-//! and bits) is chosen for each chunk. Codes are bit planes, so that an escape mask is an AND, a position a
-//! count of bits, and a symbol two blends.
+//! Level 1 gives the most frequent symbols of a chunk codes of 1 to 3 bits; its last code says that the symbol is
+//! one of the next level. After the last level, symbols are stored as they are. The shape (levels and bits) is
+//! chosen for each chunk. Codes are bit planes, so that an escape mask is an AND, a position a count of bits, and a
+//! symbol two blends.
 
 use super::ahead::Ahead;
 use super::path::Path;
@@ -189,8 +189,8 @@ impl Cascade {
         places
     }
 
-    /// Counts each symbol in a section of `items` from its planes. Only symbols after
-    /// the last level are counted singly.
+    /// Counts each symbol in a section of `items` from its planes. Only symbols after the last level
+    /// are counted singly.
     #[allow(unsafe_code)]
     pub(super) fn counts(&self, items: usize, section: &[u8], path: Path) -> [u32; 256] {
         #[cfg(target_arch = "x86_64")]
@@ -211,8 +211,8 @@ impl Cascade {
                 Path::Avx512 if is_x86_feature_detected!("avx512vpopcntdq") => {
                     let (whole, rest) =
                         planes.split_at(planes.len() / (64 * usize::from(bits)) * 64 * usize::from(bits));
-                    // SAFETY: `Path::checked` saw that the processor has these
-                    // instructions, and the match arm the last one.
+                    // SAFETY: `Path::checked` saw that the processor has these instructions, and the
+                    // match arm the last one.
                     let mut with = unsafe { with_bits!(bits, avx512::sets, (whole)) };
                     // SAFETY: `Path::checked` saw that the processor has the instruction.
                     let last = unsafe { by_popcnt(rest, bits) };

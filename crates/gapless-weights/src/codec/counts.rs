@@ -151,8 +151,8 @@ pub(super) fn is_below(counts: &[u32; 256], limit: f64) -> bool {
     !is_even && entropy(counts) < limit
 }
 
-/// Bits a symbol by the frequencies alone. A sample shows less than its plane has;
-/// Miller's and Madow's correction is added.
+/// Bits a symbol by the frequencies alone. A sample shows less than its plane has; Miller's and Madow's
+/// correction is added.
 pub(super) fn entropy(counts: &[u32; 256]) -> f64 {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     if total == 0 {

@@ -1,5 +1,5 @@
-//! Bytes to a chunk of values. The bytes are untrusted: every length is compared with the bytes present,
-//! every count with the items decoded.
+//! Bytes to a chunk of values. The bytes are untrusted: every length is compared with the bytes present, every count
+//! with the items decoded.
 
 use super::ahead::{Ahead, settle};
 use super::cascade::{self, Cascade, LEVELS, SYMBOLS};

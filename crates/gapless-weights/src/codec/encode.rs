@@ -25,8 +25,8 @@ const TABLE_BITS: f64 = 0.07;
 const TUNED: usize = 184;
 /// Zeros are taken out if at least this share of a sample is zero.
 const ZEROS: f64 = 0.15;
-/// Up to this share of zeros, a bit for each value costs less than zeros in both planes do in any
-/// coding. So only the mask is tried.
+/// Up to this share of zeros, a bit for each value costs less than zeros in both planes do in any coding. So only
+/// the mask is tried.
 const CERTAIN_ZEROS: f64 = 0.8;
 /// The longest period of a repeated pattern.
 const PERIOD: usize = 1024;
@@ -325,8 +325,8 @@ impl Encoder {
             let first = cascade.places(count)[1];
             let (rest, bits) = cascade.choose_rest(&order);
             if bits as f64 <= limit {
-                // The first level is right, as almost always. Only later levels change, because
-                // a sample shows rare symbols badly.
+                // The first level is right, as almost always. Only later levels change, because a sample shows
+                // rare symbols badly.
                 let escapes = cascade.escapes[0];
                 cascade = rest;
                 cascade.escapes[0] = escapes;

@@ -19,8 +19,8 @@ pub struct Layout {
     pub bits: [u32; LEVELS],
     /// Items that each level passes on.
     pub escapes: [u32; LEVELS],
-    /// The beginnings of each level's planes in the chunk, then of the symbols after
-    /// the last level; `levels + 1` entries.
+    /// The beginnings of each level's planes in the chunk, then of the symbols after the last level;
+    /// `levels + 1` entries.
     pub places: [u32; LEVELS + 1],
     /// The beginning of the low bytes: one for each value, up to a multiple of 64.
     pub low: u32,

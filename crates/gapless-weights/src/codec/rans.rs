@@ -10,8 +10,8 @@
 //!          refill words of 2 bytes
 //! ```
 //!
-//! Item k belongs to state k mod 64. A decoder ends with every state at its start and no word
-//! left, otherwise the plane is damaged.
+//! Item k belongs to state k mod 64. A decoder ends with every state at its start and no word left, otherwise
+//! the plane is damaged.
 
 use super::ahead::Ahead;
 use super::path::Path;

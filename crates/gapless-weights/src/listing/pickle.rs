@@ -1,5 +1,5 @@
-//! Pickles as data: a machine that builds values and runs no code. A call becomes a
-//! value with its function and arguments.
+//! Pickles as data: a machine that builds values and runs no code. A call becomes a value with its
+//! function and arguments.
 //!
 //! Values live in one list and refer to each other by number: no file can cause deep recursion, not even in a drop.
 

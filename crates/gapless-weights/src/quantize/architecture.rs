@@ -82,9 +82,9 @@ pub(super) const CONV1D: &str =
 /// The last part of the names of Conv1D layers.
 const CONV1D_NAMES: [&str; 4] = ["c_attn", "c_proj", "c_fc", "q_attn"];
 
-/// Output layers that share the weight of an embedding or of each other, so that no file has them, by
-/// the model types that have them. Engines are told to ignore them, because they would look for their
-/// scales. All models ignore `lm_head`.
+/// Output layers that share the weight of an embedding or of each other, so that no file has them, by the
+/// model types that have them. Engines are told to ignore them, because they would look for their scales. All
+/// models ignore `lm_head`.
 const OUTPUTS: [(&str, &[&str]); 26] = [
     (
         "cls.predictions.decoder",
@@ -238,8 +238,8 @@ impl Architecture {
     }
 }
 
-/// True if a matrix of this name and shape is one of GPT-2's Conv1D: transposed, with
-/// three times as many columns as rows.
+/// True if a matrix of this name and shape is one of GPT-2's Conv1D: transposed, with three times as
+/// many columns as rows.
 pub(super) fn is_conv1d(name: &str, rows: u64, columns: u64) -> bool {
     name.ends_with(".c_attn.weight") && Some(columns) == rows.checked_mul(3)
 }

@@ -1,8 +1,8 @@
 //! The bytes of a piece's rows, for any layout within their tensor.
 //!
-//! Contiguous rows are read on demand. For other pieces the bytes of the whole expert are read, once
-//! for all consecutive pieces of it, and each job gathers its rows from them. So memory holds one
-//! expert, and at its end the next one too.
+//! Contiguous rows are read on demand. For other pieces the bytes of the whole expert are read, once for all
+//! consecutive pieces of it, and each job gathers its rows from them. So memory holds one expert, and at its
+//! end the next one too.
 
 use super::choice::{Matrix, Piece};
 use super::experts::View;

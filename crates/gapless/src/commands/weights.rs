@@ -121,8 +121,8 @@ fn refuse_own_files(files: &[(PathBuf, PathBuf)], copies: &[(PathBuf, PathBuf)])
     }
 }
 
-/// Refuses to write beside an index that the input does not have: readers would follow that index
-/// to the shards of an earlier model.
+/// Refuses to write beside an index that the input does not have: readers would follow that index to the shards
+/// of an earlier model.
 fn refuse_older_indexes(input: &Path, output: &Path, found: &folder::Folder) -> Result<()> {
     let folders: BTreeSet<&Path> = found.shards.iter().filter_map(|shard| shard.parent()).collect();
     for from in folders {

@@ -9,8 +9,8 @@ use gapless_cuda::Uuid;
 use gapless_cuda::nvml::Memory;
 use gapless_stats::{Card as CardStatistics, HostStatistics, Statistics, Tenant};
 
-/// A statistics file that was not written for this many microseconds counts as silent: its process was
-/// stopped, or became another program.
+/// A statistics file that was not written for this many microseconds counts as silent: its process was stopped, or
+/// became another program.
 pub(crate) const SILENT: u64 = 5_000_000;
 
 /// The whole machine.

@@ -79,8 +79,8 @@ pub(crate) fn read(inputs: &Inputs, device: Option<u32>) -> Result<Run> {
     Ok(run)
 }
 
-/// Calls `then` with the analysis of every file, on all cores, and frees each file before the next.
-/// Results are in the order of the files.
+/// Calls `then` with the analysis of every file, on all cores, and frees each file before the next. Results are in
+/// the order of the files.
 pub(crate) fn each<T: Send>(
     inputs: &Inputs,
     device: Option<u32>,

@@ -162,8 +162,8 @@ impl Coder for E4m3 {
         if !V::CLOSE_SCALES {
             scaled = L::min(scaled, L::all(E4M3_MAX));
         }
-        // Below 2^-6 the step stays the same. An exponent of -6 is 0x3c8 in the bits above 20;
-        // 0x38 corrects the lowest byte for it.
+        // Below 2^-6 the step stays the same. An exponent of -6 is 0x3c8 in the bits above 20; 0x38 corrects the
+        // lowest byte for it.
         let (sum, rounded) = rounded::<L, 20>(scaled, 0x3c80_0000, 0x38);
         let sign = L::and(L::right::<24>(L::bits(value)), L::all_bits(0x80));
         (L::or(sum, sign), L::mul_from(rounded, scale, size))

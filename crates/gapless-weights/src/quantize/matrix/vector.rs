@@ -266,8 +266,8 @@ impl<L: Lanes> Sums<L> {
     }
 }
 
-/// True if a scale, and the largest value that it is for, are near enough to 1 for their
-/// squares to be in the range of fp32.
+/// True if a scale, and the largest value that it is for, are near enough to 1 for their squares to be in
+/// the range of fp32.
 #[inline(always)]
 fn is_near(scale: f32, most: f32) -> bool {
     const FAR: [f32; 2] = [(1u64 << 40) as f32, (1u64 << 50) as f32];

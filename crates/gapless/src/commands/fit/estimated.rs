@@ -1,7 +1,7 @@
 //! From a question of `gapless fit` to one of `gapless estimate`: `--run`, and the line that a refusal names.
 //!
-//! Flags that both have keep their names. `--run` refuses flags that an estimate does not have; a
-//! refusal's line names them beside it.
+//! Flags that both have keep their names. `--run` refuses flags that an estimate does not have; a refusal's line
+//! names them beside it.
 
 use super::failure;
 use crate::cli::estimate::{ConfigurationArgs, EstimateArgs, EstimateFormat, PaceArgs};

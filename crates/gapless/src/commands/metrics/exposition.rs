@@ -267,8 +267,8 @@ fn uses_of<'a>(process: &'a Process, machine: &Machine) -> Vec<(&'a Use, String)
     process.uses.iter().filter_map(with_labels).collect()
 }
 
-/// The name of a process: its program and the script that it runs, without folders, and
-/// without arguments, which may be secret.
+/// The name of a process: its program and the script that it runs, without folders, and without arguments,
+/// which may be secret.
 fn program(command: &str) -> String {
     let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
     let mut words = command.split_ascii_whitespace();

@@ -40,8 +40,8 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     result
 }
 
-/// Ends the program when its terminal is gone. The main thread would otherwise wait for a key for ever,
-/// and would not see a signal either.
+/// Ends the program when its terminal is gone. The main thread would otherwise wait for a key for ever, and would not
+/// see a signal either.
 fn leave_with_terminal(ended: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let mut was_ended = false;
