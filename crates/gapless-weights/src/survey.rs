@@ -138,8 +138,7 @@ struct Sample {
     print: u64,
 }
 
-/// Sums over the tensors of a type, each weighted by its bytes, because a small tensor is sampled as
-/// much as a large one.
+/// Sums over the tensors of a type, each weighted by its bytes, as small tensors are sampled as much as large ones.
 #[derive(Default)]
 struct Means {
     bytes: f64,

@@ -1,5 +1,4 @@
-//! Unknown figures are reported as unknown. No part of a question is dropped in silence, and figures
-//! answer only their own.
+//! Unknown figures are reported as unknown. No part of a question is dropped in silence.
 
 mod support;
 

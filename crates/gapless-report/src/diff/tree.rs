@@ -1,6 +1,5 @@
-//! Holders of memory in two runs, as one tree: from the outermost frame of a stack inwards, with the bytes that
-//! each run has in a branch. A branch is as wide as the larger of the two, leaf by leaf, so that vanished
-//! memory is seen too.
+//! Holders of memory in two runs as one tree, from the outermost frame of a stack inwards, with each run's bytes. A
+//! branch is as wide as the larger of the two, leaf by leaf, so that vanished memory is seen too.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::{Allocation, StackId, Tick, Trace};
@@ -44,8 +43,7 @@ pub(super) fn tree(before: Moment<'_, '_>, after: Moment<'_, '_>) -> Vec<Branch>
     for (side, leaves) in sides.iter().enumerate() {
         for (path, bytes) in leaves {
             let mut at = 0;
-            // Outer frames that only this run has belong to another script around the same model. They are left out,
-            // because they say nothing about the difference.
+            // Outer frames of this run alone belong to another script around the same model, so they are left out.
             let common =
                 path.iter().position(|part| known[1 - side].contains(part.key.as_str())).unwrap_or(0);
             for part in &path[common..] {

@@ -80,8 +80,7 @@ impl Origins {
         let mut rows: Vec<Excess> = Vec::new();
         for held in rows_of {
             let (typical, mut nearby) = self.of_peers((held.key, held.lasting), held.bytes);
-            // If steps are cut differently, an origin may last on one rank and not on another. So either way
-            // counts against "new".
+            // If steps are cut differently, an origin may last on one rank only. So either way counts against "new".
             let other = (held.key, !held.lasting);
             nearby = nearby.max(self.of_peers(other, own.get(&other).copied().unwrap_or(0)).1);
             let mut excess = held.bytes as f64 - typical;

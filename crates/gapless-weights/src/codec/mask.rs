@@ -63,8 +63,7 @@ fn put_of<const W: usize>(bits: &[u8], kept: &[u8], out: &mut [u8]) {
     let mut next = 0;
     for (group, bits) in out.chunks_mut(8 * W).zip(bits) {
         for (k, value) in group.as_chunks_mut::<W>().0.iter_mut().enumerate() {
-            // The value is always read, and kept only if the bit is set, without a branch. Reads past the
-            // last hit the slack.
+            // Always read, kept only if the bit is set, without a branch. Reads past the last hit the slack.
             let bit = bits >> k & 1;
             *value = kept[next].map(|byte| byte & 0u8.wrapping_sub(bit));
             next += usize::from(bit);

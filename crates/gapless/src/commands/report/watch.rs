@@ -88,8 +88,7 @@ fn identity(_: &std::fs::Metadata) -> u64 {
     0
 }
 
-/// One report. If the file cannot be read, the error is printed and the watch goes on; one that cannot
-/// be written ends it.
+/// One report. A file that cannot be read is reported, and the watch goes on; a failed write ends it.
 fn again(args: &ReportArgs, file: &Path, target: &Target, screen: &mut Screen) -> Result<()> {
     let trace = match load::trace_of(file, args.device) {
         Ok(trace) => trace,
