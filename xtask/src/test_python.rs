@@ -58,7 +58,7 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     let built = shell::built()?;
     let program = built.join("gapless");
     let double = card.join("libgapless_torch_double.so");
-    // The real library does not show the times of hook calls, so these tests use the double.
+    // The real library does not show which hook was called when, so these tests use the double.
     let only_double: Vec<&str> = std::iter::once("--only-double").chain(args.iter().copied()).collect();
     let bench = Bench { python, card, program, others: others.ok() };
     let mut pytest = |library: &Path, args: &[&str]| bench.pytest(library, args, skips);

@@ -336,7 +336,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// True if a sample of a tensor's chunks gets smaller. Other tensors are not worth encoding.
+/// True if a tensor is short or a sample of its chunks gets smaller. Others are not worth encoding.
 fn promises(input: &dyn Source, header: &Header, tensor: &Tensor) -> Result<bool> {
     let kind = kind_of(&tensor.dtype);
     if !tensor.bytes().is_multiple_of(kind.width() as u64) {

@@ -184,7 +184,7 @@ fn structures(headers: &Headers) -> Result<Vec<(&'static str, Shape)>> {
     Ok(list)
 }
 
-/// The structures whose layout no earlier release has, each with its size.
+/// The structures whose layout no release in the table has, each with its size.
 fn unknown_structures(found: &Found) -> Vec<String> {
     let is_known = |name: &str, shape: &Shape| {
         ROWS.iter().flat_map(|row| row.structures).any(|s| s.name == name && text::is_same(shape, s))
