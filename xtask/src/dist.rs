@@ -1,12 +1,12 @@
-//! `cargo xtask dist`: what a release holds, in target/dist. The workflow of a release runs this and uploads the
-//! folder.
+//! `cargo xtask dist`: the files of a release, in target/dist. The workflow of a release runs this and
+//! uploads the folder.
 //!
 //!   gapless-VERSION.tar.gz                     the source distribution
 //!   gapless-VERSION-py3-none-manylinux*.whl    the wheel, built from the source distribution
 //!   gapless-VERSION-TARGET.tar.gz              the program, completions, manual pages
 //!   RELEASE.md, SHA256SUMS                     what the changelog says of this version, checksums of the rest
 //!
-//! Nothing is taken on trust: the tag of the wheel is held against the symbols of its binaries, and the wheel is
+//! Everything is checked: the tag of the wheel is compared with the symbols of its binaries, and the wheel is
 //! installed into an empty environment, away from the source, and used.
 
 use crate::parts::Parts;
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TRACE: &str = "testdata/traces/gpt2_train_stacks.pickle.gz";
-/// The program, the library that torch loads, the ones for the host's memory and for weights, and the card's five
-/// libraries.
+/// The program, the library that torch loads, those for the host's memory and for weights, and the
+/// card's five libraries.
 const BINARIES: usize = 9;
-/// How the binaries of a release are built: with LTO, and with TLS for the fleet. `pip install .` leaves out both.
+/// Options for the binaries of a release: with LTO, and with TLS for the fleet. `pip install .` leaves out both.
 const RELEASED: [&str; 4] = ["--profile", "dist", "--features", "tls"];
-/// What binaries of a manylinux wheel may link: the system has these everywhere (PEP 600).
+/// Libraries that binaries of a manylinux wheel may link, because every system has them (PEP 600).
 const SYSTEM: [&str; 7] = [
     "libc.so.6",
     "libm.so.6",
@@ -43,7 +43,7 @@ pub(crate) fn add(parts: &mut Parts) {
     parts.run("dist", |_| dist());
 }
 
-/// Checks and uses a wheel that was built before, or elsewhere.
+/// Checks and uses a wheel that was built before, or on another machine.
 pub(crate) fn try_wheel(wheel: &str) -> Result<()> {
     let work = shell::target().join("dist-work");
     if work.exists() {
@@ -70,7 +70,7 @@ fn dist() -> Result<()> {
     let python = tools::python()?;
     let source = source_distribution(&python, &folder, &work)?;
     let wheel = wheel(&python, &source, &folder, &work)?;
-    // From the same folder: cargo has built its crates for the wheel.
+    // The program is built in the same folder, in which cargo has built its crates for the wheel.
     binary_archive(&source, &folder, &work, &version)?;
     check_tag(&wheel, &work)?;
     use_wheel(&wheel, &work, &version)?;
@@ -82,7 +82,7 @@ fn dist() -> Result<()> {
     Ok(())
 }
 
-/// The workspace's version; where a tag is built, that tag must name it.
+/// The workspace's version; if RELEASE_TAG is set, it must name this version.
 fn version() -> Result<String> {
     let id = shell::output(command(".", "cargo", &["pkgid", "--package", "gapless"]))?;
     let version = id.trim().rsplit(['#', '@']).next().context("cargo names no version")?.to_owned();
@@ -97,13 +97,13 @@ fn version() -> Result<String> {
     Ok(version)
 }
 
-/// Where the unpacked sources are built. The crates have the same names as those of this folder, so in one place cargo
-/// would take one for the other.
+/// The folder for builds of the unpacked sources. It differs from the usual one, because cargo would confuse crates
+/// of the same names.
 fn target() -> PathBuf {
     shell::target().join("dist-build")
 }
 
-/// `cargo install`, and an archive of what it installed.
+/// `cargo install`, and an archive of its result.
 fn binary_archive(source: &Path, folder: &Path, work: &Path, version: &str) -> Result<()> {
     let root = work.join("installed").display().to_string();
     let path = source.join("crates/gapless").display().to_string();
@@ -134,12 +134,12 @@ fn binary_archive(source: &Path, folder: &Path, work: &Path, version: &str) -> R
     }
     let archive = folder.join(format!("{title}.tar.gz")).display().to_string();
     let work = work.display().to_string();
-    // The same files give the same bytes.
+    // These options make equal files give equal archives.
     let same = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
     shell::run(command(".", "tar", &[&["-C", &work, "-czf", &archive], &same[..], &[&title]].concat()))
 }
 
-/// Builds the source distribution and unpacks it: everything else is built from what is in it. Returns its folder.
+/// Builds the source distribution and unpacks it: all other files are built from it. Returns its folder.
 fn source_distribution(python: &str, folder: &Path, work: &Path) -> Result<PathBuf> {
     let out = folder.display().to_string();
     shell::run(in_environment(python, &["-m", "build", "--sdist", "--no-isolation", "--outdir", &out, "."]))?;
@@ -148,8 +148,8 @@ fn source_distribution(python: &str, folder: &Path, work: &Path) -> Result<PathB
     });
     let sdist = sdist.context("no source distribution was built")?;
     let place = work.display().to_string();
-    // With the present time: files in the archive have a fixed one, by which cargo would take them for those of the
-    // last run.
+    // Files get the present time (-m). They have a fixed time in the archive, by which cargo would take them for
+    // those of the last run.
     shell::run(command(".", "tar", &["-C", &place, "-xmzf", &sdist.display().to_string()]))?;
     Ok(work.join(name(&sdist).trim_end_matches(".tar.gz")))
 }
@@ -178,7 +178,7 @@ fn in_environment(python: &str, args: &[&str]) -> Command {
     made
 }
 
-/// auditwheel gave the tag; readelf says whether it is true.
+/// Checks the tag that auditwheel gave with readelf.
 fn check_tag(wheel: &Path, work: &Path) -> Result<()> {
     let inside = work.join("inside");
     let (file, place) = (wheel.display().to_string(), inside.display().to_string());
@@ -224,7 +224,7 @@ fn promised(wheel: &str) -> Option<(u32, u32)> {
         .min()
 }
 
-/// The newest glibc whose symbols a binary uses, and the libraries that it links, from what readelf says.
+/// The newest glibc whose symbols a binary uses, and the libraries that it links, from readelf's output.
 fn linked(readelf: &str) -> ((u32, u32), Vec<String>) {
     let mut newest = (0, 0);
     for text in readelf.split("Name: GLIBC_").skip(1) {
@@ -238,7 +238,7 @@ fn linked(readelf: &str) -> ((u32, u32), Vec<String>) {
     (newest, libraries)
 }
 
-/// Installs the wheel into an empty environment and uses it there, with nothing of this folder in reach.
+/// Installs the wheel into an empty environment and uses it there, without access to this folder.
 fn use_wheel(wheel: &Path, work: &Path, version: &str) -> Result<()> {
     let (environment, away) = (work.join("empty"), work.join("away"));
     std::fs::create_dir_all(&away)?;
@@ -271,7 +271,7 @@ fn use_wheel(wheel: &Path, work: &Path, version: &str) -> Result<()> {
     shell::run(away_from_here("python", &["-W", "error", &program, &inside, version]))
 }
 
-/// What the changelog says of this version, or of what is not released yet.
+/// The changelog's section on this version, or on unreleased changes.
 fn release_notes(version: &str) -> Result<String> {
     let changelog = std::fs::read_to_string(shell::root().join("CHANGELOG.md"))?;
     let text = section(&changelog, version).or_else(|| section(&changelog, "Unreleased"));

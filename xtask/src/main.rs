@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// What must hold before a change lands.
+/// The checks that must pass before a change lands.
 fn ci() -> Result<()> {
     let mut parts = parts::Parts::default();
     test::add(&mut parts);

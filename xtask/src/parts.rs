@@ -1,4 +1,4 @@
-//! The parts of a run: each is timed and judged by itself, all of them run, and the run closes with one line for each.
+//! The parts of a run: each is timed and judged alone, all of them run, and the run ends with one line for each.
 
 use crate::skips::Skips;
 use anyhow::{Result, bail};
@@ -11,14 +11,14 @@ struct Done {
     failure: Option<anyhow::Error>,
 }
 
-/// What has run so far.
+/// The parts that have run so far.
 #[derive(Default)]
 pub(crate) struct Parts {
     done: Vec<Done>,
 }
 
 impl Parts {
-    /// Runs a part. One that fails does not keep the others from running: a run tells all that is wrong.
+    /// Runs a part. If it fails, the others still run, so that one run shows all failures.
     pub(crate) fn run(&mut self, name: &'static str, part: impl FnOnce(&mut Skips) -> Result<()>) {
         eprintln!("\n== {name}");
         let began = Instant::now();
@@ -30,7 +30,7 @@ impl Parts {
         self.done.push(Done { name, took: began.elapsed(), skipped: skips.count(), failure });
     }
 
-    /// The time of each part; an error where one failed.
+    /// The time of each part; an error if one failed.
     pub(crate) fn close(self) -> Result<()> {
         eprintln!("\n== time of each part");
         for done in &self.done {

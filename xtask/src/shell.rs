@@ -1,4 +1,4 @@
-//! Running programs: echoed, from the repository's root, a failure named by its command line.
+//! Running programs: each command is printed, starts in the repository's root, and is named in its failure.
 
 use crate::skips::Skips;
 use anyhow::{Context, Result, bail};
@@ -23,7 +23,7 @@ pub(crate) fn command(folder: &str, program: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command to its end, its output where ours goes.
+/// Runs a command to its end, with this process's output streams.
 pub(crate) fn run(mut command: Command) -> Result<()> {
     let line = describe(&command);
     eprintln!("$ {line}");
@@ -34,8 +34,7 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a test runner to its end. Its output goes where ours goes, and what it says of tests that it skipped to
-/// `skips`.
+/// Runs a test runner to its end. Its output is passed through, and `skips` collects the skipped tests in it.
 pub(crate) fn watch(mut command: Command, skips: &mut Skips) -> Result<()> {
     let line = describe(&command);
     eprintln!("$ {line}");
@@ -43,7 +42,7 @@ pub(crate) fn watch(mut command: Command, skips: &mut Skips) -> Result<()> {
     let (reader, writer) = std::io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
-    // The command has ends of the pipe too, which would keep it open.
+    // The command holds ends of the pipe, which would keep it open.
     drop(command);
     let mut reader = BufReader::new(reader);
     let mut bytes = Vec::new();
@@ -72,7 +71,7 @@ pub(crate) fn output_beside(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Runs a command and returns what it printed.
+/// Runs a command and returns its output.
 pub(crate) fn output(mut command: Command) -> Result<String> {
     let line = describe(&command);
     let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{line}`"))?;
@@ -82,14 +81,14 @@ pub(crate) fn output(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Builds every program, library and example as the Rust tests build them: one package built by itself would have other
+/// Builds every program, library and example as the Rust tests build them: a package built alone would have other
 /// features, and be compiled again. Returns their folder.
 pub(crate) fn built() -> Result<PathBuf> {
     run(command(".", "cargo", &["build", "--quiet", "--workspace", "--all-targets", "--locked"]))?;
     Ok(target().join("debug"))
 }
 
-/// Whether `program` can be started at all.
+/// True if `program --version` succeeds.
 pub(crate) fn has(program: &str) -> bool {
     Command::new(program)
         .arg("--version")

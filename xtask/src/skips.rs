@@ -1,18 +1,18 @@
-//! Tests that did not run. In CI (where CI is set) each must be on the list `.ci/skips.txt`, with its reason: a suite
-//! that is green because half of it was skipped would fool us.
+//! Tests that did not run. In CI (if CI is set) each must be on the list `.ci/skips.txt`, with its reason, because a
+//! suite can also pass by skipping half of its tests.
 //!
-//! The runners say what they skipped, each in its own words; `see` reads them from the output. The list is held to be
-//! true both ways: an entry whose test runs again is told too, so that it cannot hide the next skip.
+//! `see` reads the skipped tests from the runners' output, which differs by runner. An entry whose test runs again is
+//! an error too, so that it cannot hide the next skip.
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What one part skipped.
+/// The tests that one part skipped.
 pub(crate) struct Skips {
     part: &'static str,
-    /// What cargo runs at the moment: the names of its tests are not unique without it.
+    /// The test binary that cargo runs at the moment, because names of tests are only unique within one.
     binary: String,
     /// By test, the reason that the runner gave.
     found: BTreeMap<String, String>,
@@ -21,7 +21,7 @@ pub(crate) struct Skips {
 /// A line of the list: `always | rust | nvml::child_card | why that is fine`.
 #[derive(Debug, PartialEq)]
 struct Entry {
-    /// Skipped on every machine; otherwise only on some.
+    /// True if it is skipped on every machine; else only on some.
     always: bool,
     part: String,
     test: String,
@@ -38,7 +38,7 @@ impl Skips {
         self.found.len()
     }
 
-    /// Something that is no test was left out.
+    /// Adds a skip of something that is not a test.
     pub(crate) fn add(&mut self, what: &str, why: &str) {
         eprintln!("\n********  SKIPPED: {what}: {why}  ********\n");
         self.found.insert(what.to_owned(), why.to_owned());
@@ -56,8 +56,8 @@ impl Skips {
         }
     }
 
-    /// In CI, an error for each skip that is not on the list and each entry that is no longer true. Elsewhere they are
-    /// only told.
+    /// In CI, an error for each skip that is not on the list and each entry that is no longer true. Outside of CI
+    /// they are only printed.
     pub(crate) fn judge(&self) -> Result<()> {
         let path = shell::root().join(".ci/skips.txt");
         let wrong = self.against(&read(&path)?);
@@ -199,7 +199,7 @@ test result: ok. 3 passed; 0 failed; 2 ignored";
         read(&shell::root().join(".ci/skips.txt")).expect("the list");
     }
 
-    /// The runner tells this only where CI is set; the sources tell it everywhere, and before anything is run.
+    /// The runner checks this only in CI. This test reads the sources, so it works everywhere and before a run.
     #[test]
     fn every_test_that_is_ignored_is_on_the_list() {
         let list = read(&shell::root().join(".ci/skips.txt")).expect("the list");

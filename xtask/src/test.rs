@@ -1,5 +1,5 @@
-//! `cargo xtask test`: what a newcomer runs. It needs a C compiler and Python, and downloads no torch and no browser.
-//! `cargo xtask ci` runs the parts of [`MORE`] too.
+//! `cargo xtask test`: the tests for a newcomer. It needs a C compiler and Python, and downloads no torch and no
+//! browser. `cargo xtask ci` runs the parts of [`MORE`] too.
 
 use crate::parts::Parts;
 use crate::shell::{self, command};
@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 /// The trace that the page is tested with: the one with stacks.
 const PAGE_TRACE: &str = "testdata/traces/gpt2_train_stacks.pickle.gz";
 
-/// A part: its name, what it tests, and how.
+/// A part: its name, its description, and its function.
 struct Part {
     name: &'static str,
     what: &'static str,
@@ -36,7 +36,7 @@ const MORE: [Part; 4] = [
     },
     Part { name: "web", what: "the HTML pages in Debian's chromium", run: web },
 ];
-/// What `cargo xtask ci` has beside [`PARTS`] and [`MORE`], in other files.
+/// Parts of `cargo xtask ci` in other files, beside [`PARTS`] and [`MORE`].
 const REST: &str = "torch (stock torch wheels), dist (the release's files)";
 
 /// Runs the parts that are named, or those of a newcomer.
@@ -95,8 +95,8 @@ fn lint(skips: &mut Skips) -> Result<()> {
     Ok(())
 }
 
-/// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool and
-/// the ledger with their fixes taken out one by one, and the fleet's server and client over TLS.
+/// Builds with other features: the pool's locks under a scheduler that tries many interleavings, the pool and the
+/// ledger with known mistakes switched on one by one, and the fleet's server and client over TLS.
 fn builds(skips: &mut Skips) -> Result<()> {
     let all = [
         ("gapless-pool", "shuttle", "interleavings"),

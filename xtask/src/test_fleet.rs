@@ -1,10 +1,10 @@
-//! `cargo xtask test-fleet`: what Gapless adds to schedulers, on schedulers that really run. Each cluster lives on this
-//! machine, in target/fleet-test, for as long as its test does.
+//! `cargo xtask test-fleet`: Gapless's parts of schedulers, on real schedulers. Each cluster runs on this machine, in
+//! target/fleet-test, during its test.
 
 use crate::shell::{self, command};
 use anyhow::{Result, bail};
 
-/// What Slurm's daemons and commands come in, on Debian.
+/// Debian's packages of Slurm's daemons and commands.
 const SLURM: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"];
 
 /// The clusters by name.
@@ -42,7 +42,7 @@ fn home(name: &str) -> String {
 }
 
 fn slurm(options: &[&str]) -> Result<()> {
-    // The daemons do not know `--version`.
+    // The daemons have no `--version`, so the shell looks for them.
     if shell::output(command(
         ".",
         "sh",
@@ -56,7 +56,7 @@ fn slurm(options: &[&str]) -> Result<()> {
     shell::run(command(".", "python3", &[&["fleet-test/slurm.py", &home("slurm")], options].concat()))
 }
 
-/// Builds Kubernetes the first time, from Debian's source package, which takes some minutes of processors.
+/// Builds Kubernetes the first time, from Debian's source package, which takes some minutes of CPU time.
 fn kubernetes(options: &[&str]) -> Result<()> {
     shell::run(command(
         ".",

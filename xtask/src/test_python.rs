@@ -1,10 +1,10 @@
-//! The Python part of `cargo xtask test-torch`: stock torch, imported, over a card that exists only as bookkeeping, and
-//! the package `gapless` on it. See torch-bench/README.md for the card and python/tests/ for what is tested.
+//! The Python part of `cargo xtask test-torch`: stock torch over a simulated card that only counts memory, and the
+//! package `gapless` on it. See torch-bench/README.md for the card and python/tests/ for the tests.
 //!
-//! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with what it depends on),
-//! one for each release: `--torch 2.15.0` chooses another than the usual one. Where it cannot be had the tests are
-//! skipped, loudly; .ci/skips.txt has the reason. Trainers come into the usual one (100 MB). CuPy and Numba come into
-//! an environment of their own (600 MB).
+//! torch comes from pip, once, into a virtual environment below cargo's target folder (5 GB with its dependencies),
+//! one for each release: `--torch 2.15.0` chooses another than the usual one. If it cannot be downloaded, the tests
+//! are skipped with a loud message; .ci/skips.txt has the reason. Trainers come into the usual one (100 MB). CuPy and
+//! Numba come into an environment of their own (600 MB).
 
 use crate::shell::{self, command};
 use crate::skips::Skips;
@@ -12,14 +12,15 @@ use crate::tools;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// The release whose wheel is imported when none is named.
+/// The release that is imported if the user names none.
 pub(crate) const USUAL: &str = "2.11.0";
 
-/// Others that share the pool with torch, and the CUDA runtime that Numba looks for.
+/// Libraries that share the pool with torch, and the CUDA runtime that Numba needs.
 const OTHERS: [&str; 4] =
     ["cupy-cuda13x==14.2.0", "numba==0.68.1", "numba-cuda==0.30.4", "nvidia-cuda-runtime>=13,<14"];
 
-/// Trainers whose callbacks we have, and libraries whose files we read. They come beside torch, where they can be had.
+/// Trainers for which Gapless has callbacks, and libraries whose files it reads. They are installed beside
+/// torch, if possible.
 const TRAINERS: [&str; 5] = [
     "transformers==5.22.2",
     "accelerate==1.15.0",
@@ -28,7 +29,7 @@ const TRAINERS: [&str; 5] = [
     "safetensors==0.8.0",
 ];
 
-/// `args`: `--torch` and a release, where another than the usual one is wanted; the others go to pytest.
+/// `args`: `--torch` and a release, if another than the usual one is wanted; the others go to pytest.
 pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     let (release, args) = match args {
         ["--torch", release, rest @ ..] => (*release, rest),
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     let built = shell::built()?;
     let program = built.join("gapless");
     let double = card.join("libgapless_torch_double.so");
-    // The real library shows everything but which hook was called when: that is what the double is for.
+    // The real library does not show which hook was called when, so these tests use the double.
     let only_double: Vec<&str> = std::iter::once("--only-double").chain(args.iter().copied()).collect();
     let bench = Bench { python, card, program, others: others.ok() };
     let mut pytest = |library: &Path, args: &[&str]| bench.pytest(library, args, skips);
@@ -65,26 +66,26 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     if uses_double(args) { pytest(&double, &only_double) } else { Ok(()) }
 }
 
-/// Whether there is a test for the double: in all files, or in those that were named.
+/// True if a test uses the double: in the files named, or in all if none is named.
 fn uses_double(args: &[&str]) -> bool {
     let mut named = args.iter().filter(|arg| arg.starts_with("python/tests")).peekable();
     let file = |arg: &str| std::fs::read_to_string(arg.split("::").next().unwrap_or(arg)).unwrap_or_default();
     named.peek().is_none() || named.any(|arg| file(arg).contains("(double"))
 }
 
-/// What tests are run with.
+/// The environment of the tests.
 struct Bench {
     python: String,
     /// The folder with the card's libraries.
     card: PathBuf,
     program: PathBuf,
-    /// The interpreter with CuPy and Numba, where they can be had.
+    /// The interpreter with CuPy and Numba, if they could be installed.
     others: Option<String>,
 }
 
 impl Bench {
     fn pytest(&self, library: &Path, args: &[&str], skips: &mut Skips) -> Result<()> {
-        // Most of a test would be an interpreter of its own that imports torch: programs are forks of a few of them.
+        // Importing torch would take most of a test's time, so programs are forks of a few interpreters.
         let mut words = vec!["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "-n", "2", "--warm"];
         if !args.iter().any(|arg| arg.starts_with("python/tests")) {
             words.push("python/tests");
@@ -104,13 +105,13 @@ impl Bench {
     }
 }
 
-/// The interpreter of an environment with torch and pytest in it; made where there is none.
+/// The interpreter of an environment with torch and pytest in it; it is made if there is none.
 pub(crate) fn environment(folder: &Path, release: &str) -> Result<String> {
     let packages = [&format!("torch=={release}"), "numpy", "pytest", "pytest-xdist"];
     tools::environment(folder, &packages, &packages.join(" "))
 }
 
-/// The card's libraries, as the wheel has them; HIP's runtime on the same card, for torch's hooks over it; and the
+/// The card's libraries, as in the wheel; HIP's runtime on the same card, for torch's hooks; and the
 /// double of our library.
 pub(crate) fn build_card(folder: &Path) -> Result<()> {
     let out = folder.display().to_string();

@@ -28,7 +28,7 @@ pub(crate) const LONG: &[(&str, &str, &str)] = &[
 
 /// All Rust tests.
 pub(crate) fn all(skips: &mut Skips) -> Result<()> {
-    // A crate that fails keeps no other from running: a run tells all that is wrong.
+    // --no-fail-fast, so that one run shows the failures of all crates.
     let mut tests = command(".", "cargo", &["test", "--workspace", "--locked", "--no-fail-fast"]);
     if let Some(folder) = tools::prometheus() {
         tests.env("PROMETHEUS", folder);

@@ -1,10 +1,9 @@
 //! `cargo xtask test-torch`: the model of PyTorch's caching allocator against the real one, out of stock wheels,
-//! without a GPU and without Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md for
-//! what runs.
+//! without a GPU and without Python's torch; then torch in Python (`test_python.rs`). See torch-bench/README.md.
 //!
-//! Wheels come from pip, once: what is needed of them (two libraries and the headers, 5 MB of 500) is kept below
-//! cargo's target folder. Where no wheel can be had the version is skipped, loudly (`.ci/skips.txt` has the reason); a
-//! difference is a failure.
+//! Wheels come from pip, once: the needed files (two libraries and the headers, 5 MB of 500) are kept below cargo's
+//! target folder. If no wheel can be downloaded, the version is skipped with a loud message (`.ci/skips.txt` has the
+//! reason); a difference is a failure.
 
 use crate::parts::Parts;
 use crate::shell::{self, command};
@@ -19,9 +18,9 @@ struct Release {
     version: &'static str,
     /// The major version of CUDA, which is in the runtime library's name.
     cuda: u32,
-    /// Whether its C++ strings are those since GCC 5.
+    /// True if it uses the C++ strings of GCC 5 and later.
     new_strings: bool,
-    /// Compared when no version is named.
+    /// Compared if the user names no version.
     usual: bool,
 }
 
@@ -44,7 +43,7 @@ const RELEASES: &[Release] = &[
     release("2.15.0", 13, true, true),
 ];
 
-/// What of a wheel is kept.
+/// The files that are kept of a wheel.
 const KEPT: [&str; 4] = [
     "torch/lib/libc10.so",
     "torch/lib/libc10_cuda.so",
@@ -52,7 +51,7 @@ const KEPT: [&str; 4] = [
     "torch/include/torch/headeronly/",
 ];
 
-/// `args`: versions (all of the usual ones where none is named), then options for the comparison; or `python`, then
+/// `args`: versions (all of the usual ones if none is named), then options for the comparison; or `python`, then
 /// arguments for pytest.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
     let mut parts = Parts::default();
@@ -157,7 +156,7 @@ fn build_driver(release: &Release, folder: &Path, standin: &Path) -> Result<Path
         libraries.join("libc10.so").display().to_string(),
         standin.join(format!("libcudart.so.{}", release.cuda)).display().to_string(),
         standin.join("libcuda.so.1").display().to_string(),
-        // The old kind of path: it also holds for what the libraries themselves look for.
+        // An rpath of the old kind also applies to the libraries' own dependencies.
         "-Wl,--disable-new-dtags".to_owned(),
         format!("-Wl,-rpath,{}:{}", libraries.display(), standin.display()),
         "-o".to_owned(),
@@ -168,7 +167,7 @@ fn build_driver(release: &Release, folder: &Path, standin: &Path) -> Result<Path
 }
 
 fn compare(release: &Release, driver: &Path, options: &[&str]) -> Result<()> {
-    // A build for release is a fifth faster, and takes longer to make than that saves.
+    // A release build runs a fifth faster, but building it takes longer than that saves.
     let program = shell::built()?.join("examples/differential").display().to_string();
     let driver = driver.display().to_string();
     let mut args = vec!["--driver", &driver, "--version", release.version];

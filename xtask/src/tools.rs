@@ -1,23 +1,23 @@
-//! What the tests need beyond cargo: a browser, node and Prometheus, from Debian's packages; the page's packages, from
-//! npm; Python's tools, from pip.
+//! Tools that the tests need beyond cargo: a browser, node and Prometheus, from Debian's packages; the page's
+//! packages, from npm; Python's tools, from pip.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
-/// The interpreter of an environment with Python's tools, as `python/requirements-dev.txt` names them; made where there
-/// is none, or one of another list.
+/// The interpreter of an environment with Python's tools, as `python/requirements-dev.txt` names them. It is made if
+/// there is none, and updated if the list has changed.
 pub(crate) fn python() -> Result<String> {
     let folder = shell::target().join("python-tools");
     let list = shell::root().join("python/requirements-dev.txt");
     environment(&folder, &["--requirement", &list.display().to_string()], &std::fs::read_to_string(&list)?)
 }
 
-/// The interpreter of an environment in `folder` into which pip installed `packages`. `what` tells this list from
-/// others.
+/// The interpreter of an environment in `folder` into which pip installed `packages`. `what` identifies
+/// the list of packages.
 pub(crate) fn environment(folder: &Path, packages: &[&str], what: &str) -> Result<String> {
     let python = folder.join("bin/python").display().to_string();
-    // Written last: what a broken download left behind is not taken for an environment.
+    // Written last, so that the leftover of a broken download does not count as an environment.
     let whole = folder.join("whole");
     let has = std::fs::read_to_string(&whole).unwrap_or_default();
     if has != what {
@@ -34,7 +34,7 @@ pub(crate) fn environment(folder: &Path, packages: &[&str], what: &str) -> Resul
     Ok(python)
 }
 
-/// Installs `packages` into an environment that is there already. If that fails, the environment stays as it was.
+/// Installs `packages` into an environment that exists already. If that fails, the environment stays as it was.
 pub(crate) fn add(folder: &Path, packages: &[&str]) -> Result<()> {
     let (what, whole) = (packages.join(" "), folder.join("added"));
     if std::fs::read_to_string(&whole).unwrap_or_default() == what {
@@ -48,7 +48,7 @@ pub(crate) fn add(folder: &Path, packages: &[&str]) -> Result<()> {
     Ok(std::fs::write(whole, what)?)
 }
 
-/// Makes sure that a browser and node are there.
+/// Installs a browser and node if they are missing.
 pub(crate) fn install() -> Result<()> {
     let mut missing = Vec::new();
     if browser().is_none() {
@@ -84,8 +84,8 @@ pub(crate) fn browser() -> Option<String> {
 }
 
 /// The folder with `prometheus` and `promtool`: PROMETHEUS, or Debian's package unpacked below cargo's target folder,
-/// nothing installed. `None` where it cannot be had, which is said loudly and is no failure: its test then looks on the
-/// path, and says too that it did not run.
+/// without an installation. `None` if that fails, which prints a loud message but is not a failure. The test then
+/// looks on the PATH, and prints that it was skipped if there is none.
 pub(crate) fn prometheus() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("PROMETHEUS") {
         return Some(named.into());
@@ -123,7 +123,7 @@ pub(crate) fn unpack(package: &str, folder: &Path) -> Result<()> {
     let (file, place) = (file.display().to_string(), fresh.display().to_string());
     shell::run(command(".", "dpkg-deb", &["-x", &file, &place]))?;
     std::fs::remove_file(&file)?;
-    // It appears whole or not at all.
+    // The rename makes the folder appear whole or not at all.
     let _ = std::fs::remove_dir_all(folder);
     std::fs::rename(&fresh, folder)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Wheels of torch from pip: what is wanted of them is kept, the rest (500 MB) is not.
+//! Wheels of torch from pip: the needed files are kept, the rest (500 MB) is not.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result};
@@ -8,8 +8,8 @@ const UNPACK: &str = "import sys, zipfile\n\
      wheel = zipfile.ZipFile(sys.argv[1])\n\
      wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.startswith(tuple(sys.argv[3:]))])";
 
-/// Downloads the wheel of a version for Linux on x86-64, and unpacks into `folder` what begins with one of `kept`;
-/// nothing where that was done before.
+/// Downloads the wheel of a version for Linux on x86-64, and unpacks into `folder` the files whose names begin with
+/// one of `kept`. It does nothing if `folder` exists.
 pub(crate) fn fetch(version: &str, kept: &[&str], folder: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -21,7 +21,7 @@ pub(crate) fn fetch(version: &str, kept: &[&str], folder: &Path) -> Result<()> {
     std::fs::create_dir_all(&part)?;
     let part_name = part.display().to_string();
     let wanted = format!("torch=={version}");
-    // Any interpreter will do: what is kept knows nothing of Python.
+    // Any interpreter will do, because the kept files do not depend on Python.
     let download = [
         "-m",
         "pip",
@@ -50,7 +50,7 @@ pub(crate) fn fetch(version: &str, kept: &[&str], folder: &Path) -> Result<()> {
     args.extend(kept);
     shell::output(command(".", "python3", &args))?;
     std::fs::remove_file(wheel)?;
-    // It appears whole or not at all.
+    // The rename makes the folder appear whole or not at all.
     std::fs::rename(&part, folder)?;
     Ok(())
 }

@@ -85,7 +85,7 @@ fn modules(source: &Path) -> BTreeMap<Module, String> {
     found
 }
 
-/// `text` without comments, without what stands in quotes, and without the tests at its end.
+/// `text` without comments, without quoted texts, and without the tests at its end.
 fn code(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::new();
@@ -145,7 +145,7 @@ fn is_word(before: &str) -> bool {
     before.chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_')
 }
 
-/// The paths that begin at the start of `text`, a `use` tree taken apart; and the length of what was read.
+/// The paths that begin at the start of `text`, a `use` tree taken apart; and the length of the text read.
 fn paths(text: &str, before: &[String]) -> (Vec<Vec<String>>, usize) {
     let mut path = before.to_vec();
     let mut at = 0;
@@ -187,7 +187,7 @@ fn paths(text: &str, before: &[String]) -> (Vec<Vec<String>>, usize) {
     }
 }
 
-/// Which file of a crate uses which.
+/// The graph of uses between files of a crate.
 fn graph(modules: &BTreeMap<Module, String>) -> Graph {
     let child = |module: &Module, name: &str| [&module[..], &[name.to_owned()]].concat();
     let mut exported: BTreeMap<(Module, String), Module> = BTreeMap::new();
@@ -265,7 +265,7 @@ fn resolve(
                     if origin == at {
                         return at;
                     }
-                    // The name may be exported again further in.
+                    // The name may be a re-export there too.
                     at = origin;
                     continue;
                 } else {

@@ -75,16 +75,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What a crate leaves to others: parts of file names that none of its sources has.
+/// Work that a crate leaves to others: parts of file names that none of its sources has.
 const LEFT_TO_OTHERS: &[(&str, &[&str], &str)] = &[(
     "gapless-plan",
     &["baseline", "csv", "json", "onnx", "read", "generate."],
     "it packs: gapless-problems reads and makes problems, examples/plan_bench has the planners of others",
 )];
 
-/// The libraries that live in a training process, and a crate that ships with each.
+/// The libraries that are loaded into a user's process, and a crate that ships with each.
 const INSIDE: &[(&str, &str)] = &[("gapless-torch", "gapless-pool"), ("gapless-malloc", "gapless-host")];
-/// What must not come into that process with it: parsers, and tools of the command line.
+/// Crates that must not come into that process with them: parsers, and tools of the command line.
 const BANNED_INSIDE: &[&str] =
     &["serde", "serde_core", "serde_json", "regex", "clap", "anyhow", "flate2", "zstd"];
 
@@ -118,7 +118,7 @@ fn every_crate_uses_only_crates_below_it() {
         let may = allowed.get(user.as_str()).unwrap_or_else(|| panic!("{user} has no row in ALLOWED"));
         for dependency in package["dependencies"].as_array().expect("dependencies") {
             let used = dependency["name"].as_str().expect("a name");
-            // Tests may reach up: only what ships counts.
+            // Tests may use crates above, so only shipped dependencies count.
             let ships = dependency["kind"].is_null();
             if ships && ours.iter().any(|o| o == used) {
                 assert!(may.contains(&used), "{user} -> {used} is not allowed");

@@ -1,5 +1,5 @@
-//! What people read stays readable: lines of docs and comments end by column 120, links in the docs lead somewhere,
-//! guides are short and tell no history, and the places that CONTRIBUTING.md names exist.
+//! Docs stay readable: lines of docs and comments end by column 120, links in the docs lead somewhere, guides are
+//! short and tell no history, and the places that CONTRIBUTING.md names exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
 }
 
-/// The files of the repository, tracked or new, without what others made or machines wrote.
+/// The files of the repository, tracked or new, without files from third parties or generators.
 fn files() -> Vec<String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -28,7 +28,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// How a line comment begins in this kind of file.
+/// The beginnings of comment lines in this kind of file.
 fn comment_sign(name: &str) -> Option<&'static [&'static str]> {
     if SCRIPTS.contains(&name) {
         return Some(&["# "]);
@@ -42,8 +42,8 @@ fn comment_sign(name: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Which lines of a Python file are within a docstring: a string in triple quotes that begins the file, or follows a
-/// line that ends with a colon.
+/// For each line of a Python file, true if it is within a docstring: a string in triple quotes that begins the file,
+/// or follows a line that ends with a colon.
 fn docstrings(text: &str) -> Vec<bool> {
     const QUOTES: &str = "\"\"\"";
     let (mut is_open, mut may_begin) = (false, true);
@@ -109,7 +109,7 @@ fn lines_of_docs_and_comments_end_by_column_120() {
     assert!(wrong.is_empty(), "{} lines are longer than {WIDTH} columns:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A line of a comment or of prose: what stands before its text, and the text.
+/// A line of a comment or of prose: the part before its text, and the text.
 fn told<'a>(name: &str, line: &'a str) -> Option<(&'a str, &'a str)> {
     if name.ends_with(".md") {
         let is_prose = !line.trim_start().starts_with(['|', '#', '`', '<']);
@@ -120,7 +120,7 @@ fn told<'a>(name: &str, line: &'a str) -> Option<(&'a str, &'a str)> {
     Some((&line[..at], &line[at..])).filter(|(_, text)| !text.trim().is_empty())
 }
 
-/// Whether a line is a stub that a mechanical wrap left: short, within a paragraph, after a full line, and the next
+/// True if a line is a stub that a mechanical wrap left: short, within a paragraph, after a full line, and the next
 /// word would fit behind it.
 fn is_stub(name: &str, [before, line, after]: [&str; 3]) -> bool {
     let (Some((sign, text)), Some((_, next))) = (told(name, line), told(name, after)) else { return false };
@@ -228,7 +228,7 @@ fn every_page_of_docs_is_in_the_index() {
 /// The most words of a guide, counted as `wc -w` does.
 const GUIDE_WORDS: usize = 1_500;
 
-/// Phrases that tell how something came about. A guide describes the present; `CHANGELOG.md` has the rest.
+/// Phrases that tell history. A guide describes the present; `CHANGELOG.md` has the rest.
 const HISTORY: &[&str] = &[
     "used to",
     "no longer",

@@ -1,5 +1,5 @@
-//! What deny.toml allows, held against `cargo metadata`: licences, bans and sources, on every machine. `cargo deny`
-//! reads the same file and looks deeper (the texts of the licences), where it is installed.
+//! Checks `cargo metadata` against deny.toml: licences, bans and sources, on every machine. `cargo deny`, if
+//! installed, reads the same file and also checks the texts of the licences.
 
 use serde_json::Value;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn list(name: &str) -> Vec<String> {
     body.lines().filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect()
 }
 
-/// Whether a licence's expression can be met by what is allowed: AND binds before OR, and older crates write / for OR.
+/// True if allowed licences can meet a licence's expression: AND binds before OR, and older crates write / for OR.
 fn is_allowed(expression: &str, allowed: &[String]) -> bool {
     let plain = expression.replace('/', " OR ");
     let tokens = plain.replace('(', " ( ").replace(')', " ) ");

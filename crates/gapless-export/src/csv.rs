@@ -1,5 +1,5 @@
-//! Allocations as CSV (RFC 4180): a header, one row an allocation, lines end in CR LF, fields are quoted where they
-//! must be, and what is not known is empty. Numbers are decimal; times are those of the trace, in microseconds.
+//! Allocations as CSV (RFC 4180): a header, one row an allocation, lines end in CR LF, fields are quoted if needed,
+//! and unknown values are empty. Numbers are decimal; times are those of the trace, in microseconds.
 
 use crate::rows::{COLUMNS, pool_names, rows, stack_text};
 use crate::{DeviceView, ExportError, View};
@@ -8,7 +8,7 @@ use std::io::Write;
 /// Writes every allocation of `view`.
 ///
 /// # Errors
-/// When writing fails, or kinds are given and not one for each allocation.
+/// When writing fails, or when kinds are given but not one for each allocation.
 pub fn write(view: &View<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     view.devices.iter().try_for_each(DeviceView::check)?;
     let pools: Vec<(u32, Vec<String>)> =

@@ -1,5 +1,5 @@
-//! The trace itself as `.gtrace`: nothing is lost, and `gapless` reads it back many times faster than what it came
-//! from.
+//! The trace itself as `.gtrace`: nothing is lost, and `gapless` reads it back many times faster than
+//! the original file.
 
 use crate::ExportError;
 use gapless_trace::Trace;

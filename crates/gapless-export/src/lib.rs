@@ -26,7 +26,7 @@ use gapless_trace::gtrace::GtraceError;
 use gapless_trace::steps::StepSpan;
 use gapless_trace::{DeviceTrace, History, Tick, Trace};
 
-/// Why an export failed.
+/// The reason why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     #[error("writing failed: {0}")]
@@ -39,18 +39,18 @@ pub enum ExportError {
     Kinds { device: u32, allocations: usize, kinds: usize },
 }
 
-/// One device and what is known of it.
+/// One device and its analysis.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceView<'a> {
     pub device: &'a DeviceTrace,
     pub history: &'a History,
-    /// What each allocation is for ("weights", "activations"), by allocation id; `None`: not known.
+    /// The purpose of each allocation ("weights", "activations"), by allocation id; `None`: not known.
     pub kinds: Option<&'a [&'a str]>,
-    /// The run's steps, in order; empty where none were found.
+    /// The run's steps, in order; empty if none were found.
     pub steps: &'a [StepSpan],
 }
 
-/// What is exported.
+/// The data to export.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     pub trace: &'a Trace,

@@ -8,20 +8,20 @@ use gapless_trace::{Bytes, History, Tick};
 use std::io::Write;
 use std::ops::Range;
 
-/// Which size a buffer has.
+/// The choice of a buffer's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// What the allocator gave: what packing must beat.
+    /// The allocator's block, whose waste a packer could avoid.
     #[default]
     Block,
-    /// What the caller asked for.
+    /// The requested size.
     Requested,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub size: Size,
-    /// Only what is active within these ticks, cut to them; `None`: the whole run.
+    /// Only allocations that are active within these ticks, cut to them; `None`: the whole run.
     pub ticks: Option<Range<Tick>>,
 }
 

@@ -1,6 +1,6 @@
-//! Allocations as Parquet: the columns of the CSV with their types. Texts are dictionaries, numbers packed differences,
-//! Snappy on top; what is not known is null. Row groups of 128 Ki rows go out one by one, so memory does not grow with
-//! the trace.
+//! Allocations as Parquet: the columns of the CSV with their types. Texts are dictionaries, numbers packed
+//! differences, compressed with Snappy; unknown values are null. Row groups of 128 Ki rows are written one by one, so
+//! memory does not grow with the trace.
 
 use crate::rows::{Row, pool_names, rows, stack_text};
 use crate::{DeviceView, ExportError, View};
@@ -96,7 +96,7 @@ fn columns(rows: &[Row<'_>], texts: &mut Texts<'_>) -> Vec<Values> {
     ]
 }
 
-/// Texts made once and shared by all rows that hold them.
+/// Texts that are made once and shared by all rows with them.
 struct Texts<'a> {
     view: &'a View<'a>,
     pools: HashMap<(u32, u16), Arc<str>>,
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(COLUMNS.iter().map(|column| column.name).collect::<Vec<_>>(), rows::COLUMNS);
     }
 
-    /// What a file says of itself without a reader; python/tests/test_parquet.py reads every value with pyarrow.
+    /// Checks a file without a reader; python/tests/test_parquet.py reads every value with pyarrow.
     #[test]
     fn a_file_begins_and_ends_as_parquet_and_its_footer_is_inside() {
         let sample = Sample::new();

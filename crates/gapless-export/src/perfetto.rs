@@ -2,9 +2,9 @@
 //!
 //! A device is a process. It has three counters (allocated, active, reserved), a track with the run's annotations and
 //! one with its steps, one with the calls to the device, and the allocations of each stream as slices. Slices on a
-//! track must nest: those that cross are dropped or moved aside by the viewer. So an allocation goes onto the first
-//! track of its stream where it does, and a stream has as many tracks as that takes. Memory is mostly taken and given
-//! back like a stack, so they are few.
+//! track must nest, because the viewer drops or moves those that cross. So an allocation goes onto the first track of
+//! its stream on which it nests, and a stream has as many tracks as needed. These are few, because most memory is
+//! freed in reverse order.
 //!
 //! Times are microseconds from the first event of the trace, never going back; a device without a clock counts events.
 
@@ -22,12 +22,12 @@ pub struct Options {
     /// The most points of a counter; beyond that only the highest and the last of equal stretches remain, so peaks stay
     /// exact.
     pub counter_points: usize,
-    /// Whether calls to the device (segments taken, given back, mapped, unmapped) are marked.
+    /// True if calls to the device (segments taken, given back, mapped, unmapped) are marked.
     pub segment_events: bool,
 }
 
 impl Default for Options {
-    /// What the viewer opens at once and a person can look at: a few megabytes.
+    /// Limits for a file of a few megabytes, which the viewer opens quickly and a person can read.
     fn default() -> Self {
         Options { min_size: Bytes::ZERO, largest: 10_000, counter_points: 20_000, segment_events: true }
     }
@@ -43,7 +43,7 @@ pub fn write(view: &View<'_>, options: &Options, out: &mut dyn Write) -> Result<
     let mut json = Json { out, text: String::new(), events: 0 };
     json.text
         .push_str("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"producer\":\"gapless\"},\"traceEvents\":[");
-    // To the viewer tracks are threads: their numbers are unique over all processes, and none is that of a process.
+    // The viewer treats tracks as threads, so their numbers are unique over all processes and differ from processes'.
     let mut next_track = 1_000_000;
     for device in &view.devices {
         let clock = Clock::new(device, first);
@@ -62,7 +62,7 @@ fn first_time(view: &View<'_>) -> Micros {
     events.chain(annotations).min().unwrap_or_default()
 }
 
-/// When each tick was.
+/// The time of each tick.
 struct Clock {
     /// `None`: ticks are the time.
     times: Option<Vec<u64>>,
@@ -77,7 +77,7 @@ impl Clock {
             return Clock { times: None, first, last: u64::from(view.history.last_tick.0) };
         }
         let mut latest = 0;
-        // Tick 0 is the time of the first event: nothing is known of what was before.
+        // Tick 0 is the time of the first event: earlier times are not known.
         let ticks = (0..=view.history.last_tick.0).map(Tick);
         let times: Vec<u64> = ticks
             .map(|tick| {
@@ -104,7 +104,7 @@ struct Span<T> {
     what: T,
 }
 
-/// The deepest nesting on one track. The viewer draws a row for each level (and none past 512).
+/// The deepest nesting on one track. The viewer draws a row for each level, up to 512.
 const DEPTH: usize = 64;
 
 /// Puts spans onto tracks so that on each they nest. Returns the tracks, spans in order, outer before inner.
@@ -151,8 +151,8 @@ impl Timeline<'_, '_> {
         self.allocations()
     }
 
-    /// Numbers from 1 on: 0 is the idle process to the viewer, and thread 0 belongs to it whatever the process says. So
-    /// what belongs to no track has the process's number as its thread, which is the main thread.
+    /// Numbers from 1 on: the viewer takes 0 for the idle process, and thread 0 always belongs to it. So events
+    /// without a track use the process's number as their thread, which is the main thread.
     fn pid(&self) -> u32 {
         self.device.device.device.saturating_add(1)
     }
@@ -244,8 +244,9 @@ impl Timeline<'_, '_> {
         Ok(())
     }
 
-    /// An end belongs to the last open start of the same name. What never ended goes on to the end, what never began
-    /// was there from the beginning. Without a clock there is no telling where annotations belong: they are left out.
+    /// An end belongs to the last open start of the same name. A start without an end lasts until the end of
+    /// the run, an end without a start begins with it. Without a clock the places of annotations are not known,
+    /// so none is written.
     fn annotations(&mut self) -> Result<(), ExportError> {
         if self.clock.times.is_none() {
             return Ok(());
@@ -299,7 +300,7 @@ impl Timeline<'_, '_> {
             };
             let event = events.get(index);
             let (pid, ts) = (self.pid(), self.clock.at(index.after()));
-            // An OOM concerns the whole process and is drawn through all of it; its address is the device's free bytes.
+            // An OOM concerns the whole process, and is drawn over all tracks; its address is the device's free bytes.
             let (scope, name, key) = match action {
                 Action::Oom => ('p', "out of memory", "device_free"),
                 other => ('t', other.name(), "address"),
@@ -374,7 +375,7 @@ impl Timeline<'_, '_> {
 fn curve(last: Tick, spans: impl Iterator<Item = (Tick, Tick, u64)>) -> Vec<u64> {
     let mut values = vec![0u64; last.0 as usize + 1];
     for (start, end, size) in spans {
-        // Differences first, wrapping: every prefix sum is a sum of sizes again.
+        // Differences wrap around, but every prefix sum is a sum of sizes again.
         if let Some(value) = values.get_mut(start.0 as usize) {
             *value = value.wrapping_add(size);
         }
@@ -390,7 +391,7 @@ fn curve(last: Tick, spans: impl Iterator<Item = (Tick, Tick, u64)>) -> Vec<u64>
     values
 }
 
-/// Writes events into the array, a line each, and hands them on in pieces.
+/// Writes events into the array, a line each, and writes them out in pieces.
 struct Json<'a> {
     out: &'a mut dyn Write,
     text: String,
@@ -449,8 +450,8 @@ mod tests {
         whole["traceEvents"].as_array().unwrap().clone()
     }
 
-    /// The rules of the trace-event format: what every event has, counters are numbers and go forward, slices on a
-    /// track nest.
+    /// The rules of the trace-event format: required members, counters that go forward, slices that
+    /// nest on their track.
     fn check_rules(events: &[Value]) {
         let mut open: BTreeMap<(u64, u64), Vec<u64>> = BTreeMap::new();
         let mut latest: BTreeMap<(u64, String), u64> = BTreeMap::new();

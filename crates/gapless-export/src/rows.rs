@@ -1,4 +1,4 @@
-//! One allocation as a row: what CSV and Parquet both write.
+//! One allocation as a row: the shared form of CSV and Parquet.
 
 use crate::{DeviceView, View};
 use gapless_trace::{AllocationId, Micros, SizeClass, StackId, Tick, Trace};
@@ -53,7 +53,7 @@ pub(crate) fn rows<'a>(view: &'a View<'a>) -> impl Iterator<Item = Row<'a>> {
 fn row<'a>(view: &DeviceView<'a>, id: AllocationId) -> Row<'a> {
     let (device, history) = (view.device, view.history);
     let a = history.allocations.get(id);
-    // Tick 0 is before the first event, the last but one is the last event.
+    // Tick 0 is before the first event, and `last_tick` is after the last one.
     let event = |tick: Tick| tick.event().filter(|_| tick <= history.last_tick);
     let time = |tick: Tick| event(tick).filter(|_| device.events.has_times()).map(|e| device.events.time(e));
     let ticks = [a.start, a.freed, a.end];
@@ -74,7 +74,7 @@ fn row<'a>(view: &DeviceView<'a>, id: AllocationId) -> Row<'a> {
     }
 }
 
-/// The pool as people read it, for every pool of a device.
+/// The readable name of every pool of a device.
 pub(crate) fn pool_names(view: &DeviceView<'_>) -> Vec<String> {
     view.device.pools.iter().map(ToString::to_string).collect()
 }

@@ -1,5 +1,5 @@
-//! A small trace with everything that exporters must cope with: two streams, stacks with awkward names, a pending free,
-//! a failed request, segments, annotations out of step with each other, and a second device without a clock.
+//! A small trace with all cases that exporters must handle: two streams, stacks with awkward names, a pending free, a
+//! failed request, segments, annotations out of step with each other, and a second device without a clock.
 
 use crate::{DeviceView, View};
 use gapless_trace::stacks::Frame;

@@ -1,5 +1,5 @@
-//! The published experiment: every policy on every list with ten seeds, against the published figures, and how fast
-//! decisions are. `cargo xtask bench fleet` runs it.
+//! The published experiment: every policy on every list with ten seeds, against the published figures, and the speed
+//! of decisions. `cargo xtask bench fleet` runs it.
 
 use gapless_fleet::arrivals::shuffled;
 use gapless_fleet::policy::{NAMES, Policy};
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     let found = all(&nodes, &pods, threads);
     let (took, cpu) = (began.elapsed().as_secs_f64(), cpu_seconds());
     let mut fine = compare(&found, &published);
-    // The machine may be shared: CPU time by two is what two idle cores would take.
+    // The machine may be shared, so the limit applies to half of the CPU time: the time of two idle cores.
     println!(
         "\n{} runs in {took:.0} s on {threads} threads, {cpu:.0} s of CPU time, {:.0} s on two idle cores   wanted: at most 600 s",
         found.len(),
@@ -123,7 +123,7 @@ fn mean(of: &BTreeMap<Key, [f64; 2]>, policy: usize, list: usize, column: usize)
     SEEDS.map(|seed| of[&(policy, list, seed)][column]).sum::<f64>() / SEEDS.count() as f64
 }
 
-/// Prints the table; false if a figure is not what is promised.
+/// Prints the table; false if a figure misses its promise.
 fn compare(found: &BTreeMap<Key, [f64; 2]>, published: &BTreeMap<Key, [f64; 2]>) -> bool {
     let mut fine = true;
     println!(
@@ -176,7 +176,7 @@ fn compare(found: &BTreeMap<Key, [f64; 2]>, published: &BTreeMap<Key, [f64; 2]>)
     fine
 }
 
-/// Seconds of CPU time of this process, of all threads; 0 if the kernel does not tell.
+/// Seconds of CPU time of this process, of all threads; 0 if the kernel does not report it.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name in brackets may have spaces. After it: state, ..., utime (12th), stime, in hundredths.
@@ -185,7 +185,7 @@ fn cpu_seconds() -> f64 {
     ticks.sum::<f64>() / 100.0
 }
 
-/// What bounded moves gain on the list whose pods need the most CPUs.
+/// The gain of bounded moves on the list whose pods need the most CPUs.
 fn repacking(nodes: &[Node], pods: &[Pod]) {
     println!("\nMoves for pods that fit nowhere: cpu250, seeds 42 to 44, at most 4 moves for one pod");
     println!(

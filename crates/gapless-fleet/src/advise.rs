@@ -1,9 +1,9 @@
-//! Right-sizing: what pods asked for against the peaks that were recorded.
+//! Right-sizing: requests of pods against their recorded peaks.
 //!
-//! Runs of one group are taken to be alike. The advice for a group is its highest recorded peak and a margin: 5 % of
-//! the peak, or the distance between its two highest peaks if that is more. So no recorded run would have failed with
-//! it. If runs are alike, the next one stays below the highest of n recorded peaks with probability n / (n + 1): that
-//! is the confidence. A run that ran out of memory tells only that it needed more than it had.
+//! Runs of one group are assumed to be alike. The advice for a group is its highest recorded peak and a margin: 5 %
+//! of the peak, or the distance between its two highest peaks if that is more. So no recorded run would have failed
+//! with it. If runs are alike, the next one stays below the highest of n recorded peaks with probability n / (n + 1),
+//! which is the confidence. A run that ran out of memory only shows that it needed more than it had.
 
 use crate::error::{Error, Result};
 use gapless_formats::csv::Csv;
@@ -28,12 +28,12 @@ pub struct Record {
     pub out_of_memory: bool,
 }
 
-/// What to do with the requests of a group.
+/// The change to the requests of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Ask for this many bytes of each GPU instead.
     Lower(u64),
-    /// Runs failed, or used more than they asked for: ask for at least so much.
+    /// Runs failed, or used more than they asked for: ask for at least this many bytes.
     Raise(u64),
     Keep,
     TooFewRuns,

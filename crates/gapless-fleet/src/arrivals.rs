@@ -1,4 +1,4 @@
-//! Who arrives, and in which order: as in the published experiment, so that runs can be compared one by one.
+//! Arriving pods and their order, as in the published experiment, so that runs can be compared one by one.
 //!
 //! Pods are sorted by name and shuffled with the seed. Copies of random pods are appended, or random pods removed,
 //! until the demand is the wanted share of the cluster's GPUs. Then a permutation of the nodes gives their ranks.
@@ -8,7 +8,7 @@ use crate::go_random::GoRandom;
 use crate::mix::demand;
 use crate::words::{Node, Pod};
 
-/// More arrivals than this are a mistake: the list asks for almost nothing.
+/// More arrivals than this are refused, because the pods of the list ask for almost nothing.
 pub const MOST: usize = 20_000_000;
 
 /// The order of arrivals and the ranks of nodes.
@@ -17,7 +17,7 @@ pub struct Arrivals {
     pub order: Vec<Arrival>,
     /// Rank of each node, in the order of the list of nodes.
     pub ranks: Vec<u32>,
-    /// The generator as the run goes on.
+    /// The generator's state for the rest of the run.
     pub random: GoRandom,
 }
 

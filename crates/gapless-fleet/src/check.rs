@@ -1,4 +1,4 @@
-//! An independent judge of a log. It shares no account with the simulator: it adds up what the rows say.
+//! An independent judge of a log. It shares no code of the account with the simulator, and adds up the rows itself.
 //!
 //! It proves that every row repeats its pod's request, that no node lends more than it has, that models match, that no
 //! pod is placed twice, and that at each failure no node had room. It knows neither policies nor scores. If the seed
@@ -9,14 +9,14 @@ use crate::log::{LogRow, MoveRow};
 use crate::words::{Node, Pod, Request};
 use rustc_hash::FxHashMap;
 
-/// What is wrong, at a line of the log.
+/// An error at a line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     pub line: u64,
     pub what: String,
 }
 
-/// What a log that passes shows.
+/// The figures of a log that passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub arrivals: u64,
@@ -28,7 +28,7 @@ pub struct Checked {
     pub unproven: u64,
 }
 
-/// What a check is given beside the log.
+/// Further inputs of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
     /// The order that arrivals must have.
@@ -118,7 +118,7 @@ struct Held<'a> {
     gpus: Vec<u16>,
 }
 
-/// Judges a log; the first thing that is wrong ends the check.
+/// Judges a log; the first error ends the check.
 pub fn check(nodes: &[Node], pods: &[Pod], rows: &[LogRow], options: Options<'_>) -> Result<Checked, Wrong> {
     let by_name: FxHashMap<&str, &Pod> = pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
     let machine_of: FxHashMap<&str, usize> =
@@ -173,7 +173,7 @@ pub fn check(nodes: &[Node], pods: &[Pod], rows: &[LogRow], options: Options<'_>
                 }
             }
         }
-        // Moves are made together, before the arrival that they make room for.
+        // Moves of one arrival are made together, before it is placed.
         let mut arriving = Vec::new();
         while let Some(one) = moves.next_if(|one| one.order == row.order) {
             let of_move = |what: String| Wrong { line: one.line, what: format!("move: {what}") };

@@ -1,8 +1,8 @@
 //! A cluster that many callers share: pods are created and deleted by their unique ids, at any time, from any thread.
 //!
-//! A create with an id that is already placed gives the same place again, and a delete of an unknown id changes
-//! nothing, so callers may repeat themselves. Nodes may come, go and come back. The mix is learned from the requests,
-//! each pod once, however often it is asked for.
+//! A create with an id that is already placed returns the same place, and a delete of an unknown id changes nothing,
+//! so callers may repeat their calls. Nodes may come, go and come back. The mix is learned from the requests, from
+//! each pod once, even if its create is repeated.
 
 use crate::error::Result;
 use crate::learn::Learner;
@@ -16,12 +16,12 @@ use crate::words::{Node, Request};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where a pod is.
+/// The place of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub node: String,
     pub gpus: Vec<u16>,
-    /// Units of each GPU: bytes if the node says how many its GPUs have.
+    /// Units of each GPU: bytes if the node's list has the memory of its GPUs.
     pub units: u64,
 }
 
@@ -48,7 +48,7 @@ impl Desk {
         Desk::with(nodes, Learner::default(), FxHashSet::default())
     }
 
-    /// An empty desk with other nodes, and what was learned so far.
+    /// An empty desk with other nodes, and the mix learned so far.
     pub fn rebuilt(&self, nodes: Vec<Node>) -> Desk {
         let state = self.state();
         Desk::with(nodes, state.learner.clone(), state.learned.clone())
@@ -63,12 +63,12 @@ impl Desk {
         Desk { state: Mutex::new(state) }
     }
 
-    /// A panic of another caller leaves no half-made booking: the ledger checks before it changes anything.
+    /// A panic of another caller may poison the lock. That is safe: the ledger checks before it changes anything.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places a pod; `Err` says why it fits nowhere.
+    /// Places a pod; `Err` is the reason why it fits nowhere.
     pub fn create(&self, id: &str, request: &Request) -> std::result::Result<Place, Cause> {
         let mut state = self.state();
         if let Some((booking, _)) = state.held.get(id) {
@@ -78,7 +78,7 @@ impl Desk {
         state.create(id, request)
     }
 
-    /// Why a pod could not be placed now; `None` if it could.
+    /// The reason why a pod cannot be placed now; `None` if it can.
     pub fn refusal(&self, request: &Request) -> Option<Cause> {
         cause(&self.state().placer, request)
     }
@@ -102,7 +102,7 @@ impl Desk {
             }
         }
         let Some(booking) = state.placer.place_among(request, |node| allowed[node as usize]) else {
-            // If it fits on another node, the scheduler has refused that one for a reason of its own.
+            // If it fits on another node, the scheduler has excluded that node for its own reasons.
             return Err(cause(&state.placer, request).unwrap_or(Cause::Elsewhere));
         };
         let place = state.place(&booking);
@@ -117,13 +117,13 @@ impl Desk {
         nodes.filter_map(|node| node.gpu_memory).max().unwrap_or(0)
     }
 
-    /// Where a pod is, if it is placed.
+    /// The place of a pod, if it is placed.
     pub fn find(&self, id: &str) -> Option<Place> {
         let state = self.state();
         state.held.get(id).map(|(booking, _)| state.place(booking))
     }
 
-    /// Books a pod where it is already, as after a restart.
+    /// Books a pod at its existing place, as after a restart.
     pub fn restore(&self, id: &str, node: &str, request: &Request, gpus: &[u16]) -> Result<()> {
         let mut state = self.state();
         if state.held.contains_key(id) {
@@ -138,18 +138,18 @@ impl Desk {
         Ok(())
     }
 
-    /// Learns what a pod asks for, unless it is known.
+    /// Learns a pod's request, unless it was learned before.
     pub fn learn(&self, id: &str, request: &Request) {
         self.state().learn(id, request);
     }
 
-    /// Frees what a pod holds, and forgets that it was there.
+    /// Frees a pod's booking, and forgets that its request was learned.
     pub fn forget(&self, id: &str) {
         self.delete(id);
         self.state().learned.remove(id);
     }
 
-    /// Frees what a pod holds; false if it holds nothing.
+    /// Frees a pod's booking; false if it has none.
     pub fn delete(&self, id: &str) -> bool {
         let mut state = self.state();
         let Some((booking, _)) = state.held.remove(id) else { return false };
@@ -171,8 +171,8 @@ impl Desk {
         true
     }
 
-    /// Adds a node, or gives one of this name other capacities; nothing may be booked on it then. What other nodes have
-    /// is not looked at, as long as the policy knows nodes of this kind.
+    /// Adds a node, or gives one of this name other capacities; it must then have no bookings. The cost does not
+    /// depend on other nodes, as long as the policy knows nodes of this kind.
     pub fn put_node(&self, node: Node) {
         let mut state = self.state();
         let State { placer, nodes, learner, policies, .. } = &mut *state;
@@ -191,7 +191,7 @@ impl Desk {
         }
     }
 
-    /// Takes a node away on which nothing is booked. Its place stays, and counts for nothing.
+    /// Removes a node without bookings. Its index stays in use, with no capacity.
     pub fn remove_node(&self, name: &str) {
         let old = {
             let state = self.state();
@@ -202,7 +202,7 @@ impl Desk {
         self.close_node(name);
     }
 
-    /// Policies that were made for nodes of new kinds, for tests of what a change costs.
+    /// Policies that were made for nodes of new kinds, for tests of a change's cost.
     pub fn policies_made(&self) -> u64 {
         self.state().policies
     }
@@ -212,7 +212,7 @@ impl Desk {
         self.state().nodes.len()
     }
 
-    /// Gives a node nothing more. Pods on it keep what they have.
+    /// Closes a node to further pods. Pods on it keep their bookings.
     pub fn close_node(&self, name: &str) -> bool {
         self.set_open(name, false)
     }

@@ -1,8 +1,8 @@
-//! What can be wrong with a cluster, a list of pods or a log.
+//! Errors in a cluster, a list of pods or a log.
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is wrong, and where.
+/// An error with its place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,7 +13,7 @@ pub enum Error {
     Line { line: u64, what: String },
     #[error("{what}")]
     Json { what: String },
-    /// The cluster or the list as a whole makes no sense.
+    /// The cluster or the list is invalid as a whole.
     #[error("{0}")]
     Input(String),
     /// A booking that does not fit. The ledger is unchanged.

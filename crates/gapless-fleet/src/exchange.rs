@@ -1,9 +1,9 @@
 //! Repacking by exchange: a node that has the GPUs for a request but too few CPUs, or too little host memory, swaps
-//! pods for pods of the same GPU shape on other nodes that need less of what is short.
+//! pods with pods of the same GPU shape on other nodes that need less of the scarce resource.
 //!
-//! On a full cluster hardly any pod has another place to go to, so moves in one direction find nothing. What is free
-//! there is spread: GPUs without CPUs on some nodes, a few CPUs on each of many others. An exchange needs room only for
-//! the difference of two pods, and takes the spread CPUs to where the GPUs are.
+//! On a full cluster hardly any pod has another place to go to, so moves in one direction find nothing. Free
+//! resources are spread: GPUs without CPUs on some nodes, a few CPUs on each of many others. An exchange needs room
+//! only for the difference of two pods, and moves the spread CPUs to the GPUs.
 
 use crate::ledger::Booking;
 use crate::place::Placer;
@@ -14,10 +14,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Nodes that are tried for one request, those that lack the least first.
 const MOST_TRIES: usize = 48;
 
-/// Pods take each other's GPUs only if these are equal: the number, the units of each, the units that such a GPU has.
+/// Pods are exchanged only if these are equal: their number, the units taken of each, and the units of such a GPU.
 type Shape = (usize, u64, u64);
 
-/// What a node lacks for the request.
+/// Resources that a node lacks for the request.
 #[derive(Clone, Copy, Debug)]
 struct Lack {
     cpu: u64,
@@ -45,8 +45,8 @@ struct Swap {
     comes: u32,
 }
 
-/// Makes room for `request` by exchanging pods, with at most `most` moves; an exchange has two. Gives its booking and
-/// the moves, or `None` and changes nothing.
+/// Makes room for `request` by exchanging pods, with at most `most` moves; an exchange has two. Returns its booking
+/// and the moves; or changes nothing and returns `None`.
 pub fn make_room(
     placer: &mut Placer,
     pods: &mut [Option<Movable>],
@@ -100,7 +100,7 @@ pub fn make_room(
             Ok(booking) => placer.release(&booking).expect("it was booked above"),
             Err(_) => {}
         }
-        // An exchange undoes itself.
+        // Repeating an exchange undoes it.
         for swap in done.into_iter().rev() {
             let back = carry_out(placer, pods, swap);
             assert!(back, "both pods were there before");
@@ -109,7 +109,7 @@ pub fn make_room(
     None
 }
 
-/// Whether the node has the GPUs for the request, whatever else it lacks.
+/// True if the node has the GPUs for the request, even if it lacks other resources.
 fn has_gpus(placer: &Placer, node: u32, request: &Request) -> bool {
     let ledger = placer.ledger();
     let slot = ledger.slot(node);
@@ -145,7 +145,7 @@ fn partners(placer: &Placer, pods: &[Option<Movable>]) -> FxHashMap<Shape, Vec<u
     all
 }
 
-/// The exchange that ends the lack with the least to spare; if none does, the one that lessens it most.
+/// The exchange that ends the lack with the least surplus; if none does, the one that reduces it most.
 fn best(
     placer: &Placer,
     pods: &[Option<Movable>],
@@ -158,7 +158,7 @@ fn best(
     let ledger = placer.ledger();
     let name = |node: u32| ledger.models()[ledger.slot(node).model as usize].name.as_str();
     let mut found: Option<((bool, u64), Swap)> = None;
-    // Pods of one kind are as good as each other.
+    // Pods of one kind are interchangeable, so one of them is tried.
     let mut kinds: FxHashSet<(Shape, u64, u64, &str)> = FxHashSet::default();
     for &leaves in here {
         let Some(out) = pods[leaves as usize].as_ref() else { continue };
@@ -170,7 +170,7 @@ fn best(
         for &comes in partners.get(&shape).map(Vec::as_slice).unwrap_or_default() {
             let Some(into) = pods[comes as usize].as_ref() else { continue };
             let other = into.booking.node;
-            // It must give at least something of what is short, and nothing of what is short may be lost.
+            // The exchange must reduce one lack and must not increase another.
             let (cpu, memory) = (gain(&out.booking, &into.booking), gain_memory(&out.booking, &into.booking));
             let lessens = (lack.cpu > 0 && cpu > 0) || (lack.memory > 0 && memory > 0);
             let harms = (lack.cpu > 0 && cpu < 0) || (lack.memory > 0 && memory < 0);
@@ -255,7 +255,7 @@ fn moves(
     for swap in done {
         let at = |number: u32| pods[number as usize].as_ref().map(|pod| pod.booking.clone());
         let (Some(left), Some(came)) = (at(swap.leaves), at(swap.comes)) else { continue };
-        // Each is now where the other was.
+        // Each pod is now on the other's old node.
         for (number, new, old) in [(swap.leaves, &left, &came), (swap.comes, &came, &left)] {
             on_node[old.node as usize].retain(|&other| other != number);
             on_node[new.node as usize].push(number);

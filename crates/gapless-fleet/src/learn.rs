@@ -1,4 +1,4 @@
-//! Learns the mix of requests as they come, for policies that have to work without a list of what will arrive.
+//! Learns the mix of requests as they come, for policies that work without a list of arrivals.
 
 use crate::mix::Mix;
 use crate::words::Request;
@@ -8,7 +8,7 @@ const RECENT: usize = 20_000;
 /// The mix is learned again after this many new requests.
 const LEARN_EVERY: usize = 2_000;
 
-/// The requests of late.
+/// The latest requests.
 #[derive(Clone, Debug, Default)]
 pub struct Learner {
     /// The oldest are overwritten.
@@ -18,7 +18,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Takes note of a request. A mix if it is time for a new one.
+    /// Records a request. Returns a mix if it is time for a new one.
     pub fn see(&mut self, request: &Request) -> Option<Mix> {
         if self.recent.len() < RECENT {
             self.recent.push(request.clone());
@@ -27,7 +27,7 @@ impl Learner {
             self.next = (self.next + 1) % RECENT;
         }
         self.since_learned += 1;
-        // Early requests teach most: after 1, 2, 4, 8 ... requests, then at equal distances.
+        // Early requests change the mix most: it is learned after 1, 2, 4, 8 ... of them, then at equal distances.
         let is_early = self.recent.len() < LEARN_EVERY && self.recent.len().is_power_of_two();
         if !is_early && self.since_learned < LEARN_EVERY {
             return None;
@@ -36,7 +36,7 @@ impl Learner {
         Some(self.mix())
     }
 
-    /// The mix of all that it remembers.
+    /// The mix of all remembered requests.
     pub fn mix(&self) -> Mix {
         Mix::of(self.recent.iter())
     }

@@ -1,7 +1,7 @@
-//! What is free on every node, in bytes and thousandths. The ledger refuses a booking that does not fit, and a release
-//! of what is not booked: no GPU is ever booked twice, whatever a policy says.
+//! Free resources of every node, in bytes and thousandths. The ledger refuses a booking that does not fit, and a
+//! release without a booking. So no policy can book a GPU twice.
 //!
-//! Invariants, which [`Ledger::check`] proves from the outstanding bookings:
+//! Invariants, which [`Ledger::check`] proves from the bookings that are out:
 //! * CPUs, host memory and pods free on a node = what it has - what its bookings take;
 //! * units left on a GPU = its units - what its bookings take;
 //! * `best`, `whole`, `free` and `state` of a node follow from its GPUs.
@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::words::{Node, Request, WHOLE};
 use std::sync::LazyLock;
 
-/// What is free on one node.
+/// Free resources of one node.
 #[derive(Clone, Debug)]
 pub struct Slot {
     pub cpu: u64,
     pub memory: u64,
     pub pods: u32,
-    /// Whether it takes pods at all.
+    /// True if the node takes pods.
     pub open: bool,
     /// Index into [`Ledger::models`].
     pub model: u16,
@@ -32,7 +32,7 @@ pub struct Slot {
     pub state: u64,
     first: u32,
     gpus: u16,
-    /// How many pods of each class are on it: see [`class`].
+    /// The number of pods of each class on it: see [`class`].
     classes: Vec<(u32, u32)>,
 }
 
@@ -45,7 +45,7 @@ pub fn class(request: &Request, units: u64) -> u32 {
     }
 }
 
-/// What one pod holds on a node.
+/// Resources that one pod holds on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Booking {
     pub node: u32,
@@ -77,7 +77,7 @@ pub struct Model {
     pub units: u64,
 }
 
-/// A node as policies see it.
+/// The view of a node for policies.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pub slot: &'a Slot,
@@ -119,11 +119,11 @@ impl Ledger {
         self.nodes.len() as u32 - 1
     }
 
-    /// Another node takes the place of one that nothing is booked on.
+    /// Replaces a node without bookings by another one.
     pub fn replace(&mut self, index: u32, node: Node) {
         let at = index as usize;
         self.total -= u64::from(self.slots[at].gpus) * u64::from(WHOLE);
-        // The places of its GPUs stay unused: who replaces many builds anew some time.
+        // The old node's places for GPUs stay unused. A caller that replaces many nodes should rebuild the ledger.
         self.slots[at] = self.empty(&node);
         self.nodes[at] = node;
     }
@@ -201,7 +201,7 @@ impl Ledger {
         self.total
     }
 
-    /// Whether `request` fits on the node. The model must have been checked.
+    /// True if `request` fits on the node. The caller checks the model.
     pub fn fits(&self, index: u32, request: &Request) -> bool {
         let slot = &self.slots[index as usize];
         if slot.cpu < request.cpu_milli || slot.memory < request.memory || slot.pods == 0 || !slot.open {
@@ -223,7 +223,7 @@ impl Ledger {
         }
     }
 
-    /// A closed node fits nothing more. What is booked on it stays.
+    /// A closed node takes no more bookings. Those on it stay.
     pub fn set_open(&mut self, index: u32, open: bool) {
         self.slots[index as usize].open = open;
     }
@@ -318,7 +318,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Proves the account from the bookings that are out: an error names the first node that is wrong.
+    /// Proves the account from the bookings that are out: an error names the first inconsistent node.
     pub fn check<'a>(&self, out: impl Iterator<Item = &'a Booking>) -> std::result::Result<(), String> {
         let mut fresh = Ledger::new(self.nodes.clone());
         for booking in out {
@@ -395,14 +395,14 @@ pub fn node_state(model: u16, cpu: u64) -> u64 {
     mixed(cpu ^ (u64::from(model) + 1) << 44)
 }
 
-/// The part that one GPU with so many thousandths left adds.
+/// The part of a GPU with this many thousandths left.
 pub fn gpu_state(milli: u16) -> u64 {
     static STATES: LazyLock<Vec<u64>> =
         LazyLock::new(|| (0..=u64::from(WHOLE)).map(|milli| mixed(milli | 1 << 62)).collect());
     STATES[usize::from(milli)]
 }
 
-/// A number that looks random and is always the same.
+/// A pseudo-random function of `x`.
 fn mixed(x: u64) -> u64 {
     let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

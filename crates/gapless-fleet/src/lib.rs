@@ -1,10 +1,10 @@
 //! Places jobs on the GPUs of a cluster. The core is pure and deterministic: the same nodes, requests and seed give the
 //! same placements, online and in simulation.
 //!
-//! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] keeps account of what is free and never books more
-//! than there is. [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`]
-//! and [`check`] are the simulator and an independent judge of its log; [`repack`] and [`exchange`] move pods; [`desk`]
-//! serves many callers, [`queue`] lets them wait, and [`lines`] opens both to other programs; [`show`] renders runs.
+//! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] counts free resources and never overbooks.
+//! [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`] and [`check`]
+//! are the simulator and an independent judge of its log; [`repack`] and [`exchange`] move pods; [`desk`] serves many
+//! callers, [`queue`] lets them wait, and [`lines`] opens both to other programs; [`show`] renders runs.
 
 pub mod advise;
 pub mod arrivals;

@@ -1,4 +1,4 @@
-//! The door for other programs: one JSON object a line in, one a line out.
+//! The interface for other programs: one JSON object a line in, one a line out.
 //!
 //! ```text
 //! {"op": "node", "node": {"name": "a", "cpus": 64, "memory": "512GiB", "gpus": 8, "gpu_memory": "80GiB"}}
@@ -11,8 +11,8 @@
 //! {"op": "restore", "pod": {...}, "node": "a", "gpus": [0]}
 //! ```
 //!
-//! Nodes and pods are written as in lists (`read`). `free` and `node` tell who was placed of those who waited. A line
-//! that cannot be understood is answered with `{"error": ...}` and changes nothing.
+//! Nodes and pods are written as in lists (`read`). The answers to `free` and `node` list the waiting pods that were
+//! placed. A line that cannot be understood is answered with `{"error": ...}` and changes nothing.
 
 use crate::desk::Place;
 use crate::queue::{Asked, Queue};
@@ -98,7 +98,7 @@ fn pod_of(value: Value) -> Result<Pod, String> {
     read::pod(value).map_err(|what| format!("invalid pod: {what}"))
 }
 
-/// Why a request can never be placed, with the size that it is to be compared with.
+/// The reason why a request can never be placed, with the largest GPU for comparison.
 fn why(queue: &Queue, cause: Cause) -> String {
     match (cause, queue.desk().largest_gpu()) {
         (Cause::TooLarge, largest @ 1..) => {

@@ -1,10 +1,10 @@
-//! The mix of a list of pods: which requests there are and how often. Policies learn it before the first decision.
+//! The mix of a list of pods: distinct requests and their counts. Policies learn it before the first decision.
 
 use crate::ledger::Ledger;
 use crate::words::{Pod, Request};
 use rustc_hash::FxHashMap;
 
-/// A distinct request and how many pods make it. Host memory plays no part.
+/// A distinct request and the number of pods that make it. Host memory is ignored.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub request: Request,
@@ -63,7 +63,7 @@ impl Mix {
     }
 }
 
-/// The units of most GPUs of a cluster: the size against which shares in bytes are counted where one number is needed.
+/// The units of most GPUs of a cluster: the size by which shares in bytes are converted if one number is needed.
 pub fn common_units(ledger: &Ledger) -> u64 {
     let mut counts: FxHashMap<u64, u64> = FxHashMap::default();
     for node in ledger.nodes() {

@@ -1,9 +1,9 @@
 //! Picks the best node for a request. Scores are kept for each distinct request and computed again only for nodes that
 //! changed since the request was last seen.
 //!
-//! Nodes stand in the order of their ranks, so that of equal scores the first one wins. For each request there is a row
-//! of scores, and the highest score of every block of nodes. The change log has the nodes in the order of their
-//! changes; `last` has the number of each node's latest change, so that a node is scored once however often it changed.
+//! Nodes stand in the order of their ranks, so that the first of equal scores wins. For each request there is a row of
+//! scores, and the highest score of every block of nodes. The change log has the nodes in the order of their changes;
+//! `last` has the number of each node's latest change, so that a node that changed several times is scored once.
 
 use crate::error::Result;
 use crate::ledger::{Booking, Ledger};
@@ -18,7 +18,7 @@ const BLOCK: usize = 64;
 /// Bytes that kept scores may take; requests that were not seen for the longest time are forgotten first.
 const MOST_BYTES: usize = 512 << 20;
 
-/// Where a request goes.
+/// The place for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// Index of the node, in the order of ranks.
@@ -37,7 +37,7 @@ pub struct Placer {
     changes: Vec<u32>,
     first_change: u64,
     last: Vec<u64>,
-    /// What the policy keeps of each node until it changes.
+    /// The value that the policy keeps for each node until it changes.
     befores: Vec<f64>,
     free: u64,
     clock: u64,
@@ -82,7 +82,7 @@ impl Placer {
         &mut self.policy
     }
 
-    /// Another policy, for another mix. All scores are forgotten.
+    /// Sets another policy, for another mix. All scores are forgotten.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
         self.kinds.clear();
@@ -90,7 +90,7 @@ impl Placer {
         self.befores.fill(f64::NAN);
     }
 
-    /// Adds a node, which has the highest rank. `policy` makes one that knows it, where this one does not.
+    /// Adds a node, which has the highest rank. If this policy does not know such nodes, `policy` makes one that does.
     pub fn add_node(&mut self, node: Node, policy: impl FnOnce(&Ledger) -> Policy) -> u32 {
         let index = self.ledger.add(node);
         self.last.push(0);
@@ -104,7 +104,7 @@ impl Placer {
         index
     }
 
-    /// Another node takes the place of one that nothing is booked on.
+    /// Replaces a node without bookings by another one.
     pub fn replace_node(&mut self, index: u32, node: Node, policy: impl FnOnce(&Ledger) -> Policy) {
         let before = self.ledger.slot(index).free;
         self.ledger.replace(index, node);
@@ -141,7 +141,7 @@ impl Placer {
         Some(Placement { node, gpus })
     }
 
-    /// Books `request` where the policy wants it.
+    /// Books `request` at the policy's choice.
     pub fn place(&mut self, request: &Request) -> Option<Booking> {
         let placement = self.choose(request)?;
         self.book(placement.node, request, &placement.gpus).ok()
@@ -198,7 +198,7 @@ impl Placer {
         scores.filter(|&(_, &score)| score != NO).map(|(node, _)| node as u32).collect()
     }
 
-    /// A number that is another one after every booking and release.
+    /// A number that changes with every booking and release.
     pub fn version(&self) -> u64 {
         self.first_change + self.changes.len() as u64
     }
@@ -237,7 +237,7 @@ impl Placer {
         for node in 0..nodes as u32 {
             if row.fits(&self.ledger, node) {
                 let view = self.ledger.view(node);
-                // The class of pods on a node is no part of its state.
+                // Clustering depends on the classes of a node's pods, which are no part of its state.
                 let before = &mut self.befores[node as usize];
                 let policy = &mut self.policy;
                 let score = match policy {

@@ -1,28 +1,28 @@
-//! A desk at which requests wait: what does not fit now is placed as soon as something that is freed makes room.
+//! A desk at which requests wait: a request that does not fit now is placed as soon as a release makes room.
 //!
-//! Those who wait are tried in the order in which they asked. A younger one may go first if it fits and an older one
-//! does not, but an older one is passed at most [`MOST_PASSED`] times: then everybody behind it waits until it is
-//! placed. So nobody starves, and the order of placements depends on nothing but the order of calls.
+//! Waiting requests are tried in the order of their calls. A younger one may go first if it fits and an older one
+//! does not, but an older one is passed at most [`MOST_PASSED`] times. Then all younger ones wait until it is placed.
+//! So no request starves, and the order of placements depends only on the order of calls.
 
 use crate::desk::{Desk, Place};
 use crate::error::Result;
 use crate::sim::Cause;
 use crate::words::{Node, Request};
 
-/// How many requests may be placed before an older one that waits.
+/// The number of younger requests that may be placed before an older one that waits.
 pub const MOST_PASSED: u32 = 64;
 
-/// What became of a request.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     Placed(Place),
-    /// It waits behind so many others, for this reason.
+    /// It waits behind this many others, for this reason.
     Waits(usize, Cause),
-    /// No node is large enough, even if it is empty: waiting would not help.
+    /// No node is large enough, even if it is empty, so waiting would not help.
     Never(Cause),
 }
 
-/// A cluster and those who wait for it.
+/// A cluster and the requests that wait for it.
 #[derive(Debug)]
 pub struct Queue {
     desk: Desk,
@@ -51,7 +51,7 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// Places a request, or lets it wait. Who asks again with the same id gets the same answer.
+    /// Places a request, or lets it wait. A repeated id gets the same answer.
     pub fn ask(&mut self, id: &str, request: &Request) -> Asked {
         if let Some(place) = self.desk.find(id) {
             return Asked::Placed(place);
@@ -82,7 +82,7 @@ impl Queue {
         }
     }
 
-    /// Frees what `id` holds, or takes it out of the queue, and places those who fit now. False if `id` is unknown.
+    /// Frees the booking of `id`, or takes it out of the queue, and places waiting requests. False if `id` is unknown.
     pub fn free(&mut self, id: &str) -> (bool, Vec<(String, Place)>) {
         let waited = self.waiting.len();
         self.waiting.retain(|one| one.id != id);
@@ -91,23 +91,23 @@ impl Queue {
         (known, self.serve())
     }
 
-    /// Adds a node, or opens it again, and places those who fit now. False if a node of this name has other capacities.
+    /// Adds a node, or opens it again, and places waiting requests. False if a node of this name has other capacities.
     pub fn add_node(&mut self, node: Node) -> (bool, Vec<(String, Place)>) {
         let is_same = self.desk.add_node(node);
         (is_same, self.serve())
     }
 
-    /// Gives a node nothing more. False if there is no such node.
+    /// Closes a node to further pods. False if there is no such node.
     pub fn close_node(&mut self, name: &str) -> bool {
         self.desk.close_node(name)
     }
 
-    /// Books what is there already, as after a restart.
+    /// Books a pod at its existing place, as after a restart.
     pub fn restore(&mut self, id: &str, node: &str, request: &Request, gpus: &[u16]) -> Result<()> {
         self.desk.restore(id, node, request, gpus)
     }
 
-    /// Places everybody who fits, the oldest first.
+    /// Places waiting requests that fit, the oldest first.
     fn serve(&mut self) -> Vec<(String, Place)> {
         let mut placed = Vec::new();
         let mut at = 0;
@@ -120,7 +120,7 @@ impl Queue {
                         older.passed += 1;
                     }
                     placed.push((one.id, place));
-                    // An older one may have reached its limit just now.
+                    // This placement may have brought an older one to its limit.
                     if self.waiting[..at].iter().any(|older| older.passed >= MOST_PASSED) {
                         break;
                     }
@@ -220,7 +220,7 @@ mod tests {
         assert!(!placed(&queue.ask("z", &gib(80))), "a is closed, b is full");
     }
 
-    /// Random asks and frees: the account holds, nobody who fits is left waiting unless somebody older bars the way.
+    /// Random asks and frees: the account holds, and a request that fits waits only if an older one is at its limit.
     #[test]
     fn random_programs_keep_the_account_and_leave_nobody_out() {
         for seed in 1..=20u64 {

@@ -28,10 +28,10 @@ pub struct Movable {
     pub request: Request,
 }
 
-/// Nodes that are tried for one request, those that lose the least first.
+/// The most nodes that are tried for one request, the cheapest moves first.
 const MOST_TRIES: usize = 24;
 
-/// Makes room for `request` with at most `most` moves. Gives its booking and the moves, or `None` and changes nothing.
+/// Makes room for `request` with at most `most` moves. Returns its booking and the moves, or `None` without a change.
 ///
 /// `pods` are all pods that may move, `on_node` their numbers by node. Bookings of moved pods are brought up to date.
 pub fn make_room(
@@ -56,7 +56,7 @@ pub fn make_room(
         }
     }
     tries.sort();
-    // A pod that fits nowhere now has no new place either. Most pods share a few requests: each is asked once.
+    // A pod that fits nowhere now has no new place either. Most pods share a few requests, so each is tried once.
     let mut has_place: FxHashMap<Request, bool> = FxHashMap::default();
     let mut tried = 0;
     for (_, node, leaving) in tries {
@@ -85,8 +85,7 @@ pub fn make_room(
     None
 }
 
-/// The pods that must leave a node so that `request` fits there, and the thousandths that they hold: the smallest of
-/// what a greedy choice finds.
+/// The pods that must leave a node so that `request` fits there, and their thousandths: a greedy choice.
 fn leaving(
     placer: &Placer,
     pods: &[Option<Movable>],
@@ -154,7 +153,7 @@ fn leaving(
             let pod = |&number: &u32| Some((number, &held(&number)?.booking));
             numbers.iter().filter(|number| !all.contains(number)).filter_map(pod)
         };
-        // Pods without GPUs have the most other places.
+        // Pods without GPUs go first, because they fit on most other nodes.
         let key = |booking: &Booking| (booking.gpus.len(), booking.cpu, booking.memory);
         let enough = others().filter(|(_, booking)| booking.cpu >= cpu && booking.memory >= memory);
         let smallest = enough.min_by_key(|(number, booking)| (key(booking), *number));
@@ -205,7 +204,7 @@ fn attempt(
         return None;
     };
     let mut made = vec![booking.clone()];
-    // The largest first: it has the fewest places.
+    // The largest goes first, because it fits in the fewest places.
     let mut order: Vec<usize> = (0..old.len()).collect();
     order.sort_by_key(|&at| {
         std::cmp::Reverse((old[at].booking.units * old[at].booking.gpus.len() as u64, old[at].booking.cpu))

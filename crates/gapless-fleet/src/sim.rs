@@ -1,4 +1,4 @@
-//! Runs arrivals through a policy, one at a time: each is placed at once or fails for good.
+//! Runs arrivals through a policy, one at a time: each is placed at once or fails finally.
 
 use crate::arrivals::Arrivals;
 use crate::go_random::GoRandom;
@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-/// Why a pod was refused, by what the nodes lacked that came closest.
+/// The cause of a refusal, by the resource that the closest nodes lacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -70,7 +70,7 @@ impl Cause {
     }
 }
 
-/// What became of one arrival.
+/// The outcome of one arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Index into the list of nodes, and the GPUs there.
@@ -136,7 +136,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// What a run is to do beside placing.
+/// Optional parts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Compute the fragments for the curve.
@@ -212,12 +212,12 @@ struct Simulation {
     by_rank: Vec<u32>,
     units: u64,
     fragments: Option<Fragments>,
-    /// When pods leave, and their numbers.
+    /// Times at which pods leave, with their numbers.
     departures: BinaryHeap<Reverse<(u64, usize)>>,
-    /// What every arrival holds, if pods may leave or move.
+    /// The booking of every arrival, if pods may leave or move.
     held: Vec<Option<Movable>>,
     on_node: Vec<Vec<u32>>,
-    /// Requests for which moves were sought in vain, and the version of the cluster then.
+    /// Requests for which no moves were found, with the version of the cluster at that time.
     hopeless: FxHashMap<Request, u64>,
     options: Options,
     run: Run,
@@ -237,7 +237,7 @@ impl Simulation {
                 let (one, other) = (arrivals.order[next], arrivals.order[at]);
                 one.copy.is_none() && other.copy.is_none() && pods[other.pod as usize].gang == first.gang
             };
-            // Pods of a gang stand together if they follow each other.
+            // Pods of a gang arrive together if they follow each other in the order.
             let mut end = next + 1;
             while !first.gang.is_empty() && end < arrivals.order.len() && is_member(end) {
                 end += 1;
@@ -316,13 +316,13 @@ impl Simulation {
         let left = self.options.moves - self.run.moves.len().min(self.options.moves);
         let most = left.min(self.options.moves_for_one);
         let before = self.placer.free();
-        // Nothing has changed since the same request was tried: the answer is the same.
+        // If nothing has changed since the same request was tried, the search would fail again.
         let version = self.placer.version();
         if most == 0 || self.hopeless.get(request) == Some(&version) {
             return None;
         }
         let (placer, held, on_node) = (&mut self.placer, &mut self.held, &mut self.on_node);
-        // One move that is enough is the cheapest; exchanges find the most on a full cluster.
+        // A single move is cheapest, so it is tried first. Exchanges find the most on a full cluster.
         let found = repack::make_room(placer, held, on_node, request, 1)
             .or_else(|| exchange::make_room(placer, held, on_node, request, most))
             .or_else(|| repack::make_room(placer, held, on_node, request, most));
@@ -336,13 +336,13 @@ impl Simulation {
             one.to = self.by_rank[one.to as usize];
             self.run.moves.push((number, one));
         }
-        // Pods in bytes may take other thousandths on other models: what the ledger says is right.
+        // Pods in bytes may take other thousandths on other models, so the change is read from the ledger.
         let grown = before - self.placer.free().min(before);
         self.run.allocated_milli = self.run.allocated_milli + grown - self.taken(&booking, request);
         Some(booking)
     }
 
-    /// Thousandths that a pod takes where it is.
+    /// Thousandths that a pod takes on its node.
     fn taken(&self, booking: &Booking, request: &Request) -> u64 {
         let units = self.placer.ledger().slot(booking.node).units;
         if request.gpus == 0 { 0 } else { u64::from(request.gpus) * u64::from(request.milli_of(units)) }
@@ -415,7 +415,7 @@ impl Simulation {
     }
 }
 
-/// Why `request` fits nowhere; `None` if it does fit.
+/// The cause for which `request` fits nowhere; `None` if it fits.
 pub fn cause(placer: &Placer, request: &Request) -> Option<Cause> {
     let ledger = placer.ledger();
     let (mut accepts, mut large, mut room, mut cpu, mut memory) = (false, false, false, false, false);

@@ -1,19 +1,18 @@
 //! The words of this crate.
 //!
 //! * A *node* is a machine with CPUs, host memory and GPUs of one model.
-//! * A *request* is what a pod asks for. It names whole GPUs, a *share* of one GPU in thousandths, or bytes of GPU
-//!   memory.
-//! * *Thousandths* count GPUs: a whole GPU has 1,000, whatever its model.
-//! * *Units* are what the ledger counts on one GPU: bytes if the size of its memory is known, else thousandths.
+//! * A *request* is a pod's resources: whole GPUs, a *share* of one GPU in thousandths, or bytes of GPU memory.
+//! * *Thousandths* count GPUs: a whole GPU of any model has 1,000.
+//! * *Units* are the ledger's amounts on one GPU: bytes if the size of its memory is known, else thousandths.
 //! * A *rank* orders nodes. Of nodes with equal scores the one with the lowest rank wins.
 
 use crate::error::{Error, Result};
 
 /// The thousandths of a whole GPU.
 pub const WHOLE: u32 = 1000;
-/// The pods that a node takes at most if it does not say another number.
+/// The most pods of a node that gives no other number.
 pub const MAX_PODS: u32 = 1001;
-/// The GPUs that a node may have.
+/// The most GPUs of a node.
 pub const MAX_GPUS: u32 = 1024;
 /// The most CPUs of a node, in thousandths, and the most bytes of its memory: sums over a million nodes fit in 64 bits.
 pub const MAX_CPU: u64 = 1 << 40;
@@ -41,7 +40,7 @@ impl Node {
         self.gpu_memory.unwrap_or(u64::from(WHOLE))
     }
 
-    /// An error that says what is wrong with the quantities.
+    /// An error if a quantity is invalid.
     pub fn check(&self) -> std::result::Result<(), String> {
         if self.name.is_empty() {
             return Err("the node has no name".to_owned());
@@ -62,28 +61,28 @@ impl Node {
     }
 }
 
-/// How much of each GPU a request takes.
+/// The part of each GPU that a request takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Share {
     Milli(u32),
     Bytes(u64),
 }
 
-/// What a pod asks for.
+/// The resources that a pod asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     pub cpu_milli: u64,
     /// Bytes of host memory.
     pub memory: u64,
     pub gpus: u32,
-    /// Of each GPU. `Milli(0)` if the request has no GPUs.
+    /// The part of each GPU. `Milli(0)` if the request has no GPUs.
     pub share: Share,
     /// The models that the pod accepts, separated by `|`. Empty: any.
     pub models: String,
 }
 
 impl Request {
-    /// An error that says what is wrong with the quantities.
+    /// An error if a quantity is invalid.
     pub fn check(&self) -> std::result::Result<(), String> {
         if self.cpu_milli > MAX_CPU {
             return Err(format!("{} thousandths of CPUs; the most is {MAX_CPU}", self.cpu_milli));
@@ -110,13 +109,13 @@ impl Request {
         }
     }
 
-    /// The units that it takes of each of its GPUs if a GPU has `units`. More than that: it does not fit there.
+    /// The units that it takes of each of its GPUs if a GPU has `units`. More than `units` does not fit.
     pub fn units_of(&self, units: u64) -> u64 {
         match self.share {
             // Rounded down, so that shares that add up to a whole GPU fit on one.
             Share::Milli(milli) => (u128::from(units) * u128::from(milli) / u128::from(WHOLE)) as u64,
             Share::Bytes(bytes) => {
-                // If the size is unknown, bytes cannot be counted, and only a whole GPU is safe.
+                // If the size is unknown, bytes cannot be compared with it, so only a whole GPU is safe.
                 if units == u64::from(WHOLE) { u64::from(WHOLE) } else { bytes }
             }
         }
@@ -133,13 +132,13 @@ impl Request {
         }
     }
 
-    /// Whether a node with GPUs of this model may take it.
+    /// True if a node with GPUs of this model may take it.
     pub fn accepts(&self, model: &str) -> bool {
         self.gpus == 0 || self.models.is_empty() || self.models.split('|').any(|one| one.trim() == model)
     }
 }
 
-/// A pod with its request and, where given, its times.
+/// A pod with its request and, if given, its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub name: String,
@@ -153,7 +152,7 @@ pub struct Pod {
     pub gang: String,
 }
 
-/// A cluster that makes sense: names are unique, and it has a GPU.
+/// An error unless the cluster has nodes with unique names.
 pub fn check_nodes(nodes: &[Node]) -> Result<()> {
     if nodes.is_empty() {
         return Err(Error::Input("the list has no nodes".to_owned()));
@@ -161,7 +160,7 @@ pub fn check_nodes(nodes: &[Node]) -> Result<()> {
     unique("node", nodes.iter().map(|node| node.name.as_str()))
 }
 
-/// A list of pods that makes sense: names are unique.
+/// An error unless the names of pods are unique.
 pub fn check_pods(pods: &[Pod]) -> Result<()> {
     unique("pod", pods.iter().map(|pod| pod.name.as_str()))
 }

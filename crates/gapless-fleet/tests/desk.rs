@@ -36,7 +36,7 @@ fn a_hundred_thousand_concurrent_creates_and_deletes() {
                     } else {
                         let id = format!("{thread}-{number}");
                         if let Ok(place) = desk.create(&id, &dice.of(kinds)) {
-                            // Whoever asks again gets the same place.
+                            // A repeated create returns the same place.
                             let again = desk.create(&id, &kinds[0]).expect("it is placed");
                             assert_eq!(place, again);
                             mine.push(id);
@@ -117,7 +117,7 @@ fn the_desk_places_pods_as_the_simulation_that_learns() {
             (Err(cause), Outcome::Failed(why)) => {
                 assert_eq!(cause, *why);
                 refused += 1;
-                // Asked again, it teaches nothing new.
+                // A repeated create does not count for the mix.
                 assert!(desk.create_among(&pod.name, &pod.request, &names).is_err());
             }
             (place, outcome) => panic!("{}: {place:?}, {outcome:?}", pod.name),

@@ -105,7 +105,7 @@ fn random_placement_is_near_the_published_mean() {
 #[test]
 fn the_default_policy_is_above_fgd_at_both_levels() {
     let nodes = nodes();
-    // gpuspec33 had no part in the choice of any constant.
+    // No constant was chosen with gpuspec33.
     for (list, least) in [("default", 96.25), ("gpuspec33", 96.0), ("multigpu50", 97.6)] {
         let pods = pods(list);
         let arrivals = published_arrivals(&nodes, &pods, 50);

@@ -1,4 +1,4 @@
-//! The judge finds what is wrong with a log: a right one is changed in every way that it must notice.
+//! The judge finds errors in a log: a valid one is changed in every way that it must notice.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Lists of any kind: the default policy works for mixes that its program has little to say about, and wrong files are
+//! Lists of any kind: the default policy works for mixes with few sizes for its linear program, and invalid files are
 //! refused with the line and the reason.
 
 mod support;
@@ -94,7 +94,7 @@ fn moves_make_room_and_are_judged_right() {
     assert_eq!(checked.allocated_milli, moved.allocated_milli);
 }
 
-/// Node a has a free GPU and no CPU, node b has CPUs and no GPU: nothing can move, but two pods can change places.
+/// Node a has a free GPU and no CPU, node b has CPUs and no GPU: no pod can move, but two pods can be exchanged.
 #[test]
 fn pods_are_exchanged_where_none_can_move() {
     let nodes = vec![node("a", 8, 2, "A"), node("b", 12, 1, "B")];
@@ -103,7 +103,7 @@ fn pods_are_exchanged_where_none_can_move() {
         pod("light", request(2, 1, 1000, "A|B")),
         pod("last", request(5, 1, 1000, "A")),
     ];
-    // Placed by hand where they are in each other's way.
+    // The pods are placed by hand so that they block each other.
     let ledger = gapless_fleet::ledger::Ledger::new(nodes.clone());
     let policy = gapless_fleet::policy::Policy::BestFit;
     let mut placer = gapless_fleet::place::Placer::new(ledger, policy);

@@ -1,5 +1,5 @@
 //! Nothing that fits is refused: every sequence of requests on every small cluster, against a search that tries every
-//! node and GPU; and kept scores are those that a fresh look gives.
+//! node and GPU; and kept scores equal fresh ones.
 
 mod support;
 
@@ -11,7 +11,7 @@ use gapless_fleet::policy::{NAMES, Policy};
 use gapless_fleet::words::{Node, Request, Share};
 use support::{Dice, node, request};
 
-/// Whether a request fits on a node by trying every choice of GPUs.
+/// True if a request fits on a node by trying every choice of GPUs.
 fn fits_somehow(ledger: &Ledger, request: &Request) -> bool {
     (0..ledger.len() as u32).any(|node| {
         let gpus = ledger.node(node).gpus;

@@ -11,18 +11,18 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the API server is, and how to talk to it.
+/// The address of the API server and its credentials.
 #[derive(Clone, Debug)]
 pub struct Address {
     pub host: String,
     pub port: u16,
-    /// Authorities of its certificate; `None` talks plain HTTP.
+    /// Authorities of its certificate; `None`: plain HTTP.
     pub tls: Option<tls::Client>,
     /// A file with a bearer token, read again for every call, because Kubernetes renews it.
     pub token: Option<PathBuf>,
 }
 
-/// Why a call gave no answer.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     #[error("the API server cannot be reached: {0}")]
@@ -40,7 +40,7 @@ impl ApiError {
     }
 }
 
-/// Connections that wait for the next call.
+/// The most connections that wait for the next call.
 const MOST_IDLE: usize = 32;
 
 thread_local! {
@@ -48,12 +48,12 @@ thread_local! {
     static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Time that this thread has waited for the API server, since it was last asked for.
+/// Time that this thread has waited for the API server, since the last call of this function.
 pub fn take_waited() -> Duration {
     WAITED.take()
 }
 
-/// Does something that counts as waiting for the API server.
+/// Runs `wait` and counts its time as waiting for the API server.
 pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let result = wait();
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Kept {
 }
 
 impl Kept {
-    /// Whether the server has said nothing since the last answer. What it said would be taken for the next one.
+    /// True if the server has sent nothing since the last answer. Such bytes would be taken for the next answer.
     fn is_quiet(&mut self) -> bool {
         self.connection.buffer().is_empty()
             && self.socket.set_nonblocking(true).is_ok()
@@ -140,7 +140,7 @@ impl Api {
         headers
     }
 
-    /// Calls the API server and gives the object that it answers.
+    /// Calls the API server and returns the object in its answer.
     pub fn call(
         &self,
         method: &str,
@@ -163,7 +163,7 @@ impl Api {
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // A kept connection may have been closed by the server: then the call has not been seen, and is made again.
+        // The server may have closed a kept connection. Then it has not seen the call, which is made again.
         if let Some(mut kept) = kept
             && kept.is_quiet()
         {
@@ -234,13 +234,13 @@ impl Api {
         self.call("POST", path, Some("application/json"), Some(body))
     }
 
-    /// Changes some members of an object. With its resource version among them, the change is refused (409) if the
-    /// object is another one by now.
+    /// Changes some members of an object. If they include its resource version, the server refuses the change (409)
+    /// if the object has changed since.
     pub fn patch(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.call("PATCH", path, Some("application/merge-patch+json"), Some(body))
     }
 
-    /// Hands over events, one JSON object a line, until the stream ends or `each` says no.
+    /// Hands over events, one JSON object a line, until the stream ends or `each` returns false.
     pub fn watch(&self, path: &str, mut each: impl FnMut(Value) -> bool) -> Result<(), ApiError> {
         let Kept { mut connection, .. } = self.connect(SILENCE)?;
         let headers = self.headers(None);
@@ -284,8 +284,8 @@ impl Api {
     }
 }
 
-/// Calls over one connection: the server that answered the first one answers all, so none of them knows another
-/// history. A backup is restored while no server runs.
+/// Calls over one connection: the server that answered the first one answers all, so all see the same history.
+/// Backups are only restored while no server runs.
 #[derive(Debug)]
 pub struct Session<'a> {
     api: &'a Api,
@@ -293,7 +293,7 @@ pub struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Reads, over a new connection or one that is as good.
+    /// Reads an object, over a new connection or a kept one without pending bytes.
     pub fn begin(&mut self, path: &str) -> Result<Value, ApiError> {
         if let Some(kept) = self.kept.take() {
             self.api.keep(kept);
@@ -313,7 +313,7 @@ impl Session<'_> {
         })
     }
 
-    /// Goes on over the same connection, and fails if that has ended. No call is made twice.
+    /// Calls over the same connection, and fails if that has ended. No call is made twice.
     pub fn call(
         &mut self,
         method: &str,

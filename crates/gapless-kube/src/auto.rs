@@ -1,4 +1,4 @@
-//! `gapless.dev/gpu-memory: auto`: the size comes from what is known of the pod's program.
+//! `gapless.dev/gpu-memory: auto`: the size comes from facts on the pod's program.
 //!
 //! ```text
 //! gapless.dev/fit: llama-3.2-1b --batch 8       what `gapless fit` would be given: a built-in name, and the run
@@ -7,9 +7,9 @@
 //! gapless.dev/trace: train.pickle               or the trace of an earlier run, in the folder that the extender has
 //! ```
 //!
-//! This module finds out what is asked; the program that serves brings the [`Sizer`] that answers. Answers are kept, so
-//! that the scheduler waits only once for pods that are alike. A size that takes long is worked out beside the
-//! scheduling: [`Sizes::within`] says that it is not known yet.
+//! This module reads the question; the serving program provides the [`Sizer`] that answers it. Answers are kept, so
+//! that the scheduler waits only once for pods that are alike. A size that takes long is computed on another thread,
+//! and [`Sizes::within`] returns `None` until then.
 
 use crate::api::Api;
 use crate::limits::{MOST_SIZES, SIZE_COUNTS, SIZED_AT_ONCE};
@@ -23,7 +23,7 @@ pub const FIT_CONFIG: &str = "gapless.dev/fit-config";
 pub const FIT_CONFIG_MAP: &str = "gapless.dev/fit-config-map";
 pub const TRACE: &str = "gapless.dev/trace";
 
-/// What a pod's annotations say of its program.
+/// A pod's annotations on its program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Auto {
     pub fit: String,
@@ -33,7 +33,7 @@ pub struct Auto {
     pub namespace: String,
 }
 
-/// A question for the sizer. One of the three is given, and `arguments` say more about the run.
+/// A question for the sizer. Each has one source of the size.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Wish {
     /// A built-in model, with the run.
@@ -44,7 +44,7 @@ pub enum Wish {
     Trace(String),
 }
 
-/// Tells how many bytes of a GPU a program takes, with the margin for what is not known exactly.
+/// Computes the bytes of a GPU that a program takes, with a margin for uncertainty.
 pub trait Sizer: Send + Sync + std::fmt::Debug {
     fn size(&self, wish: &Wish) -> Result<u64, String>;
 }
@@ -58,9 +58,9 @@ pub struct Sizes(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     sizer: Option<Box<dyn Sizer>>,
-    /// By what was found to be asked.
+    /// Answers by question.
     known: Mutex<FxHashMap<Wish, Arc<OnceLock<Answer>>>>,
-    /// By what pods say; nothing: it is being worked out.
+    /// Answers by annotations; `None`: being computed.
     told: Mutex<FxHashMap<Auto, Option<(Answer, Instant)>>>,
     done: Condvar,
 }
@@ -74,8 +74,8 @@ impl Sizes {
         Sizes(Arc::new(Shared { sizer: Some(sizer), ..Shared::default() }))
     }
 
-    /// The bytes of each GPU that a pod needs, however long that takes.
-    /// Without an API server, no ConfigMap can be read.
+    /// The bytes of each GPU that a pod needs. Waits for the computation. Without an API server, no
+    /// ConfigMap can be read.
     pub fn of(&self, api: Option<&Api>, auto: &Auto) -> Answer {
         let Some(sizer) = &self.0.sizer else {
             return Err("gpu-memory: auto is not served here: set a size such as 18GiB".to_owned());
@@ -88,11 +88,11 @@ impl Sizes {
             }
             Arc::clone(known.entry(wish.clone()).or_default())
         };
-        // Others who ask the same wait for the answer.
+        // Other threads with the same question wait for the answer.
         kept.get_or_init(|| sizer.size(&wish)).clone()
     }
 
-    /// The same, if it is known within this time. It is worked out on a thread of its own, for which others wait.
+    /// The same, if it is known within this time. One thread computes it for all callers.
     pub fn within(&self, api: &Arc<Api>, auto: &Auto, patience: Duration) -> Option<Answer> {
         let counts = |at: &Instant| auto.config_map.is_empty() || at.elapsed() < SIZE_COUNTS;
         let mut told = locked(&self.0.told);

@@ -1,8 +1,8 @@
-//! Makes a place true: books the GPUs on the node's page, then binds the pod, with its GPUs in annotations. The rules
-//! are those of [`gapless_ledger::promise`]; this module drives them over the API server.
+//! Carries out a placement: books the GPUs on the node's page, then binds the pod, with its GPUs in annotations. The
+//! rules are those of [`gapless_ledger::promise`]; this module drives them over the API server.
 //!
-//! If another replica has booked the GPU first, another GPU of the same node is tried: the scheduler waits before it
-//! tries a pod again whose bind has failed. What a failed bind leaves on a page is taken off once there is a proof.
+//! If another replica has booked the GPU first, another GPU of the same node is tried, because the scheduler waits
+//! before it repeats a failed bind. Entries of failed binds are removed from a page once there is a proof.
 
 use crate::account::Account;
 use crate::api::{self, Api, ApiError, Session};
@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Binds of one node wait for each other here rather than at the API server.
+/// Locks by node, so that binds of one node wait for each other here and not at the API server.
 const LOCKS: usize = 64;
-/// Places on one node that a bind tries.
+/// The most places on one node that a bind tries.
 const PLACES: usize = 4;
 
-/// Binds pods. Bookings of one node that come while another one is on its way go together in the next write: a policy
+/// Binds pods. Bookings of a node that arrive while another one is written share the next write, because a policy
 /// that fills one node after the other has many of them.
 #[derive(Debug)]
 pub struct Binder {
@@ -34,7 +34,7 @@ pub struct Binder {
     waiting: Mutex<FxHashMap<String, Vec<(Entry, Outcome)>>>,
 }
 
-/// What became of a booking, once somebody has made it; with the words of an error.
+/// The outcome of a booking, once a thread has made it, with the API server's error.
 type Outcome = Arc<Mutex<Option<(Result<Entry, NotBooked>, Option<String>)>>>;
 
 impl Default for Binder {
@@ -47,7 +47,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says why a request fits nowhere.
+/// Describes why a request fits nowhere.
 pub type Why<'a> = &'a dyn Fn(&Account, &Request, Cause) -> String;
 
 impl Binder {
@@ -72,7 +72,7 @@ impl Binder {
         };
         let mut attempt = Attempt::new(target.uid, &full_name, target.node, gpus, amount);
         let mut session = api.session();
-        // The last error of the API server, for the event that people read.
+        // The last error of the API server, for the pod's event.
         let mut error = None;
         let mut tried = 1;
         loop {
@@ -89,7 +89,7 @@ impl Binder {
                     error = why.or(error);
                     attempt.booked(result);
                 }
-                // The account has seen the node as it is now.
+                // The booking has updated the account with the node's present page.
                 Step::Choose(_) => {
                     tried += 1;
                     let other = request.as_ref().filter(|_| tried <= PLACES).and_then(|request| {
@@ -108,7 +108,7 @@ impl Binder {
                         account.bound(target.uid, target.node, entry);
                         account.booked_elsewhere(target.uid, target.node)
                     };
-                    // What an attempt that was cut off has left on other nodes.
+                    // Removes entries of interrupted attempts from other nodes.
                     for node in elsewhere {
                         self.check(api, account, log, &node, vec![target.uid.to_owned()]);
                     }
@@ -125,7 +125,7 @@ impl Binder {
         }
     }
 
-    /// Books on a node, with all that wait for the same node.
+    /// Books on a node, together with all waiting bookings of the same node.
     fn book(
         &self,
         api: &Api,
@@ -140,7 +140,7 @@ impl Binder {
         if let Some(result) = locked(&mine).take() {
             return result;
         }
-        // Nobody has taken mine, so it is among these.
+        // No other thread has taken this booking, so it is among these.
         let taken = locked(&self.waiting).remove(node).unwrap_or_default();
         let wishes: Vec<Entry> = taken.iter().map(|(entry, _)| entry.clone()).collect();
         let (known, suspects) = {
@@ -158,8 +158,8 @@ impl Binder {
         locked(&mine).take().unwrap_or((Err(NotBooked::Unknown), error))
     }
 
-    /// Takes entries of pods off a node, where that can be proven; binds of them that are on their way are ended. What
-    /// cannot be proven stays, and is tried again by the next booking that needs the room, or later.
+    /// Removes entries of pods from a node if they are proven void, after ending binds of them that are on their way.
+    /// Entries without a proof stay until the next booking that needs the room, or a later check.
     pub fn check(&self, api: &Api, account: &Mutex<Account>, log: &Log, node: &str, uids: Vec<String>) {
         let _one_by_one = locked(self.lock(node));
         let known = locked(account).bound_on(node);
@@ -176,8 +176,8 @@ impl Binder {
 }
 
 /// The place of a pod on the node that the scheduler names, and the request that it was chosen for, if the pod has
-/// one; nothing if it is bound there already. Both are read at once: news from the node may end an assumption at any
-/// time.
+/// one; `None` if it is bound there already. Both are read under one lock, because an event of the node may end an
+/// assumption at any time.
 fn place(
     api: &Api,
     account: &Mutex<Account>,
@@ -199,8 +199,8 @@ fn place(
         }
         account.pod(uid).is_some_and(|pod| pod.node.is_empty())
     };
-    // After a restart the assumption is lost, but the node is the scheduler's choice. A pod that the watch does not
-    // know, or knows as bound, is read.
+    // After a restart the assumption is lost, but the node is the scheduler's choice. If the watch does not know the
+    // pod, or knows it as bound, it is read from the API server.
     if !is_known {
         let object = api.get(&target.path()).map_err(|error| match error.status() {
             Some(404) => words(&Failure::Gone, target, None),
@@ -218,7 +218,7 @@ fn place(
         return if pod.node == node { Ok(None) } else { Err(format!("it is bound to {} already", pod.node)) };
     }
     let Some(request) = pod.request.clone()? else {
-        // Not for us: there is nothing to book.
+        // The pod asks for no GPU memory, so there is nothing to book.
         return Ok(Some((Place { node: node.to_owned(), gpus: Vec::new(), units: 0 }, None)));
     };
     match account.choose(uid, &request, &[node]) {
@@ -227,7 +227,7 @@ fn place(
     }
 }
 
-/// Why a pod was not bound, for the event that its owner reads.
+/// The reason why a pod was not bound, for the event that its owner reads.
 fn words(failure: &Failure, target: Target<'_>, error: Option<String>) -> String {
     let Target { namespace, name, node, .. } = target;
     let told = |what: &str| error.map_or_else(|| what.to_owned(), |why| format!("{what}: {why}"));
@@ -241,7 +241,7 @@ fn words(failure: &Failure, target: Target<'_>, error: Option<String>) -> String
     }
 }
 
-/// Asks for one thing of the pod that is being bound. It is read and bound over one connection.
+/// Makes one call about the pod that is being bound. It is read and bound over one connection.
 fn ask_api(
     session: &mut Session<'_>,
     account: &Mutex<Account>,
@@ -266,7 +266,7 @@ fn ask_api(
     if names_device {
         notes[cdi::ANNOTATION] = json!(cdi::device(target.uid));
     }
-    // With this version only: what was booked counts for it.
+    // The bind requires this version, for which the entry was booked.
     let body = binding(target, &json!(entry.seen), &notes);
     match session.call("POST", &format!("{}/binding", target.path()), Some(JSON), Some(&body)) {
         Ok(_) => Ok(Told::Done),
@@ -296,7 +296,7 @@ fn bind_plain(api: &Api, target: Target<'_>) -> Result<(), String> {
     let path = target.path();
     let body = binding(target, &Value::Null, &json!({}));
     let Err(error) = api.post(&format!("{path}/binding"), &body) else { return Ok(()) };
-    // The answer may have been lost on its way.
+    // The answer may have been lost, so the pod is read.
     let object = api.get(&path).map_err(|_| error.to_string())?;
     let is_ours = objects::text(&object, &["metadata", "uid"]) == target.uid;
     let is_here = objects::text(&object, &["spec", "nodeName"]) == target.node;

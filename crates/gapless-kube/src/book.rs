@@ -5,8 +5,8 @@
 //! gapless.dev/bookings: {"": "NODE-UID SUM", "UID": "NAMESPACE/NAME GPU-a;GPU-b 19327352832 VERSION", ...}
 //! ```
 //!
-//! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, where nobody knows the bytes), and
-//! the version of the pod that its binding asks for. Uid and sum show a node that was made anew, and edits by hand.
+//! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, if the bytes are not known), and the
+//! version of the pod that its binding requires. Uid and sum reveal a node that was made again, and edits by hand.
 
 use crate::api::{ApiError, Session};
 use crate::names;
@@ -22,12 +22,12 @@ const MERGE: Option<&str> = Some("application/merge-patch+json");
 /// A node's page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// It is this node's, and as it was written.
+    /// True if the page is this node's and unedited.
     pub is_founded: bool,
     pub entries: Vec<Entry>,
 }
 
-/// Reads the page of a node; an error if somebody has edited it into nonsense.
+/// Reads the page of a node; an error if an edit has made it unreadable.
 pub fn page(object: &Value) -> Result<Page, String> {
     let Some(written) = object["metadata"]["annotations"][BOOKINGS].as_str().filter(|text| !text.is_empty())
     else {
@@ -57,14 +57,14 @@ pub fn written(uid: &str, entries: &[Entry]) -> String {
     Value::Object(members).to_string()
 }
 
-/// What became of a booking.
+/// The outcome of a booking.
 #[derive(Debug)]
 pub struct Booked {
     /// The node as it was last read or written.
     pub after: Option<Value>,
     /// One for each wish.
     pub results: Vec<Result<Entry, NotBooked>>,
-    /// Why the API server did not say, if it did not.
+    /// The API server's error, if there was one.
     pub error: Option<String>,
 }
 
@@ -89,7 +89,7 @@ pub fn run(session: &mut Session<'_>, name: &str, mut booking: Booking) -> Booke
                 let list = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}");
                 session.call("GET", &list, None, None).map_err(|why| why.to_string()).map(|list| {
                     let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-                    // A server that ignores the selector tells of pods on other nodes.
+                    // A server that ignores the selector lists pods of other nodes too.
                     let bound = items.iter().map(objects::promised).filter(|pod| pod.node == name);
                     Told::BoundPods(bound.collect())
                 })
@@ -129,7 +129,7 @@ fn about_pod(session: &mut Session<'_>, ask: &Ask) -> Result<Told, String> {
     pod_told(answer)
 }
 
-/// The path of a pod; an error if its name on the page is no name.
+/// The path of a pod; an error if its name on the page is invalid.
 pub(crate) fn path_of(name: &str) -> Result<String, String> {
     match name.split_once('/') {
         Some((namespace, pod)) if names::is_namespace(namespace) && names::is_name(pod) => {
@@ -139,7 +139,7 @@ pub(crate) fn path_of(name: &str) -> Result<String, String> {
     }
 }
 
-/// What an answer says of a pod.
+/// The pod in an answer.
 pub(crate) fn pod_told(answer: Result<Value, ApiError>) -> Result<Told, String> {
     match answer {
         Ok(object) => Ok(Told::Pod(Some(objects::promised(&object)))),
@@ -149,7 +149,7 @@ pub(crate) fn pod_told(answer: Result<Value, ApiError>) -> Result<Told, String> 
     }
 }
 
-/// A node as the rules want it.
+/// A node in the form of the ledger's rules.
 fn read(object: &Value) -> Result<Node, String> {
     let kube = node(object)?;
     let Page { is_founded, entries } = page(object)?;

@@ -1,19 +1,19 @@
-//! The device of a pod: what the agent on its node describes to the container runtime (Container Device Interface).
+//! The device of a pod, which the agent on its node describes to the container runtime (Container Device Interface).
 //!
 //! ```text
 //! cdi.k8s.io/gapless: gapless.dev/pod=UID      an annotation of the pod, written together with its binding
 //! gapless.dev/cdi: "true"                      an annotation of the node: an agent writes the device's file there
 //! ```
 //!
-//! Whoever may create a pod may write such annotations too, and a runtime believes all that begin with `cdi.k8s.io/`.
-//! So a pod that names the device of another pod is refused ([`named`]). An old value of our own annotation is written
-//! over in the same call that binds the pod: no kubelet ever sees it.
+//! Any user who may create a pod may write such annotations too, and a runtime trusts all that begin with
+//! `cdi.k8s.io/`. So a pod that names the device of another pod is refused ([`named`]). An old value of our own
+//! annotation is overwritten in the same call that binds the pod, so no kubelet ever sees it.
 
 use serde_json::Value;
 
 pub const ANNOTATION: &str = "cdi.k8s.io/gapless";
 pub const KIND: &str = "gapless.dev/pod";
-/// On a node whose agent writes the files.
+/// The annotation of a node whose agent writes the files.
 pub const SERVED: &str = "gapless.dev/cdi";
 const PREFIX: &str = "cdi.k8s.io/";
 
@@ -22,7 +22,7 @@ pub fn device(uid: &str) -> String {
     format!("{KIND}={uid}")
 }
 
-/// Whether an id is safe as a name of a device and of a file.
+/// True if an id is safe as a name of a device and of a file.
 pub fn is_name(id: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -32,9 +32,9 @@ pub fn is_name(id: &str) -> bool {
 /// The devices of this kind that a pod names by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Our annotation has a value already.
+    /// True if our annotation has a value already.
     pub has_own: bool,
-    /// Why the pod cannot be placed.
+    /// The reason why the pod cannot be placed.
     pub wrong: Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub fn named(pod: &Value) -> Named {
             let wrong = match id {
                 _ if name == ANNOTATION => {
                     found.has_own = true;
-                    // It is written over, and another device would be lost.
+                    // Our bind overwrites the annotation, so another device in it would be lost.
                     id.is_none().then(|| {
                         format!("{ANNOTATION} is written by Gapless: name {device} in an annotation of another name")
                     })

@@ -1,6 +1,6 @@
-//! What the scheduler asks: which node (filter, prioritize), and to bind the pod there.
+//! Answers the scheduler's calls: filter and prioritize choose the node, and bind binds the pod.
 //!
-//! Filter picks the one node that the policy wants and assumes the pod there. Bind makes it true ([`crate::bind`]). An
+//! Filter picks the policy's best node and assumes the pod there. Bind carries that out ([`crate::bind`]). An
 //! assumption that is not bound in time is dropped. The account is rebuilt from the API server ([`crate::account`]).
 
 use crate::account::Account;
@@ -56,7 +56,7 @@ impl Extender {
         }
     }
 
-    /// Knows what `gapless.dev/gpu-memory: auto` stands for.
+    /// Adds the sizer for `gapless.dev/gpu-memory: auto`.
     #[must_use]
     pub fn with_sizer(mut self, sizer: Box<dyn Sizer>) -> Extender {
         self.sizes = Sizes::new(sizer);
@@ -105,7 +105,7 @@ impl Extender {
         }
     }
 
-    /// The size that `auto` stands for, if it is known soon.
+    /// The size for `auto`, if it is known soon.
     fn size(&self, auto: &Auto) -> Option<Result<u64, String>> {
         api::waiting(|| self.sizes.within(&self.api, auto, SIZED_WITHIN))
     }
@@ -131,7 +131,7 @@ impl Extender {
         };
         let request = match &pod.request {
             Ok(Some(request)) => request,
-            // Not for us: the scheduler decides alone.
+            // The pod asks for no GPU memory, so the scheduler decides alone.
             Ok(None) => return keep(args, &names),
             Err(what) => {
                 self.metrics.refused.fetch_add(1, Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Extender {
             self.log.write("warning", "bind refused", json!({"why": what}));
             return json!({"Error": what});
         }
-        // After a restart, sizes have to be found again.
+        // After a restart, sizes must be computed again.
         let auto = {
             let account = self.account();
             let is_open = account.assumption(target.uid).is_none();
@@ -206,7 +206,7 @@ impl Extender {
                     "bind failed",
                     json!({"pod": pod, "node": target.node, "why": what}),
                 );
-                // The pod is scheduled again, on what is true then.
+                // The pod will be scheduled again, by the state at that time.
                 let is_waiting = {
                     let mut account = self.account();
                     account.drop_assumption(target.uid);
@@ -232,7 +232,7 @@ impl Extender {
         }
     }
 
-    /// Makes the scheduler try pods again whose bind has failed some time ago.
+    /// Makes the scheduler repeat failed binds whose pause is over.
     pub fn retry(&self, now: Instant) {
         for pod in self.retries.due(now) {
             let is_waiting = self.account().pod(&pod.uid).is_some_and(|known| known.node.is_empty());
@@ -246,18 +246,18 @@ impl Extender {
         }
     }
 
-    /// Hears of nodes.
+    /// The listener for nodes.
     pub fn node_listener(&self) -> NodeListener<'_> {
         NodeListener(self)
     }
 
-    /// Hears of pods.
+    /// The listener for pods.
     pub fn pod_listener(&self) -> PodListener<'_> {
         PodListener(self)
     }
 }
 
-/// Why a pod fits nowhere, for the event that its owner reads.
+/// The reason why a pod fits nowhere, for the event that its owner reads.
 fn why(account: &Account, request: &Request, cause: Cause) -> String {
     if let (Cause::TooLarge, Share::Bytes(bytes)) = (cause, request.share) {
         let largest = account.desk().largest_gpu();
@@ -281,7 +281,7 @@ fn keep(args: &Value, names: &[&str]) -> Value {
     json!({"Nodes": {"items": kept}, "NodeNames": names, "FailedNodes": {}, "Error": ""})
 }
 
-/// A member by its name, in any case: Go writes and reads it so.
+/// A member by its name in any letter case, as Go matches JSON members.
 fn member<'a>(object: &'a Value, name: &str) -> &'a Value {
     static NOTHING: Value = Value::Null;
     let members = object.as_object();

@@ -1,12 +1,12 @@
 //! The part of HTTP/1.1 that an extender and a client of the API server need, over any stream.
 //!
 //! The other side is untrusted: heads and bodies are limited in bytes; callers limit the time. A message whose length
-//! can be read in two ways is refused, and so is a request of ours in which a text would end a line.
+//! can be read in two ways is refused, and so is a request of ours with a line break in a text.
 
 use crate::limits::{MOST_BODY, MOST_HEAD, MOST_REQUEST};
 use std::io::{self, BufRead, BufReader, Read, Write};
 
-/// A stream to the other side.
+/// A byte stream to a client or server.
 pub trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
@@ -71,7 +71,7 @@ fn headers<'a>(lines: &'a [String], name: &str) -> impl Iterator<Item = &'a str>
     })
 }
 
-/// Reads a request; `None` if the other side has closed the connection.
+/// Reads a request; `None` if the client has closed the connection.
 pub fn read_request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
     let Some(lines) = head(input)? else { return Ok(None) };
     let mut words = lines[0].split(' ');
@@ -112,14 +112,14 @@ pub fn write_response(
     let head = format!(
         "HTTP/1.1 {status} {words}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: {connection}\r\n\r\n"
     );
-    // In one piece: two small writes would wait for each other.
+    // Written in one piece, because the second of two small writes would wait for the first one's acknowledgement.
     let mut whole = head.into_bytes();
     whole.extend_from_slice(body);
     out.write_all(&whole)?;
     out.flush()
 }
 
-/// How the end of a body is known.
+/// The rule for the end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Length(u64),
@@ -230,7 +230,7 @@ impl Body {
         }
     }
 
-    /// Whether the connection can serve another request after this body.
+    /// True if the connection can serve another request after this body.
     pub fn is_done(&self) -> bool {
         matches!(self.end, End::Done | End::Length(0))
     }

@@ -1,10 +1,9 @@
-//! The Kubernetes scheduler extender: pods say how much GPU memory they need, and Gapless picks the GPU.
+//! The Kubernetes scheduler extender: pods name the GPU memory that they need, and Gapless picks the GPU.
 //!
 //! The stock scheduler asks over HTTP ([`extender`]: filter, prioritize, bind). All state comes from the API server
-//! ([`watch`]: list and watch; [`account`]: what follows from it) and goes back to it ([`bind`]): a booking is
+//! ([`watch`]: list and watch; [`account`]: the resources in use) and goes back to it ([`bind`]): a booking is
 //! written to the node with a precondition ([`book`]), so that two replicas or a restart cannot book one GPU twice.
-//! [`dra`] has objects for clusters whose own scheduler places pods by GPU memory.
-//! Plain threads, no runtime.
+//! [`dra`] has objects for clusters whose own scheduler places pods by GPU memory. Plain threads, no runtime.
 
 pub mod account;
 pub mod api;

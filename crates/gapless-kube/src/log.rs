@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Writes lines, unless it was silenced.
+/// Writes lines, unless the program has silenced it.
 #[derive(Debug, Default)]
 pub struct Log {
     quiet: AtomicBool,

@@ -30,20 +30,20 @@ impl Verb {
     }
 }
 
-/// Everything that is counted.
+/// All counters.
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub filter: Verb,
     pub prioritize: Verb,
     pub bind: Verb,
-    /// What of the time for binds was not spent on waiting for the API server.
+    /// The part of the time for binds that was not spent waiting for the API server.
     pub bind_own: Verb,
     pub refused: AtomicU64,
     pub expired: AtomicU64,
     pub conflicts: AtomicU64,
 }
 
-/// What is true right now.
+/// Present values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gauges {
     pub free_milli: u64,

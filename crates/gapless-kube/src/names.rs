@@ -1,12 +1,12 @@
-//! Names of objects, before they become parts of a path of the API server: whoever reaches the extender may write
-//! anything into a request.
+//! Checks names of objects before they become parts of a path of the API server, because any client of the extender
+//! can send any text.
 
 /// The longest name of an object, and of a namespace.
 const LONGEST: usize = 253;
 const LONGEST_LABEL: usize = 63;
 const LONGEST_UID: usize = 128;
 
-/// Whether an object may have this name: lower-case letters, digits, `-` and `.`, with a letter or digit at both ends.
+/// True if an object may have this name: lower-case letters, digits, `-` and `.`, with a letter or digit at both ends.
 pub fn is_name(text: &str) -> bool {
     let is_inner =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
@@ -19,12 +19,12 @@ pub fn is_name(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// Whether a namespace may have this name.
+/// True if a namespace may have this name.
 pub fn is_namespace(text: &str) -> bool {
     text.len() <= LONGEST_LABEL && !text.contains('.') && is_name(text)
 }
 
-/// Whether this may be an object's uid.
+/// True if this may be an object's uid.
 pub fn is_uid(text: &str) -> bool {
     let is_of_uid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     (1..=LONGEST_UID).contains(&text.len()) && text.bytes().all(is_of_uid)

@@ -1,4 +1,4 @@
-//! What Gapless reads of nodes and pods. Objects are untrusted: anybody may edit an annotation.
+//! Reads nodes and pods. Objects are untrusted, because their owners may edit annotations.
 
 use crate::auto::{Auto, FIT, FIT_CONFIG, FIT_CONFIG_MAP, TRACE};
 use crate::{cdi, quantity};
@@ -7,17 +7,17 @@ use gapless_ledger::promise::{self, Claim};
 use gapless_trace::Bytes;
 use serde_json::Value;
 
-/// What a pod asks for of each of its GPUs.
+/// Annotations of a pod's request, for each of its GPUs.
 pub const GPU_MEMORY: &str = "gapless.dev/gpu-memory";
 pub const GPU_MILLI: &str = "gapless.dev/gpu-milli";
 pub const GPUS: &str = "gapless.dev/gpus";
 pub const GPU_MODELS: &str = "gapless.dev/gpu-models";
-/// What a pod got.
+/// Annotations of the resources that a pod got.
 pub const INDICES: &str = "gapless.dev/gpu-indices";
 pub const UUIDS: &str = "gapless.dev/gpu-uuids";
 pub const BOOKED: &str = "gapless.dev/gpu-booked";
 pub const NODE: &str = "gapless.dev/node";
-/// What a node has.
+/// Annotations of a node's GPUs.
 pub const GPU_MODEL: &str = "gapless.dev/gpu-model";
 
 /// A node with the names of its GPUs.
@@ -26,7 +26,7 @@ pub struct KubeNode {
     pub node: Node,
     pub uuids: Vec<String>,
     pub schedulable: bool,
-    /// An agent gives containers their devices there.
+    /// True if an agent gives containers their devices there.
     pub has_agent: bool,
 }
 
@@ -39,21 +39,21 @@ pub struct KubePod {
     /// The node that it is bound to; empty if it is not.
     pub node: String,
     pub finished: bool,
-    /// What it asks for; `None` if it says nothing about GPU memory, an error if what it says makes no sense.
+    /// Its request; `None` if it has no annotation on GPU memory, an error if its annotations are invalid.
     pub request: Result<Option<Request>, String>,
-    /// Where the size comes from, if the pod says `auto`. Until it is known, `request` is an error.
+    /// The source of the size, if the pod asks for `auto`. Until it is known, `request` is an error.
     pub auto: Option<Auto>,
     /// CPUs and memory only, for pods of others.
     pub plain: Request,
     pub asked: Asked,
-    /// What its annotations say that it got: its owner can edit them.
+    /// The resources that it got by its annotations, which its owner can edit.
     pub claim: Option<Claim>,
-    /// It says that it got something, whether that makes sense or not.
+    /// True if its annotations name resources that it got, valid or not.
     pub claims: bool,
 }
 
 impl KubeNode {
-    /// A name for each GPU: its UUID, or its index if the node does not tell that.
+    /// A name for each GPU: its UUID, or its index if the node has no valid UUID for it.
     pub fn gpus(&self) -> Vec<String> {
         let is_right = |uuid: &&String| {
             let is_once = self.uuids.iter().filter(|other| *other == *uuid).count() == 1;
@@ -70,20 +70,20 @@ impl KubePod {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// It uses GPUs, or may do so.
+    /// True if it uses GPUs, or may use them.
     pub fn is_ours(&self) -> bool {
         let asks =
             !matches!(&self.request, Ok(None)) && !matches!(&self.request, Ok(Some(one)) if one.gpus == 0);
         asks || self.claims
     }
 
-    /// The size that `auto` stands for is known.
+    /// Sets the size for `auto`.
     pub fn set_size(&mut self, size: Result<u64, String>) {
         self.request = size.and_then(|bytes| sized_request(&self.asked, &self.plain, Some(bytes)));
     }
 }
 
-/// What a pod's annotations ask for, as they are written.
+/// The request in a pod's annotations, unparsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     memory: Option<String>,
@@ -187,7 +187,7 @@ pub fn pod(object: &Value) -> KubePod {
     }
 }
 
-/// A pod as the ledger's rules want it.
+/// A pod in the form of the ledger's rules.
 pub fn promised(object: &Value) -> promise::Pod {
     let pod = pod(object);
     promise::Pod {
@@ -207,7 +207,7 @@ pub fn parse_indices(text: &str) -> Result<Vec<u16>, String> {
 }
 
 /// CPUs and memory: the sum over containers, or the largest init container if that is more. A quantity that cannot be
-/// read counts as nothing here; the API server has refused it long before.
+/// parsed counts as 0. The API server refuses such pods, so none comes here.
 fn plain_request(object: &Value) -> Request {
     let of = |containers: &Value, resource: &str, read: fn(&str) -> Result<u64, String>| -> Vec<u64> {
         let list = containers.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -245,7 +245,7 @@ fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Op
         return Err(what.clone());
     }
     if gpus.is_some_and(|count| count.trim() == "0") {
-        // The pod only uses CPUs beside GPUs, and wants to be where it strands none.
+        // The pod uses only CPUs. With this annotation, it asks for a node on which its CPUs strand no GPU.
         return match (memory, milli) {
             (None, None) if asked.devices.has_own => {
                 Err(format!("{}, but the pod asks for no GPU: remove it", cdi::ANNOTATION))

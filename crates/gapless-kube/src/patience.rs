@@ -1,4 +1,4 @@
-//! How long a connection may take: it may be silent between requests, and a request that has begun must come soon.
+//! Time limits of a connection: a long one for silence between requests, a short one for a request that has begun.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 pub(crate) struct Patience {
     socket: TcpStream,
     began: Option<Instant>,
-    /// How long it may be silent between requests.
+    /// The longest silence between requests.
     idle: Duration,
-    /// From the first byte of a request to its last.
+    /// The longest time from the first byte of a request to its last.
     whole: Duration,
     is_answered: Answered,
 }
 
-/// Says that the request is answered: the next one has its own time.
+/// Tells that the request is answered, so that the next one gets its own time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answered(Arc<AtomicBool>);
 

@@ -1,9 +1,9 @@
 //! Pods whose bind has failed, and which the scheduler should try again soon.
 //!
-//! A scheduler puts such a pod aside. From 1.24 on it tries again after its usual pause of 1 to 10 s; an older one may
-//! wait a minute, unless the pod changes. So after a pause the pod gets a new value of an annotation, which means
-//! nothing else. The pause must be long enough for the scheduler to have put the pod aside: it ignores changes before.
-//! The pause doubles with each failure, so that a pod that cannot be bound is not tried in a tight loop.
+//! A scheduler puts such a pod aside. From 1.24 on it tries again after its usual pause of 1 to 10 s; an older one
+//! may wait a minute, unless the pod changes. So after a pause the pod gets a new value of an annotation that has no
+//! other purpose. The pause must be long enough for the scheduler to have put the pod aside: it ignores earlier
+//! changes. The pause doubles with each failure, so that a pod that cannot be bound is not tried in a tight loop.
 
 use crate::api::{Api, ApiError};
 use crate::target::Target;
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// The annotation: nanoseconds of the clock, so that two replicas write different values.
 pub const RETRIED: &str = "gapless.dev/bind-retried";
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The pause doubles so often.
+/// The number of doublings of the pause.
 const DOUBLINGS: u32 = 5;
-/// Pods that are remembered; beyond that the scheduler's own pause has to do.
+/// The most remembered pods. Further pods wait for the scheduler's own pause.
 const MOST: usize = 10_000;
 
 /// A pod that is to be tried again.
@@ -35,7 +35,7 @@ struct Failed {
     due: Option<(Instant, Waiting)>,
 }
 
-/// All of them.
+/// All pods that are to be tried again.
 #[derive(Debug, Default)]
 pub struct Retries {
     pods: Mutex<FxHashMap<String, Failed>>,
@@ -46,11 +46,11 @@ impl Retries {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bind of this pod has failed.
+    /// Records that the bind of this pod has failed.
     pub fn later(&self, target: Target<'_>, now: Instant) {
         let mut pods = self.pods();
         if pods.len() >= MOST {
-            // Those that wait for nothing are only a count.
+            // Pods that wait for no retry only keep a count of failures, so they are dropped first.
             pods.retain(|_, pod| pod.due.is_some());
         }
         if pods.len() >= MOST && !pods.contains_key(target.uid) {
@@ -64,12 +64,12 @@ impl Retries {
         pod.due = Some((now + pause, waiting));
     }
 
-    /// The pod is bound.
+    /// Forgets a pod that is bound.
     pub fn forget(&self, uid: &str) {
         self.pods().remove(uid);
     }
 
-    /// Those whose pause is over. Each is given once.
+    /// The pods whose pause is over. Each is returned once per failure.
     pub fn due(&self, now: Instant) -> Vec<Waiting> {
         let mut pods = self.pods();
         let over = |pod: &mut Failed| match &pod.due {
@@ -80,7 +80,7 @@ impl Retries {
     }
 }
 
-/// A change that means nothing, of the pod with this id.
+/// A change without an effect, for the pod with this id.
 pub(crate) fn mark(uid: &str) -> Value {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     json!({"metadata": {"uid": uid, "annotations": {RETRIED: since.as_nanos().to_string()}}})
@@ -90,7 +90,7 @@ impl Waiting {
     /// Changes the pod, if it is still this one.
     pub fn touch(&self, api: &Api) -> Result<(), ApiError> {
         match api.patch(&self.path, &mark(&self.uid)) {
-            // It is gone, or another one by now.
+            // The pod is gone, or another one has its name.
             Err(error) if matches!(error.status(), Some(404 | 409 | 422)) => Ok(()),
             result => result.map(|_| ()),
         }

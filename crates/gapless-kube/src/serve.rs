@@ -30,7 +30,7 @@ pub fn serve(
     serve_with(&extender, listener, secure.as_ref(), api, stop)
 }
 
-/// Serves an extender that the caller looks at too.
+/// Serves an extender that the caller keeps access to.
 pub fn serve_with(
     extender: &Extender,
     listener: &TcpListener,
@@ -46,7 +46,7 @@ pub fn serve_with(
             or_exit("watch of nodes", || watch::follow(api, "/api/v1/nodes", &nodes, &extender.nodes, stop));
         });
         scope.spawn(move || {
-            // Pods find their nodes if those come first; a pod that comes earlier waits.
+            // Nodes are listed before pods, so that each pod finds its node.
             while !extender.nodes.listed.load(Ordering::Acquire) && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -67,14 +67,14 @@ pub fn serve_with(
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
-            // The thread below waits for a connection, and looks at the flag then.
+            // The thread below blocks in `accept`. This connection wakes it, so that it sees the flag.
             let _ = TcpStream::connect_timeout(&reachable(address), Duration::from_secs(1));
         });
         while !stop.load(Ordering::Relaxed) {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(_) => {
-                    // Too many files are open, or the connection is gone already.
+                    // Too many files are open, or the client has closed the connection.
                     std::thread::sleep(Duration::from_millis(2));
                     continue;
                 }
@@ -85,7 +85,7 @@ pub fn serve_with(
             }
             let busy = &busy;
             scope.spawn(move || {
-                // A connection that breaks is the other side's business, and a panic ends only its connection.
+                // An error or a panic ends only its own connection.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     connection(extender, stream, secure, stop, Door::Scheduler)
                 }));
@@ -96,7 +96,7 @@ pub fn serve_with(
     Ok(())
 }
 
-/// An address under which this machine reaches a listener of its own.
+/// An address at which this machine reaches its own listener.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
@@ -107,17 +107,17 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Who may ask for what.
+/// The requests that a port accepts.
 #[derive(Clone, Copy, Debug)]
 enum Door {
-    /// The scheduler: everything.
+    /// The scheduler's port: all requests.
     Scheduler,
-    /// Kubelets and Prometheus: how the extender is.
+    /// The port for kubelets and Prometheus: health and metrics.
     Probes,
 }
 
-/// Serves probes and metrics, and nothing else, on a door of their own until `stop` is set: only the scheduler then has
-/// to reach the other one.
+/// Serves probes and metrics, and nothing else, on their own port until `stop` is set. So only the scheduler needs
+/// access to the other port.
 pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBool) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let busy: Mutex<Vec<IpAddr>> = Mutex::default();
@@ -130,7 +130,7 @@ pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBo
             };
             let from = from.ip();
             {
-                // One that opens many leaves some for the kubelet.
+                // One address cannot take all connections, so that some remain for the kubelet.
                 let mut busy = busy_now();
                 let of_it = busy.iter().filter(|other| **other == from).count();
                 if busy.len() >= FEW || of_it >= OF_ONE_ADDRESS || stream.set_nonblocking(false).is_err() {
@@ -208,7 +208,7 @@ fn connection(
     Ok(())
 }
 
-/// How the extender is.
+/// Answers about health and metrics.
 fn about(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
     let path = request.path.split('?').next().unwrap_or_default();
     match (request.method.as_str(), path) {
@@ -232,7 +232,7 @@ pub fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static st
                 "/prioritize" => &extender.metrics.prioritize,
                 _ => &extender.metrics.bind,
             };
-            // Objects take many times the bytes of their text: only some are read at once.
+            // Objects take many times the bytes of their text, so only a few large requests are parsed at once.
             let _turn = (request.body.len() > SMALL).then(Turn::take);
             let Ok(args) = serde_json::from_slice::<Value>(&request.body) else {
                 verb.note(began.elapsed(), false);
@@ -266,7 +266,7 @@ pub fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static st
     }
 }
 
-/// A place among the large requests that are objects now.
+/// A place among the large requests that are parsed at once.
 struct Turn;
 
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());

@@ -1,4 +1,4 @@
-//! The pod that a scheduler asks to bind, by its names, and whether these can be names at all.
+//! The pod that a scheduler asks to bind, by its names, and a check that these are valid names.
 
 use crate::names;
 
@@ -12,7 +12,7 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Whether these can be names at all: they become parts of paths.
+    /// An error unless these are valid names. They become parts of paths.
     pub fn check(&self) -> Result<(), String> {
         let Target { namespace, name, uid, node } = *self;
         let parts = [
@@ -29,7 +29,7 @@ impl Target<'_> {
         }
     }
 
-    /// Whether these can be the names of a pod.
+    /// True if these are valid names of a pod.
     pub fn is_pod(&self) -> bool {
         names::is_namespace(self.namespace) && names::is_name(self.name) && names::is_uid(self.uid)
     }

@@ -1,4 +1,4 @@
-//! Keeps up with all objects of one kind: lists them, then follows their changes, and lists again if the server has
+//! Follows all objects of one kind: lists them, then follows their changes, and lists again if the server has
 //! forgotten the version that was reached (410).
 
 use crate::api::{Api, ApiError};
@@ -7,19 +7,19 @@ use serde_json::Value;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Hears of objects.
+/// Receives objects and their changes.
 pub trait Listener {
-    /// All objects that there are. What was known and is not among them is gone.
+    /// Takes all objects. Known objects that are not among them are gone.
     fn replace(&self, objects: &[Value]);
     fn changed(&self, object: &Value);
     fn deleted(&self, object: &Value);
-    /// All changes up to this version were told.
+    /// All changes up to this version were reported.
     fn reached(&self, version: &str);
-    /// Something went wrong, and is tried again.
+    /// A call failed and will be repeated.
     fn trouble(&self, what: &str);
 }
 
-/// How a watch goes, for others to see.
+/// The state of a watch, for metrics and readiness.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub listed: AtomicBool,
@@ -74,7 +74,7 @@ pub fn follow(api: &Api, path: &str, listener: &dyn Listener, progress: &Progres
                     }
                 }
                 seen = true;
-                // An object without a version keeps the last one: the server will say 410 if that is too old.
+                // Without a version the last one stays. If it is too old, the server answers 410.
                 if let Some(new) = object["metadata"]["resourceVersion"].as_str() {
                     new.clone_into(&mut version);
                     listener.reached(&version);
@@ -97,7 +97,7 @@ pub fn follow(api: &Api, path: &str, listener: &dyn Listener, progress: &Progres
                     pause = (pause * 2).min(LAST_PAUSE);
                 }
             }
-            // A server that ends every watch at once is not asked in a tight loop.
+            // The pause keeps this from a tight loop if the server ends every watch at once.
             if !seen {
                 std::thread::sleep(FIRST_PAUSE / 5);
             }

@@ -1,6 +1,6 @@
-//! Three replicas that all get every pod, over an API server that drops answers, is busy, forgets versions, comes back
-//! from backups, and changes nodes and pods under their feet. Nobody promises a byte twice, and in the end each pod
-//! that fits is placed. `CHAOS=1000` makes it so many rounds.
+//! Three replicas that all get every pod, over an API server that drops answers, is busy, forgets versions, comes
+//! back from backups, and changes nodes and pods meanwhile. No byte is promised twice, and in the end each pod that
+//! fits is placed. `CHAOS=1000` sets the number of rounds.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -30,7 +30,7 @@ fn waiting(fake: &Fake) -> Vec<Value> {
     fake.all("pods").into_iter().filter(|pod| pod["spec"]["nodeName"].is_null()).collect()
 }
 
-/// A scheduler that wants all pods that wait, and whose replica is killed now and then.
+/// A scheduler that tries all waiting pods, and whose replica is killed now and then.
 fn schedule(fake: &Fake, seed: u64, stop: &AtomicBool) {
     let mut dice = Dice(seed);
     let mut replica = Replica::start(fake);
@@ -48,7 +48,7 @@ fn schedule(fake: &Fake, seed: u64, stop: &AtomicBool) {
     }
 }
 
-/// Something happens.
+/// Causes a random event.
 fn happen(
     fake: &Fake,
     dice: &mut Dice,
@@ -107,7 +107,7 @@ fn three_replicas_in_chaos_promise_no_byte_twice() {
         fake.busy_every.store(0, Ordering::Relaxed);
     });
     none_is_over_booked(&fake, 80 * GIB);
-    // All have gone; one that knows nothing places what fits, and ends what they left.
+    // All replicas have ended. A new one without their state places the pods that fit, and removes leftovers.
     let last = Replica::start(&fake);
     for turn in 1..4 {
         last.extender.expire(std::time::Instant::now() + gapless_kube::limits::BOOKED_FOR * 2 * turn);

@@ -1,5 +1,5 @@
-//! What happens when others were faster, lie or are away: binds that find another GPU or are tried again, devices that
-//! pods name by themselves, nodes that vanish, and an API server whose versions make no sense.
+//! Conflicts with other replicas, false annotations and outages: binds that find another GPU or are tried again,
+//! devices that pods name themselves, nodes that vanish, and an API server with invalid versions.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -22,7 +22,7 @@ fn pod_of(fake: &Fake, name: &str) -> Value {
 fn a_bind_that_comes_second_takes_another_gpu_of_the_node() {
     let fake = Fake::start();
     fake.node("n0", 4, 80);
-    // Many rounds, because the news of the other booking may come before the bind, too.
+    // Many rounds, because the event of the other booking may also come before the bind.
     for round in 0..20 {
         let replica = Replica::start(&fake);
         let (mine, other) = (format!("mine{round}"), format!("other{round}"));
@@ -60,7 +60,7 @@ fn a_bind_that_fails_is_tried_again_soon() {
     replica.extender.retry(Instant::now() + Duration::from_secs(2));
     replica.wait("the scheduler hears of a pod that has changed", |_| retried().is_string());
     assert!(pod_of(&fake, "other")["metadata"]["annotations"][RETRIED].is_null());
-    // Once the other one is gone, there is room.
+    // Once the other pod is gone, there is room.
     fake.delete("/api/v1/namespaces/default/pods/other");
     replica.wait("other is gone", |replica| replica.extender.gauges().known == 1);
     assert!(replica.schedule(&fake, &pod).is_some());
@@ -127,7 +127,7 @@ fn a_server_that_comes_back_from_a_backup_books_no_gpu_twice() {
     for i in 0..2 {
         assert!(replica.schedule(&fake, &fake.pod(&format!("a{i}"), &asks("80GiB"))).is_some());
     }
-    // Many versions, so that those after the backup are smaller for long.
+    // Many versions, so that those after the restore stay smaller for a while.
     for i in 0..50 {
         edit(&fake, "/api/v1/nodes/n0", &json!({"note": i.to_string()}));
     }
@@ -177,7 +177,7 @@ fn a_binding_whose_answer_is_lost_keeps_its_gpu_until_there_is_proof() {
     let other = fake.pod("other", &asks("80GiB"));
     replica.wait("it knows both", |replica| replica.extender.gauges().known == 2);
     assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
-    // The API server binds the pod and does not say so, nor what became of it.
+    // The API server binds the pod, but loses its answer and refuses questions about it.
     fake.loses_bindings.store(true, Ordering::Relaxed);
     assert_ne!(replica.bind(&pod, "n0"), "");
     assert!(bookings(&fake, "n0")["uid-mine"].is_string(), "{}", bookings(&fake, "n0"));
@@ -198,7 +198,7 @@ fn a_pod_that_another_replica_bound_with_another_gpu_is_no_success() {
     replica.wait("it knows the pod", |replica| replica.extender.gauges().known == 1);
     assert_eq!(replica.filter(&fake, &pod)["NodeNames"], json!(["n0"]));
     let mine = replica.extender.assumed_gpus("uid-mine").expect("it is assumed")[0];
-    // Not a word of it comes before the bind: the watch is slower.
+    // No event of it comes before the bind, as if the watch were slower.
     let notes = json!({"gapless.dev/node": "n0", "gapless.dev/gpu-indices": (1 - mine).to_string(),
         "gapless.dev/gpu-booked": (40 * GIB).to_string(), "gapless.dev/gpu-uuids": format!("GPU-n0-{}", 1 - mine)});
     fake.bind_behind_the_back("mine", "n0", &notes);

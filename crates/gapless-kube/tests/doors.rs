@@ -1,5 +1,5 @@
-//! Doors that stay shut: what is no name, texts that would end a line, answers to no question, messages of two
-//! lengths, and requests that are large or slow.
+//! Attacks that must fail: invalid names, texts with line breaks, unasked answers, messages with two lengths, and
+//! large or slow requests.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What an attacker would put between two names.
+/// Texts that an attacker could put between two names.
 const BETWEEN: [&str; 9] =
     ["/", "/../", "?", "#", " ", "%2f", "\r\n", "\n", " HTTP/1.1\r\nHost: a\r\n\r\nDELETE /api/v1/pods/x"];
 
@@ -70,7 +70,7 @@ fn answering(bytes: &'static [u8]) -> (u16, std::sync::Arc<std::sync::atomic::At
                 let mut out = stream;
                 while let Ok(Some(request)) = read_request(&mut input) {
                     count.fetch_add(1, Ordering::Relaxed);
-                    // The path comes back, so that an answer shows whose it is.
+                    // The answer repeats the path, so that it shows its request.
                     let body = format!("{{\"path\":\"{}\"}}", request.path);
                     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
                     if out.write_all(&[head.as_bytes(), bytes].concat()).is_err() {
@@ -158,7 +158,7 @@ fn a_large_request_is_refused_with_what_to_do() {
     let args = json!({"Pod": fake.pod("mine", &asks("1GiB")), "NodeNames": names});
     assert!(args.to_string().len() as u64 <= MOST_REQUEST, "5,000 nodes with the longest names");
     assert_eq!(replica.ask("POST", "/filter", args.to_string().as_bytes()).0, 200);
-    // Without a body: its length alone is enough.
+    // The announced length is enough for a refusal, without a body.
     let mut stream = TcpStream::connect(("127.0.0.1", replica.port())).expect("it listens");
     let head = format!("POST /filter HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MOST_REQUEST + 1);
     stream.write_all(head.as_bytes()).expect("it reads");
@@ -210,7 +210,7 @@ fn slow_connections_stop_neither_door_for_long() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| serve::serve_probes(&replica.extender, &listener, &stop));
-        // More than the scheduler's door takes, each with half a request.
+        // More connections than the scheduler's port takes, each with half a request.
         let slow = |port: u16, count: usize| -> Vec<TcpStream> {
             let one = |_| {
                 let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
@@ -219,7 +219,7 @@ fn slow_connections_stop_neither_door_for_long() {
             };
             (0..count).map(one).collect()
         };
-        // Each takes three files of this process, which may have few.
+        // Each connection takes three file descriptors of this process, whose limit may be low.
         let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
         let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
         let files: usize =
@@ -234,7 +234,7 @@ fn slow_connections_stop_neither_door_for_long() {
         };
         assert!(healthy("127.0.0.1"), "probes have a door of their own");
         drop(held);
-        // One address has a part of that door, and for a short time.
+        // One address gets only some of that port's connections, and for a short time.
         let _held = slow(port, FEW * 2);
         replica.wait("it is healthy again", |_| healthy("127.0.0.1"));
         stop.store(true, Ordering::Relaxed);
@@ -268,7 +268,7 @@ fn pods_that_do_not_exist_take_little_for_a_short_time() {
     fake.stop();
 }
 
-/// A sizer that answers when it may.
+/// A sizer that answers once its flag is set.
 #[derive(Debug)]
 struct Slow(Arc<AtomicBool>);
 
@@ -301,7 +301,7 @@ fn a_size_that_takes_long_holds_no_filter() {
     may.store(true, Ordering::Relaxed);
     let pod = fake.pod("again", &auto(0));
     replica.wait("it is known", |replica| replica.filter(&fake, &pod)["NodeNames"] == json!(["n0"]));
-    // The scheduler hears that the first ones may be tried again.
+    // The first pods are touched, so that the scheduler tries them again.
     replica.extender.retry(Instant::now() + Duration::from_secs(2));
     let touched = fake.get("/api/v1/namespaces/default/pods/slow0").expect("the pod");
     assert!(touched["metadata"]["annotations"][RETRIED].is_string());

@@ -1,5 +1,5 @@
 //! Objects of Dynamic Resource Allocation: each keeps to the schema of Kubernetes 1.34 and to the rules that its API
-//! server applies beyond the schema; wrong ones are found. No cluster with DRA has seen them.
+//! server applies beyond the schema, and invalid ones are found. They were not tried on a cluster with DRA.
 
 #[allow(dead_code, reason = "the extender's tests use the rest")]
 mod fake;
@@ -37,8 +37,8 @@ fn request(gpus: u32, share: Share, models: &str) -> Request {
     Request { cpu_milli: 0, memory: 0, gpus, share, models: models.to_owned() }
 }
 
-/// What an API server of 1.34 refuses beyond the schema, by the documentation of its types: written down here once
-/// more, without the code that makes the objects.
+/// The rules of an API server of 1.34 beyond the schema, by the documentation of its types. They are independent of
+/// the code that makes the objects.
 fn against_rules(object: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut must = |holds: bool, what: &str| {
@@ -216,7 +216,7 @@ fn the_class_and_claims_of_all_kinds_of_requests_are_right() {
     assert!(template("Train", "", one).is_err_and(|what| what.contains("name")));
 }
 
-/// A change of a right object, and what must be said of it.
+/// A change of a valid object, and the error that must name it.
 type Slip = (fn(&mut Value), &'static str);
 
 #[test]
@@ -331,7 +331,7 @@ fn slices_follow_the_gpus_and_the_generation_grows() {
     assert_eq!(publish(&many), Published { written: 2, ..nothing });
     assert_eq!(generations(), BTreeSet::from([2]), "all slices have one generation");
     fake.all("resourceslices").iter().for_each(is_right);
-    // Another agent starts: what is there is right.
+    // Another agent starts, and finds the slices correct.
     let other = Publisher::default();
     assert_eq!(other.publish(&api, &owner(), &many).expect("published"), nothing);
     assert_eq!(publish(&[h200(1)]), Published { written: 1, deleted: 1, is_shared: true });
@@ -354,7 +354,7 @@ fn a_cluster_that_cannot_share_is_told_so_once() {
     let whole = Published { written: 1, deleted: 0, is_shared: false };
     assert_eq!(publish().expect("published"), whole);
     assert_eq!(publish().expect("published"), Published { written: 0, ..whole }, "it is not written again");
-    // The gate is switched on: the next start tells.
+    // The gate is switched on, and the next start publishes shareable GPUs.
     fake.shares.store(true, Ordering::Relaxed);
     let next = Publisher::default().publish(&api, &owner(), &[h200(0), h200(1)]).expect("published");
     assert!(next.is_shared && next.written == 1);

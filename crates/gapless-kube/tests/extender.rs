@@ -128,7 +128,7 @@ fn a_forgotten_version_is_listed_again() {
     for pod in &pods {
         assert!(replica.schedule(&fake, pod).is_some());
     }
-    // The deletion is never seen as an event: only a new list tells.
+    // The deletion never comes as an event. Only a new list shows it.
     fake.delete("/api/v1/namespaces/default/pods/p0");
     fake.forget();
     replica.wait("the list tells", |replica| replica.extender.gauges().pods == 1);
@@ -159,7 +159,7 @@ fn three_replicas_that_get_every_pod_and_lost_answers_book_no_gpu_twice() {
     (0..3).for_each(|i| fake.node(&format!("n{i}"), 4, 80));
     let replicas: Vec<Replica> = (0..3).map(|_| Replica::start(&fake)).collect();
     fake.drop_every.store(17, Ordering::Relaxed);
-    // 12 GPUs take 24 pods; 40 want one, and each replica is asked for all of them.
+    // 12 GPUs take 24 of 40 pods, and each replica is asked to place all of them.
     let pods: Vec<Value> = (0..40).map(|i| fake.pod(&format!("p{i:02}"), &asks("40GiB"))).collect();
     std::thread::scope(|scope| {
         for (at, replica) in replicas.iter().enumerate() {
@@ -170,7 +170,7 @@ fn three_replicas_that_get_every_pod_and_lost_answers_book_no_gpu_twice() {
     });
     none_is_over_booked(&fake, 80 * GIB);
     fake.drop_every.store(0, Ordering::Relaxed);
-    // What is left finds its place once nobody loses answers: a replica that starts now knows all.
+    // Once no answers are lost, the other pods find their places, by a new replica that reads all state.
     let fresh = Replica::start(&fake);
     let left: Vec<Value> =
         fake.all("pods").into_iter().filter(|pod| pod["spec"]["nodeName"].is_null()).collect();
@@ -198,7 +198,7 @@ fn restarts_at_fifty_moments_lose_no_pod_and_book_no_gpu_twice() {
             let pod = fake.pod(&format!("p{number:03}"), &asks(sizes[below(4) as usize]));
             number += 1;
             let answer = replica.filter(&fake, &pod);
-            // Some pods are chosen for and never bound: the kill comes between.
+            // Some pods get a node but are not bound, as if the kill came between.
             if let Some(node) = answer["NodeNames"][0].as_str()
                 && below(3) > 0
             {
@@ -215,7 +215,7 @@ fn restarts_at_fifty_moments_lose_no_pod_and_book_no_gpu_twice() {
         }
         none_is_over_booked(&fake, 80 * GIB);
     }
-    // The last one knows all that is bound, and nothing more.
+    // The last replica knows exactly the bound pods.
     let replica = Replica::start(&fake);
     let bound = fake.all("pods").iter().filter(|pod| !pod["spec"]["nodeName"].is_null()).count();
     replica.wait("it knows the bound pods", |replica| replica.extender.gauges().pods == bound as u64);
@@ -244,7 +244,7 @@ fn a_booking_that_was_never_bound_counts_until_its_pod_is_bound_elsewhere() {
     assert_eq!(replica.filter(&fake, &other)["NodeNames"], json!(["n1"]), "it is not placed on booked bytes");
     let large = fake.pod("large", &asks("70GiB"));
     assert_eq!(replica.filter(&fake, &large)["NodeNames"], json!([]));
-    // The scheduler wants the pod on another node.
+    // The scheduler tries the pod on another node.
     let names = json!({"Pod": left, "NodeNames": ["n1"]});
     assert_eq!(replica.post("/filter", &names)["NodeNames"], json!([]), "30 GiB of n1 are assumed");
     fake.delete("/api/v1/namespaces/default/pods/other");
@@ -273,12 +273,12 @@ fn annotations_that_were_edited_by_hand_free_no_gpu() {
     for replica in [&replica, &Replica::start(&fake)] {
         assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node's bookings count");
     }
-    // Nonsense on the node closes it.
+    // An invalid annotation closes the node.
     edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": "nonsense"}));
     fake.delete(p0);
     replica.wait("p0 is gone", |replica| replica.extender.gauges().pods == 1);
     assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node is closed");
-    // Without bookings, nobody knows which GPU p1 uses.
+    // Without the page, the GPU of p1 is not known.
     edit(&fake, "/api/v1/nodes/n0", &json!({"gapless.dev/bookings": ""}));
     replica.wait("p1 is suspicious", |replica| replica.extender.gauges().over_booked > 0);
     assert_eq!(replica.filter(&fake, &late)["NodeNames"], json!([]), "the node is still closed");
@@ -300,7 +300,7 @@ fn bookings_that_somebody_deleted_are_made_anew() {
     assert!(replica.schedule(&fake, &next).is_some());
     let booked = bookings(&fake, "n0");
     assert!(booked["uid-p"].is_string() && booked["uid-q"].is_string(), "{booked}");
-    // A pod that was deleted leaves its booking; the next one clears it.
+    // A deleted pod leaves its booking, which the next booking removes.
     fake.delete("/api/v1/namespaces/default/pods/p");
     replica.wait("p is gone", |replica| replica.extender.gauges().pods == 1);
     let last = fake.pod("r", &asks("50GiB"));
@@ -343,7 +343,7 @@ fn pods_without_gpus_are_placed_by_the_policy_if_they_want() {
     fake.stop();
 }
 
-/// Answers with the length of what it is asked, in GiB.
+/// Answers with the length of the question, in GiB.
 #[derive(Debug)]
 struct Lengths;
 
@@ -375,7 +375,7 @@ fn auto_asks_for_what_the_program_will_take() {
         notes["gapless.dev/gpu-memory"] = json!("auto");
         let pod = fake.pod(&format!("p{number}"), &notes);
         let node = replica.filter(&fake, &pod)["NodeNames"][0].as_str().map(str::to_owned).expect("it fits");
-        // A restart between the two: the replica that binds finds the size by itself.
+        // A restart between filter and bind: the replica that binds computes the size itself.
         let other = Replica::with(&fake, |extender| extender.with_sizer(Box::new(Lengths)));
         assert_eq!(other.bind(&pod, &node), "");
         let object = fake.get(&format!("/api/v1/namespaces/default/pods/p{number}")).expect("the pod");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const CASES: usize = 100_000;
-/// Bytes of memory that this process may ever have.
+/// The most memory of this process, in bytes.
 const MOST_MEMORY: u64 = 100 << 20;
 
 struct Dice(u64);
@@ -30,7 +30,7 @@ impl Dice {
     }
 }
 
-/// What parsers stumble over.
+/// Texts on which parsers often fail.
 const PIECES: &[&str] = &[
     "\r\n",
     "\r\n\r\n",
@@ -117,7 +117,7 @@ fn pod(number: usize, node: Option<usize>) -> Value {
     })
 }
 
-/// An extender that knows a small cluster. Nobody answers it: its API server is a port that refuses.
+/// An extender with a small cluster. Its API server is a port that refuses connections.
 fn extender() -> Extender {
     let address = Address { host: "127.0.0.1".to_owned(), port: 1, tls: None, token: None };
     let extender = Extender::new(Arc::new(Api::new(address)));
@@ -164,7 +164,7 @@ fn damaged_requests_leave_the_account_right() {
         let at = dice.below(right.len());
         let body_only = dice.below(2) == 0 && at < 4;
         let bytes = match (body_only, right[at].split_once("\r\n\r\n")) {
-            // With a length that is right, so that the damage comes through.
+            // The length is valid, so that the damaged body is parsed.
             (true, Some((head, body))) => {
                 let body = damage(&mut dice, body);
                 let path = head.split(' ').nth(1).expect("a path");
@@ -222,7 +222,7 @@ fn the_largest_bodies_cost_little() {
     memory_stays_small();
 }
 
-/// A connection on which these bytes come.
+/// A connection from which these bytes are read.
 struct Said(Cursor<Vec<u8>>);
 
 impl Read for Said {
@@ -287,7 +287,7 @@ fn damaged_answers_leave_the_account_right() {
     memory_stays_small();
 }
 
-/// The machines end, whatever they are told.
+/// The state machines must end for any answers.
 fn drive(dice: &mut Dice, object: &Value) {
     let told = |dice: &mut Dice| match dice.below(7) {
         0 => Told::Node(gapless_ledger::promise::Node {

@@ -78,7 +78,7 @@ fn a_manifest_with_a_slip_is_found() {
     assert!(wrong.contains("hostPid: not in the schema") && wrong.contains("64 MB"), "{wrong}");
 }
 
-/// `crates/gapless/tests/examples.rs` holds the other code blocks of the docs against the program.
+/// `crates/gapless/tests/examples.rs` checks the other code blocks of the docs with the program.
 #[test]
 fn yaml_blocks_in_the_docs_parse() {
     let mut seen = 0;

@@ -1,5 +1,5 @@
-//! What an event costs in a large cluster: work for its own node or pod, and none for the others. Work is counted, not
-//! timed.
+//! The cost of an event in a large cluster: it makes work for its own node or pod only. The test counts
+//! work instead of time.
 
 use gapless_kube::account::Account;
 use gapless_kube::book::written;

@@ -28,7 +28,7 @@ fn the_scheduler_is_served_over_tls() {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     std::thread::spawn(move || serve::serve(&listener, Some(server), &api, &flag));
-    // The client of the API server talks to it: the same code over TLS.
+    // The client for the API server calls the extender here, with the same code over TLS.
     let address = Address { host: "localhost".to_owned(), port, tls: Some(client), token: None };
     let secure = Api::new(address);
     let answer =

@@ -1,5 +1,5 @@
-//! What happens to a cluster while pods run: GPUs are lost, memory becomes known, nodes are made anew, backups are
-//! restored and annotations edited. No GPU is booked twice.
+//! Changes of a cluster while pods run: GPUs are lost, memory becomes known, nodes are deleted and made again,
+//! backups are restored and annotations edited. No GPU is booked twice.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "/api/v1/nodes/n0";
 
-/// The bytes that pods were told of one GPU, by its UUID.
+/// The bytes of one GPU in all pods' annotations, by its UUID.
 fn told(fake: &Fake, uuid: &str) -> u64 {
     let of = |pod: &Value| {
         let notes = &pod["metadata"]["annotations"];
@@ -85,17 +85,17 @@ fn a_node_that_is_made_anew_closes_if_nobody_can_tell_what_its_pods_have() {
         fake.delete(NODE);
         fake.node_of("n0", uid, 1, 80);
     };
-    // A replica that remembers and a pod that says the same are enough.
+    // A replica's memory and the pod's annotations that agree with it are enough.
     anew("uid-2");
     first.wait("it holds", |replica| replica.extender.gauges().free_milli == 0);
     let small = |name: &str| fake.pod(name, &asks("1GiB"));
     assert_eq!(first.schedule(&fake, &small("b")), None, "the GPU is in use");
-    // An edited annotation and a replica that remembers nothing are not.
+    // An edited annotation, or a replica without memory, is not enough.
     edit(&fake, "/api/v1/namespaces/default/pods/a", &json!({"gapless.dev/gpu-booked": "1"}));
     anew("uid-3");
     for (at, replica) in [&first, &Replica::start(&fake)].into_iter().enumerate() {
         assert_eq!(replica.schedule(&fake, &small(&format!("c{at}"))), None, "nobody can tell");
-        // The scheduler insists.
+        // The scheduler tries to bind all the same.
         let said = replica.bind(&small(&format!("d{at}")), "n0");
         assert!(!said.is_empty());
     }

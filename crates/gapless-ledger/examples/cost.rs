@@ -1,5 +1,4 @@
-//! What a page in the ledger costs: asking for it and giving it back, alone and with other processes' entries in the
-//! file.
+//! The cost of the ledger: asking for bytes and giving them back, alone and with other processes' entries in the file.
 
 use gapless_ledger::{Answer, Ledger, Processes, Share, Size, Who};
 use std::time::Instant;

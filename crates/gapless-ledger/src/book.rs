@@ -1,10 +1,10 @@
-//! The rules: who may take how much more. This module works on entries in memory; it uses no clock, file or process.
+//! The rules for taking more memory. This module works on entries in memory; it uses no clock, file or process.
 //!
-//! A tenant exists while one of its processes does, and all its processes have the same share. Its sum is what its
-//! processes hold.
+//! A tenant exists while one of its processes does, and all its processes have the same share. Its sum is that of
+//! its processes' bytes.
 //!
-//! * Within its share, a tenant gets what it asks for. It waits only if the card is full. Only borrowing by others can
-//!   cause that, because the shares add up to at most the card.
+//! * Within its share, a tenant's requests are granted. It waits only if the card is full. Only borrowing by others
+//!   can cause that, because the shares add up to at most the card.
 //! * Beyond its share, a tenant without `borrow` gets nothing. With `borrow`, it gets memory that no tenant holds,
 //!   unless another tenant waits for memory within its own share.
 //!
@@ -14,39 +14,39 @@
 use crate::processes::Who;
 use std::fmt;
 
-/// Processes that a card's ledger has room for.
+/// The most processes in a card's ledger.
 pub const MOST: usize = 256;
 
 /// One process of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub who: Who,
-    /// Its tenant, with what that may hold.
+    /// Its tenant's name; `limit` and `borrow` are the tenant's share.
     pub name: String,
     pub limit: u64,
     pub borrow: bool,
-    /// Bytes of the card, what is outside of the pool included.
+    /// Bytes of the card, those outside of the pool included.
     pub held: u64,
-    /// What it waits for; 0: it does not wait.
+    /// Bytes that it waits for; 0: it does not wait.
     pub wants: u64,
-    /// The part of `held` that is not the pool's: context, modules, libraries' own.
+    /// The part of `held` outside of the pool: context, modules, memory of libraries.
     pub outside: u64,
 }
 
-/// What a process is told that asks for more.
+/// The answer to a process that asks for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Granted,
-    /// Its own, and lent to others: they are asked to give back.
+    /// It is within the share, but lent to others, who are asked to give it back.
     Wait,
     /// It would be beyond the share.
     Refused,
 }
 
-/// Why a process cannot be a tenant's.
+/// The reason why a process cannot join a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinError {
-    /// Shares would add up to more than the card: what the others have.
+    /// Shares would add up to more than the card; `others` are the other shares.
     Oversold { name: String, limit: u64, capacity: u64, others: Vec<(String, u64)> },
     /// Other processes of this tenant have another share.
     Differs { name: String, limit: u64, borrow: bool, pid: u32 },
@@ -98,13 +98,13 @@ impl Book {
         self.entries.iter().flatten()
     }
 
-    /// What all processes hold.
+    /// Bytes that all processes hold.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.iter().map(|entry| entry.held).sum()
     }
 
-    /// What the processes of a tenant hold.
+    /// Bytes that the processes of a tenant hold.
     #[must_use]
     pub fn held_by(&self, name: &str) -> u64 {
         self.iter().filter(|entry| entry.name == name).map(|entry| entry.held).sum()
@@ -126,7 +126,7 @@ impl Book {
         self.entries.iter().position(|entry| entry.as_ref().is_some_and(|entry| entry.who == who))
     }
 
-    /// Puts a process's entry where its last one was, or where nobody's is. Whether there was a place.
+    /// Puts a process's entry in its last place, or in a free one. Returns false if there is none.
     pub fn put(&mut self, entry: Entry) -> bool {
         let free = || self.entries.iter().position(Option::is_none);
         match self.at(entry.who).or_else(free) {
@@ -143,7 +143,7 @@ impl Book {
         }
     }
 
-    /// Forgets processes that are gone; what they held.
+    /// Forgets processes that are gone. Returns the bytes that they held.
     pub fn drop_dead(&mut self, is_alive: impl Fn(Who) -> bool) -> u64 {
         let mut freed = 0;
         for place in &mut self.entries {
@@ -154,10 +154,10 @@ impl Book {
         freed
     }
 
-    /// Lets a process in. It holds what its entry says, which is nothing as a rule: what it has it asks for.
+    /// Lets a process in. Its entry usually holds 0 bytes, because it asks for its memory afterwards.
     ///
     /// # Errors
-    /// When its tenant's share cannot be. Nothing changed then.
+    /// When its tenant's share is impossible. The book is then unchanged.
     pub fn join(&mut self, entry: Entry) -> Result<(), JoinError> {
         let others = || self.iter().filter(|other| other.who != entry.who);
         if let Some(other) = others().find(|other| other.name == entry.name)
@@ -176,7 +176,7 @@ impl Book {
         if self.put(entry) { Ok(()) } else { Err(JoinError::Crowded) }
     }
 
-    /// A process that is in the book asks for `bytes` more; where they are granted they are entered.
+    /// A process that is in the book asks for `bytes` more; if they are granted, its entry has them.
     pub fn ask(&mut self, who: Who, bytes: u64) -> Answer {
         let Some(at) = self.at(who) else { return Answer::Refused };
         let Some(entry) = self.entries[at].clone() else { return Answer::Refused };
@@ -198,8 +198,8 @@ impl Book {
         answer
     }
 
-    /// What the tenant of a process should give back now: what it holds beyond its share, while another waits; where it
-    /// does not borrow, at any time, for only what nobody asked for brought it there.
+    /// Bytes that the tenant of a process should give back now: those beyond its share, if another tenant waits or if
+    /// it does not borrow. A tenant without `borrow` exceeds its share only by memory that it did not ask for.
     #[must_use]
     pub fn overdue(&self, who: Who) -> u64 {
         let Some(entry) = self.iter().find(|entry| entry.who == who) else { return 0 };

@@ -15,18 +15,18 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the lock is waited for; it is held for microseconds.
+/// The time limit for getting the lock, which is held for microseconds.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// How long between two looks at a lock that others hold.
+/// The pause between two tries for a lock that another process holds.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Why a ledger cannot be used.
+/// The reason why a ledger cannot be used.
 #[derive(Debug)]
 pub enum LedgerError {
     Io(PathBuf, std::io::Error),
-    /// It is there, and no ledger of this version, or of another card.
+    /// The file is not a ledger of this version, or is one of another card.
     Foreign(PathBuf),
-    /// Somebody has the lock and does not let go.
+    /// Another process has the lock and does not release it.
     Busy(PathBuf),
     Join(JoinError),
 }
@@ -54,12 +54,12 @@ impl fmt::Display for LedgerError {
 
 impl std::error::Error for LedgerError {}
 
-/// What a look around brought.
+/// The result of [`Ledger::tick`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
-    /// What processes that are gone had held.
+    /// Bytes that dead processes had held.
     pub freed: u64,
-    /// What this process's tenant holds beyond its share while another waits for its own.
+    /// Bytes that this process's tenant should give back: see [`Book::overdue`].
     pub overdue: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct Tick {
 pub struct Ledger {
     path: PathBuf,
     file: File,
-    /// What this process knows of itself: the file has a copy.
+    /// This process's own entry, of which the file has a copy.
     me: Entry,
     processes: Box<dyn Processes>,
 }
@@ -94,7 +94,7 @@ fn lock<'a>(file: &'a File, path: &Path) -> Result<Held<'a>, LedgerError> {
     }
 }
 
-/// Opens the file, made where it is not there, for this user alone.
+/// Opens the file, and creates it if needed, with access for this user only.
 fn open_file(path: &Path) -> Result<File, LedgerError> {
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     let file = open.map_err(|error| LedgerError::Io(path.to_owned(), error))?;
@@ -102,7 +102,7 @@ fn open_file(path: &Path) -> Result<File, LedgerError> {
     if is_own { Ok(file) } else { Err(LedgerError::Foreign(path.to_owned())) }
 }
 
-/// The book in a file whose lock is held, with its records; `None`: there is nothing yet.
+/// The book in a file whose lock is held, with its records; `None` if the file is empty.
 fn read_book(file: &File, path: &Path) -> Result<Option<(Book, Vec<Record>)>, LedgerError> {
     let failed = |error| LedgerError::Io(path.to_owned(), error);
     let length = file.metadata().map_err(failed)?.len() as usize;
@@ -111,7 +111,7 @@ fn read_book(file: &File, path: &Path) -> Result<Option<(Book, Vec<Record>)>, Le
     }
     let count = (length / SIZE).clamp(1, 1 + crate::book::MOST);
     let mut bytes = vec![0; count * SIZE];
-    // A file that was cut short in between reads as nothing there.
+    // If the file was cut meanwhile, the missing part stays zero, which reads as empty places.
     let mut read = 0;
     while read < bytes.len() {
         match file.read_at(&mut bytes[read..], read as u64).map_err(failed)? {
@@ -126,7 +126,7 @@ fn read_book(file: &File, path: &Path) -> Result<Option<(Book, Vec<Record>)>, Le
     Ok(Some((Book { capacity, entries }, records)))
 }
 
-/// The book of a card as it stands, for who only looks.
+/// The book of a card, for callers that only read it.
 ///
 /// # Errors
 /// When there is none, or it cannot be read.
@@ -172,7 +172,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Writes the head where there is none, or where it is of another card and nobody uses the file. The lock is held.
+    /// Writes the head if there is none, or if it is of another card and no process uses the file. The lock is held.
     fn prepare(&self, capacity: u64) -> Result<(), LedgerError> {
         let failed = |error| LedgerError::Io(self.path.clone(), error);
         let in_use = match read_book(&self.file, &self.path) {
@@ -181,7 +181,7 @@ impl Ledger {
                 book.drop_dead(|who| self.processes.is_alive(who));
                 book.iter().next().is_some()
             }
-            // Whoever began it was killed at its first bytes; the same for what is no ledger: it is not overwritten.
+            // A file without a whole head is of a killed process. A longer one is no ledger, and is kept.
             Err(LedgerError::Foreign(_)) => self.file.metadata().map_err(failed)?.len() >= SIZE as u64,
             Ok(None) => false,
             Err(other) => return Err(other),
@@ -218,8 +218,8 @@ impl Ledger {
         Ok(result)
     }
 
-    /// Asks for `bytes` more, to be entered before the driver is asked for them. The dead are looked for only where
-    /// something is missing.
+    /// Asks for `bytes` more, and enters them, which must happen before the driver is asked for them. Dead processes
+    /// are searched only if the bytes are not there.
     ///
     /// # Errors
     /// When the ledger cannot be used; nothing was granted.
@@ -234,13 +234,13 @@ impl Ledger {
         })
     }
 
-    /// Gives `bytes` back that were granted: the driver has them again, or never gave them.
+    /// Gives granted `bytes` back, which the driver has again or never gave.
     pub fn give(&mut self, bytes: u64) {
         self.me.held = self.me.held.saturating_sub(bytes);
         self.enter();
     }
 
-    /// [`Ledger::ask`] for what will be outside of what is asked for later: a context that is about to be made.
+    /// [`Ledger::ask`] for memory outside of the pool, such as a context that is about to be made.
     ///
     /// # Errors
     /// As there.
@@ -253,25 +253,25 @@ impl Ledger {
         Ok(answer)
     }
 
-    /// Waits no longer for what was asked.
+    /// Stops waiting for the last request.
     pub fn withdraw(&mut self) {
         self.me.wants = 0;
         self.enter();
     }
 
-    /// What this process holds outside of what it asks for, which nobody could refuse.
+    /// Sets the bytes that this process holds outside of the pool. They exist already, so they cannot be refused.
     pub fn set_outside(&mut self, bytes: u64) {
         self.me.held = self.me.held.saturating_sub(self.me.outside) + bytes;
         self.me.outside = bytes;
         self.enter();
     }
 
-    /// Writes this process's own entry. Where that fails it is written with the next change.
+    /// Writes this process's own entry. If that fails, the next change writes it.
     fn enter(&mut self) {
         let _ = self.change(|book, me, _| book.put(me.clone()));
     }
 
-    /// Looks around: forgets processes that are gone, sets this one's own entry right, and says what to give back.
+    /// Forgets processes that are gone, repairs this one's own entry, and returns the bytes to give back.
     ///
     /// # Errors
     /// When the ledger cannot be used.
@@ -284,7 +284,7 @@ impl Ledger {
         })
     }
 
-    /// A ledger that somebody removed while it was in use is made again: who joins later must meet those who are there.
+    /// If the ledger's file was removed while in use, it is made again, for processes that join later.
     fn reopen_if_replaced(&mut self) -> Result<(), LedgerError> {
         let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
         let there = std::fs::metadata(&self.path).ok().map(inode);
@@ -302,7 +302,7 @@ impl Ledger {
         let _ = self.change(|book, me, _| book.remove(me.who));
     }
 
-    /// The book as it stands.
+    /// The present book.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -315,7 +315,7 @@ impl Ledger {
         self.me.who
     }
 
-    /// This process's own entry, as it knows it.
+    /// This process's own entry.
     #[must_use]
     pub fn entry(&self) -> &Entry {
         &self.me

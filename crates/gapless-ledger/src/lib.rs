@@ -1,12 +1,12 @@
-//! Who holds how much of a card, among processes of one user that share it: tenants with shares, and their processes.
+//! Counts the memory of a card among processes of one user that share it: tenants with shares, and their processes.
 //!
 //! [`book`] has the rules, as pure functions; [`record`] the bytes of an entry; [`ledger`] the shared file, changed
-//! under an advisory lock that the kernel releases when its holder dies; [`processes`] which processes are alive.
+//! under an advisory lock that the kernel releases when its holder dies; [`processes`] finds live processes.
 //!
-//! [`promise`] has the rules for a whole cluster: which pod was promised what of which GPU.
+//! [`promise`] has the rules for a whole cluster: promises of GPU memory to pods.
 //!
-//! A process enters memory before it asks the driver for it, so the sum of the entries is never below what is held. An
-//! entry names its process by number and start time. Any process that looks can remove the entry of a dead one.
+//! A process enters memory before it asks the driver for it, so the sum of the entries is never below the bytes in use.
+//! An entry names its process by number and start time. Any process that looks can remove the entry of a dead one.
 
 pub mod book;
 pub mod ledger;

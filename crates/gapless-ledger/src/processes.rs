@@ -1,24 +1,24 @@
-//! Which process an entry is of, and whether it still runs.
+//! Identifies the process of an entry, and tells if it still runs.
 
 use std::io::Read;
 
-/// A process for good: numbers are used again, a number with its start is not.
+/// The identity of a process. The kernel reuses numbers, but not a number with its start time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Who {
     pub pid: u32,
-    /// When it started, in the kernel's ticks since the machine did.
+    /// Its start time, in the kernel's ticks since the machine started.
     pub start: u64,
-    /// The namespace that the number means something in.
+    /// The namespace of the number.
     pub space: u64,
 }
 
-/// Who runs: the system's processes, or a test's.
+/// A source of processes: the system's, or a test's.
 pub trait Processes: std::fmt::Debug + Send {
     /// This process.
     fn me(&self) -> Who;
 
-    /// Whether a process may still hold memory of a card. One whose number means nothing here counts as alive: its own
-    /// kind will see it end.
+    /// True if a process may still hold memory of a card. A process of another namespace counts as alive; processes
+    /// of its own namespace will see its end.
     fn is_alive(&self, who: Who) -> bool;
 }
 
@@ -26,7 +26,7 @@ pub trait Processes: std::fmt::Debug + Send {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
-/// What `/proc/<pid>/stat` says: whether it runs, and since when.
+/// The content of `/proc/<pid>/stat`: true if the process runs, and its start time.
 fn stat(pid: &str) -> Option<(bool, u64)> {
     let mut text = String::new();
     std::fs::File::open(format!("/proc/{pid}/stat")).ok()?.take(4096).read_to_string(&mut text).ok()?;
@@ -34,16 +34,16 @@ fn stat(pid: &str) -> Option<(bool, u64)> {
 }
 
 fn parse_stat(text: &str) -> Option<(bool, u64)> {
-    // The name, in brackets, may hold anything.
+    // The name, in brackets, may hold any characters, so fields are read after the last bracket.
     let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
     let (state, threads, start) = (*fields.first()?, fields.get(17)?, fields.get(19)?);
-    // A process that ended and was not waited for holds nothing any more; one whose first thread ended may still run
-    // others.
+    // A process that ended but was not reaped holds no memory any more. If only its first thread ended,
+    // others may still run.
     let is_gone = matches!(state, "Z" | "X" | "x") && threads.parse::<u64>().ok()? <= 1;
     Some((!is_gone, start.parse().ok()?))
 }
 
-/// The number in `pid:[4026531836]`; 0 where there is none.
+/// The number in `pid:[4026531836]`; 0 if it cannot be read.
 fn space() -> u64 {
     let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let text = link.to_string_lossy();

@@ -6,8 +6,8 @@
 //!        40 held   48 wants   56 outside   64 length of the name, u8   65 name        (128 bytes; the rest is 0)
 //! ```
 //!
-//! Both are written by one call each, and do not cross a page. What was torn all the same fails its check, and is as if
-//! it were not there: a process that lives writes its entry whole whenever it changes anything.
+//! Both are written by one call each, and do not cross a page. A torn record fails its check and counts as empty.
+//! That is safe, because a live process writes its whole entry with each change.
 
 use crate::book::Entry;
 use crate::processes::Who;
@@ -20,10 +20,10 @@ const VERSION: u64 = 1;
 const USED: u32 = 1;
 const BORROWS: u32 = 2;
 
-/// Bytes in a row.
+/// The bytes of the head or of an entry.
 pub type Record = [u8; SIZE];
 
-/// A number that other bytes hardly have: multiplied and folded, word by word.
+/// A checksum, multiplied and folded word by word.
 fn check_of(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(0x9e37_79b9_7f4a_7c15, |sum: u64, chunk| {
         let mut word = [0; 8];
@@ -55,7 +55,7 @@ pub fn head(capacity: u64) -> Record {
     record
 }
 
-/// What a head says of the card; `None`: it is none of this version.
+/// The capacity in a head; `None`: it is not a head of this version.
 #[must_use]
 pub fn capacity_of(record: &Record) -> Option<u64> {
     let is_head =
@@ -84,7 +84,7 @@ pub fn write(entry: Option<&Entry>) -> Record {
     record
 }
 
-/// What a record says; `None`: an empty place, or a torn one.
+/// The entry in a record; `None`: an empty place, or a torn one.
 #[must_use]
 pub fn read(record: &Record) -> Option<Entry> {
     let flags = (get(record, 8) >> 32) as u32;

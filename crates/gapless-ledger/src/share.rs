@@ -3,19 +3,19 @@
 
 use std::fmt;
 
-/// The longest name, in bytes: what a record has room for.
+/// The longest name, in bytes, for which a record has room.
 pub const LONGEST: usize = 63;
 
-/// How much of a card.
+/// A part of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     Bytes(u64),
-    /// Of the card, in hundredths of a per cent.
+    /// A part of the card, in hundredths of a per cent.
     Part(u32),
 }
 
 impl Size {
-    /// In bytes, of a card with so many.
+    /// The size in bytes, for a card of `capacity` bytes.
     #[must_use]
     pub fn of(self, capacity: u64) -> u64 {
         match self {
@@ -25,16 +25,16 @@ impl Size {
     }
 }
 
-/// A tenant, and what it may hold.
+/// A tenant, and the memory that it may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub name: String,
     pub size: Size,
-    /// Whether it may hold more while nobody else needs it.
+    /// True if it may hold more while no other tenant needs it.
     pub borrow: bool,
 }
 
-/// Why a text is not a valid share.
+/// The reason why a text is not a valid share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareError(String);
 
@@ -81,7 +81,7 @@ impl std::str::FromStr for Share {
     }
 }
 
-/// `30GiB`, `1.5g`, `60%`, `12.5%`, a whole number of bytes; above nothing and, of parts, at most all.
+/// `30GiB`, `1.5g`, `60%`, `12.5%`, a whole number of bytes; more than 0, and at most 100 %.
 fn parse_size(text: &str) -> Option<Size> {
     if let Some(percent) = text.strip_suffix('%') {
         let (whole, rest) = percent.trim().split_once('.').unwrap_or((percent.trim(), "0"));

@@ -1,5 +1,5 @@
-//! Real processes on one ledger, killed at random moments: whoever looks never sees more than the card, nor a tenant
-//! above its share, and what the killed held comes back. The processes are this very program, started again.
+//! Real processes on one ledger, killed at random moments: a reader never sees more than the card, nor a tenant above
+//! its share, and memory of killed processes comes back. The processes run this test program itself.
 
 use gapless_ledger::ledger::look;
 use gapless_ledger::{Answer, Ledger, LedgerError, Processes, Share, Size, System, Tick};
@@ -25,7 +25,7 @@ fn join(path: &Path, name: &str, bytes: u64, borrow: bool) -> Result<Ledger, Led
     Ledger::join(path, CAPACITY, &share(name, bytes, borrow), Box::new(System))
 }
 
-/// What a child does until it is killed: asks for more than it may have.
+/// A child asks for more than it may have until it is killed.
 #[test]
 fn child() {
     let Ok(text) = std::env::var(CHILD) else { return };
@@ -88,17 +88,17 @@ fn processes_that_are_killed_leave_the_others_their_shares() {
     drop(join(&path, "b", 250, false).expect("the first"));
     let mut children: Vec<Child> = (0..6).map(|n| start(&path, n % 3)).collect();
     let (mut kills, mut most, mut looks) = (0usize, 0, 0u32);
-    // So many looks that every child has had its turns, however slow the machine.
+    // It checks until every child has had its turns, even on a slow machine.
     while kills < 40 || most < CAPACITY / 2 {
         most = most.max(check(&path));
         looks += 1;
         assert!(looks < 5_000_000, "nobody takes anything");
         if looks % 50 == 0 {
             let at = kills % children.len();
-            // Killed while it runs, as a rule while it has or waits for the lock; one that ended by itself failed.
+            // The kill usually comes while the child has the lock or waits for it. A child that ended itself failed.
             assert!(children[at].try_wait().expect("its state").is_none(), "a child ended by itself");
             children[at].kill().expect("a kill");
-            // Not waited for: a process that ended and that nobody reaped is dead all the same.
+            // Half of the children are not reaped, because such processes must count as dead too.
             let killed = std::mem::replace(&mut children[at], start(&path, kills % 3));
             kills += 1;
             if kills % 2 == 0 {
@@ -113,7 +113,7 @@ fn processes_that_are_killed_leave_the_others_their_shares() {
         child.kill().expect("a kill");
         child.wait().expect("its end");
     }
-    // This process never left either: it joins again as itself, and the dead are gone.
+    // This process never left either. It joins again as itself, and dead processes are gone.
     let mut last = join(&path, "b", 250, false).expect("a place");
     assert_eq!(last.look().expect("a ledger").total(), 0);
     assert_eq!(last.ask(250).expect("a ledger"), Answer::Granted);
@@ -154,10 +154,10 @@ fn what_is_no_ledger_is_left_alone() {
     let error = join(&path, "a", 600, false).expect_err("no ledger").to_string();
     assert!(error.contains("not this card's ledger"), "{error}");
     assert_eq!(std::fs::read(&path).expect("it is there"), vec![b'x'; 4096]);
-    // Whoever began a ledger was killed at its first bytes.
+    // A process was killed while it wrote the first bytes of a ledger.
     std::fs::write(&path, "gap").expect("a file");
     join(&path, "a", 600, false).expect("it is begun again").leave();
-    // A card of another size: fine once nobody uses it.
+    // A card of another size is accepted once no process uses the ledger.
     let user = join(&path, "a", 600, false).expect("a place");
     let other = |path: &Path| Ledger::join(path, 2 * CAPACITY, &share("b", 1, false), Box::new(System));
     assert!(matches!(other(&path), Err(LedgerError::Foreign(_))));

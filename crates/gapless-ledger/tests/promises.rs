@@ -1,5 +1,5 @@
-//! No byte of a GPU is promised twice, whatever happens in whatever order, and every pod that fits is placed in the
-//! end. `WALKS=100000` makes it so many random walks.
+//! No byte of a GPU is promised twice, for any events in any order, and every pod that fits is placed in the end.
+//! `WALKS=100000` sets the number of random walks.
 
 mod world;
 

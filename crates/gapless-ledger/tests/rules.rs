@@ -1,5 +1,5 @@
 //! The rules against random programs: processes that join, ask, give back and die, with the promises checked after
-//! every step; and against a naive twin that only knows what each of them was granted.
+//! every step; and against a naive twin that only knows the bytes granted to each.
 
 use gapless_ledger::{Answer, Book, Entry, JoinError, Who};
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ fn what_was_lent_is_asked_back_and_nobody_borrows_meanwhile() {
     assert_eq!(book.ask(who(1), 20), Answer::Granted);
     assert_eq!(book.overdue(who(2)), 0, "who has what it waited for waits no longer");
     assert_eq!(book.ask(who(2), 5), Answer::Granted, "what is left may be borrowed again");
-    // Who is killed while it waits is waited for by nobody.
+    // A process that is killed while it waits no longer makes others give back.
     assert_eq!(book.ask(who(1), 10), Answer::Wait);
     book.drop_dead(|who| who.pid != 1);
     assert_eq!((book.overdue(who(2)), book.ask(who(2), 30)), (0, Answer::Granted));
@@ -96,7 +96,7 @@ fn random_programs_never_hold_more_than_was_promised() {
             .map(|n| (format!("t{n}"), 1 + numbers.below(capacity), numbers.below(2) == 0))
             .collect();
         let mut book = book(capacity);
-        // The twin: what each process was granted.
+        // The twin: the bytes granted to each process.
         let mut granted: HashMap<u32, (usize, u64)> = HashMap::new();
         let mut next_pid = 0;
         for _ in 0..300 {

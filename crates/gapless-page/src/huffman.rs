@@ -6,9 +6,9 @@ const END: usize = 256;
 /// Longest code of a symbol, and of a length of the table.
 const LONGEST: u8 = 15;
 const LONGEST_OF_TABLE: u8 = 7;
-/// Bytes a block: short enough that the codes follow the data, long enough that their table costs nothing.
+/// Bytes a block: short enough that the codes follow the data, long enough that their table hardly adds bytes.
 const BLOCK: usize = 64 << 10;
-/// In which order the table of lengths is itself described.
+/// The order in which the lengths of the table's own codes are written.
 const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
 /// Writes `bytes` as blocks of literals, up to a whole byte. None of them is the last of its stream.
@@ -23,7 +23,7 @@ pub(crate) fn blocks(bytes: &[u8], out: &mut Vec<u8>) {
     bits.out.extend_from_slice(&[0, 0, 0xff, 0xff]);
 }
 
-/// The last block of a stream, an empty one. What is before it ends at a whole byte.
+/// The last block of a stream, an empty one. The blocks before it end at a whole byte.
 pub(crate) fn end(out: &mut Vec<u8>) {
     out.extend_from_slice(&[1, 0, 0, 0xff, 0xff]);
 }
@@ -49,7 +49,7 @@ fn block(bytes: &[u8], bits: &mut Bits<'_>) {
     bits.write(0b100, 3);
     table(&lengths, bits);
     let codes = codes(&lengths);
-    // One look-up a byte. Three codes of at most 15 bits and the seven bits before them fit a word.
+    // One look-up a byte. A word has room for three codes of at most 15 bits and seven bits before them.
     let mut of_byte = [(0, 0); 256];
     of_byte.copy_from_slice(&codes[..256]);
     bits.out.reserve(bytes.len() + 64);
@@ -71,7 +71,7 @@ fn block(bytes: &[u8], bits: &mut Bits<'_>) {
 /// Writes the lengths of the codes: no distances, and runs of equal lengths in short.
 fn table(lengths: &[u8], bits: &mut Bits<'_>) {
     let mut rows: Vec<(u8, u32, u8)> = Vec::with_capacity(lengths.len() + 1);
-    // One distance code of length 0 says that there are none.
+    // One distance code of length 0 means that there are none.
     let all: Vec<u8> = lengths.iter().copied().chain([0]).collect();
     let mut rest = &all[..];
     while let Some(&length) = rest.first() {
@@ -116,7 +116,7 @@ fn table(lengths: &[u8], bits: &mut Bits<'_>) {
     }
 }
 
-/// The lengths of Huffman's codes for these counts, none longer than `longest`; 0 for what does not occur.
+/// The lengths of Huffman's codes for these counts, none longer than `longest`; 0 for symbols that do not occur.
 fn lengths(counts: &[u32], longest: u8) -> Vec<u8> {
     let mut order: Vec<usize> = (0..counts.len()).filter(|&symbol| counts[symbol] > 0).collect();
     order.sort_by_key(|&symbol| (counts[symbol], symbol));
@@ -147,17 +147,17 @@ fn lengths(counts: &[u32], longest: u8) -> Vec<u8> {
     for node in (0..weights.len() - 1).rev() {
         depths[node] = depths[parents[node]] + 1;
     }
-    // By rising count, so lengths fall. Codes that are too long are cut, and the shortest of what is left pay for it.
+    // By rising count, so lengths fall. Codes that are too long are cut, and the longest of the others grow for them.
     let mut own: Vec<u32> = depths[..n].iter().map(|&depth| depth.min(u32::from(longest))).collect();
     let unit = |length: u32| 1u64 << (u32::from(longest) - length);
     let mut taken = own.iter().map(|&length| unit(length)).sum::<u64>();
     while taken > unit(0) {
-        // The longest code that can still grow gives half of its room, the least that any can give.
+        // The longest code that can still grow gives half of its room, which is the smallest possible amount.
         let Some(at) = own.iter().position(|&length| length < u32::from(longest)) else { break };
         taken -= unit(own[at]) / 2;
         own[at] += 1;
     }
-    // Readers want all of the room to be taken: the most frequent of the longest codes get what is left.
+    // Readers require a complete code, so the most frequent of the longest codes become shorter.
     while taken < unit(0) {
         let Some(at) = own.iter().rposition(|&length| length == u32::from(longest)) else { break };
         taken += 1;
@@ -189,7 +189,7 @@ fn codes(lengths: &[u8]) -> Vec<(u32, u8)> {
         .collect()
 }
 
-/// Bits on their way into bytes, lowest first.
+/// Collects bits into bytes, lowest first.
 struct Bits<'a> {
     out: &'a mut Vec<u8>,
     word: u64,

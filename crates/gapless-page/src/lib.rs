@@ -2,8 +2,8 @@
 //!
 //! The file works from `file://` and asks the network for nothing; its content security policy forbids it to. Nothing
 //! that comes from a trace is written as markup: text reaches the page only inside JSON whose `<` is escaped, inside
-//! base64, or escaped in the title. The code under `dist/` is bundled from `web/` and committed, because whoever builds
-//! with cargo has no Node; a test of `web/` rebuilds and compares it.
+//! base64, or escaped in the title. The code under `dist/` is bundled from `web/` and committed, because a build with
+//! cargo must not need Node; a test of `web/` rebuilds and compares it.
 
 pub mod payload;
 pub mod ranks;
@@ -20,7 +20,7 @@ const SKELETON: &str = include_str!("dist/page.html");
 const STYLE: &str = include_str!("dist/page.css");
 const CODE: &str = include_str!("dist/page.js");
 
-/// What a page shows.
+/// The content of a page.
 #[derive(Debug)]
 pub struct Page<'a> {
     /// The name of the run.
@@ -29,7 +29,7 @@ pub struct Page<'a> {
     pub report_json: &'a str,
     pub trace: &'a Trace,
     pub devices: Vec<PageDevice<'a>>,
-    /// What the numbers in [`PageDevice::kinds`] mean.
+    /// The names of the numbers in [`PageDevice::kinds`].
     pub kind_names: &'a [&'a str],
 }
 
@@ -38,12 +38,11 @@ pub struct Page<'a> {
 pub struct PageDevice<'a> {
     pub device: &'a DeviceTrace,
     pub history: &'a History,
-    /// For each allocation an index into [`Page::kind_names`]; empty where kinds are not known.
+    /// For each allocation an index into [`Page::kind_names`]; empty if kinds are not known.
     pub kinds: &'a [u8],
     /// Half-open.
     pub steps: &'a [(Tick, Tick)],
-    /// Where each allocation stands, in bytes, where that is given: a plan's offsets, 0 where one is missing.
-    /// `None`: the page stacks them.
+    /// The offset of each allocation in bytes, from a plan; 0 if one is missing. `None`: the page stacks them.
     pub places: Option<&'a [u64]>,
 }
 
@@ -66,8 +65,8 @@ pub fn write(out: &mut dyn Write, page: &Page<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The sections, each in a tag of its own so that the page can decode what the first picture needs, first. Their names
-/// begin with `prefix`.
+/// The sections, each in a tag of its own so that the page can first decode those that the first picture needs. Their
+/// names begin with `prefix`.
 fn write_data(out: &mut dyn Write, page: &Page<'_>, prefix: &str) -> io::Result<()> {
     let stacks = payload::StackNumbers::of(page);
     let detail = |device| text(&payload::detail(page.trace, device, &stacks));
@@ -124,7 +123,7 @@ pub fn escape_text(text: &str) -> String {
             '&' => escaped.push_str("&amp;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // A control character is no text, and NUL would end up as U+FFFD anyway.
+            // HTML has no place for control characters, and parsers turn NUL into U+FFFD.
             c if c.is_control() => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }

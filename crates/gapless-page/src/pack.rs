@@ -1,10 +1,10 @@
 //! Packs a section of the page as raw deflate (RFC 1951): pieces that repeat themselves by flate2, the rest by Huffman
 //! codes alone.
 //!
-//! A search for repetitions is most of what deflate costs. Columns of a training run repeat themselves, and it pays;
-//! columns of random sizes and lifetimes do not, and only the bytes' frequencies are of use. So each piece is probed,
-//! and neighbours of the same nature are packed together. Every run of pieces ends at a whole byte, so runs simply
-//! follow each other.
+//! A search for repetitions is most of deflate's time. It pays for columns of a training run, which repeat
+//! themselves. Columns of random sizes and lifetimes do not, so only the bytes' frequencies help there. So each piece
+//! is probed, and neighbours of the same nature are packed together. Every run of pieces ends at a whole byte, so
+//! runs simply follow each other.
 
 use super::huffman;
 use flate2::{Compress, Compression, FlushCompress};
@@ -12,7 +12,7 @@ use flate2::{Compress, Compression, FlushCompress};
 /// Measured on recorded runs: level 1 writes a fifth more bytes in the same time, level 6 one to two percent fewer in a
 /// tenth more.
 const LEVEL: u32 = 3;
-/// Bytes that are probed and decided on together. Deflate's own blocks are of about this size.
+/// Bytes for which the choice is made together. Deflate's own blocks are of about this size.
 const PIECE: usize = 64 << 10;
 
 /// The bytes of a section, packed.
@@ -33,7 +33,7 @@ pub(crate) fn pack(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether the first piece repeats itself, and the length of all pieces from there on that are alike in that.
+/// True if the first piece repeats itself, and the length of all pieces from it on with the same answer.
 fn run(bytes: &[u8]) -> (bool, usize) {
     let mut pieces = bytes.chunks(PIECE);
     let first = pieces.next().unwrap_or_default();
@@ -42,7 +42,7 @@ fn run(bytes: &[u8]) -> (bool, usize) {
     (repeats, first.len() + more.map(<[u8]>::len).sum::<usize>())
 }
 
-/// Whether sequences of four bytes come back within a piece often enough for a search to pay: for one in eight places
+/// True if sequences of four bytes come back within a piece often enough for a search to pay: for one in eight places
 /// or more. A sequence that is its own neighbour (a row of equal bytes) counts like any other.
 fn repeats_itself(piece: &[u8]) -> bool {
     /// Places that are looked at, evenly over the piece: a part of every column that it has.
@@ -75,7 +75,7 @@ fn search(bytes: &[u8], out: &mut Vec<u8>) {
             return;
         }
         rest = &rest[(deflate.total_in() - before) as usize..];
-        // A flush is whole when it leaves room.
+        // A flush is complete if it leaves room in the output.
         if rest.is_empty() && room > 0 && out.len() < out.capacity() {
             return;
         }
@@ -93,7 +93,7 @@ mod tests {
         bytes
     }
 
-    /// A generator of numbers that look random.
+    /// A pseudo-random generator.
     fn noise(mut state: u64) -> impl FnMut() -> u64 {
         move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

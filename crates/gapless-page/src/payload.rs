@@ -17,16 +17,16 @@
 //!
 //!   section `rects.D`                             device D, all that the first picture needs
 //!     n, last tick, unit, given, lanes            allocations; y, addresses and blocks are multiples of unit; given: 1
-//!                                                 where y is an offset of a plan; lanes of the ruler, so that the page
+//!                                                 if y is an offset of a plan; lanes of the ruler, so that the page
 //!                                                 need not move when the rest comes: 1 for steps, 2 a depth of scopes,
 //!                                                 at most two
 //!     n x delta                                   start, from the one before
 //!     n x life                                    end - start; 0: never ended (end = last tick + 1)
 //!     recency(n)                                  requested
 //!     n x signed                                  block / unit - ceil(requested / unit)
-//!     recency(n)                                  y / unit, where given is 1; else the page finds y itself
+//!     recency(n)                                  y / unit, if given is 1; else the page finds y itself
 //!     recency(n)                                  stack
-//!     runs(n)                                     kind + 1, 0 where none is known
+//!     runs(n)                                     kind + 1, 0 if none is known
 //!
 //!   section `detail.D`                            what tooltips, curves and segments need
 //!     n, n x id                                   streams (string)
@@ -54,10 +54,10 @@ use gapless_trace::naming::Names;
 use gapless_trace::{Action, DeviceTrace, Event, History, SizeClass, StackId, StringId, Tick, Trace, scopes};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Of the layout above.
+/// The version of the layout above.
 pub const VERSION: u64 = 5;
 
-/// The stacks that a page shows, numbered by first use: small numbers for the stacks that matter.
+/// The stacks that a page shows, numbered by first use: so that frequent stacks get small numbers.
 #[derive(Debug)]
 pub(crate) struct StackNumbers {
     numbers: Vec<u32>,
@@ -138,8 +138,8 @@ pub(crate) fn tables(page: &Page<'_>, stacks: &StackNumbers) -> Vec<u8> {
     out.0
 }
 
-/// What both sections of a device measure in: 512 bytes where everything is a multiple of it, as in PyTorch's
-/// allocator.
+/// The unit of addresses and sizes in both sections of a device: 512 bytes if everything is a multiple of it, as in
+/// PyTorch's allocator.
 pub(crate) fn unit(device: &PageDevice<'_>) -> u64 {
     let columns = device.history.allocations.columns();
     let all = columns.addrs.iter().chain(columns.blocks).fold(0, |all, bytes| all | bytes);
@@ -198,7 +198,7 @@ pub(crate) fn detail(trace: &Trace, device: &PageDevice<'_>, stacks: &StackNumbe
         out.string(&pool.to_string());
     }
     let lowest = all.addrs.iter().copied().chain(history.segments.iter().map(|s| s.addr.0)).min();
-    // Rounded down, so that what is a multiple of the unit stays one.
+    // Rounded down to the unit, so that differences stay multiples of it.
     let base = lowest.unwrap_or(0) / unit * unit;
     out.string(&format!("{base:x}"));
     for (end, &freed) in all.ends.iter().zip(all.freed) {
@@ -326,7 +326,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Whether one in eight of the first values has been there before; true for a short column.
+/// True if at least one in eight of the first values is a repetition; true for a short column.
 fn comes_back(values: impl Iterator<Item = u64>) -> bool {
     const LOOKED_AT: usize = 1 << 16;
     let mut seen = FxHashSet::default();
@@ -354,8 +354,8 @@ impl Bytes {
         }
     }
 
-    /// A number of two to eight groups of seven bits, without a branch on how many: in columns of sizes and times that
-    /// is as good as random.
+    /// A number of two to eight groups of seven bits, without a branch on their number, which is almost random in
+    /// columns of sizes and times.
     #[inline]
     fn groups(&mut self, value: u64) {
         // Two halves of 28 bits, four quarters of 14, eight groups of 7, each in as many whole bytes.
@@ -386,9 +386,9 @@ impl Bytes {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// Addresses, places and sizes come back: training repeats itself. On recorded runs the distance to the last equal
-    /// value takes a third less than the values or their differences do. Where the first rows hardly repeat, each value
-    /// is written as a new one, which is shorter there and needs no table.
+    /// Addresses, places and sizes recur, because training repeats its steps. On recorded runs the distance to the
+    /// last equal value takes a third less than the values or their differences do. If the first rows hardly repeat,
+    /// each value is written as a new one, which is then shorter and needs no table.
     fn recency(&mut self, values: impl Iterator<Item = u64> + Clone) {
         if !comes_back(values.clone()) {
             for value in values {
@@ -398,7 +398,7 @@ impl Bytes {
             return;
         }
         let mut last: FxHashMap<u64, u64> = FxHashMap::default();
-        // The row before is not in the table yet: runs of one value cost nothing.
+        // The row before is not in the table yet, so that runs of one value need no look-up.
         let mut before: Option<u64> = None;
         for (row, value) in (1u64..).zip(values) {
             if before == Some(value) {

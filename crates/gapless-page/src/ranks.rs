@@ -1,6 +1,6 @@
-//! The page of many ranks: the figures and curves of all of them, and the allocations of the few that matter.
+//! The page of many ranks: the figures and curves of all of them, and the allocations of the few that are shown whole.
 //!
-//! Traces come one after the other, so that only one is in memory: [`Writer::new`] writes what all ranks share,
+//! Traces come one after the other, so that only one is in memory: [`Writer::new`] writes the common parts,
 //! [`Writer::rank`] one rank that is shown whole, [`Writer::finish`] the rest of the page.
 
 use super::{CODE, Page, SKELETON, STYLE, escape_json, escape_text, parts, section, text, write_data};

@@ -1,5 +1,4 @@
-//! The page as a file: what it weighs, that nothing of a trace escapes into markup, that the same input gives the same
-//! bytes.
+//! The page as a file: its size, no text of a trace as markup, and the same bytes for the same input.
 
 mod support {
     pub(crate) mod synthetic;
@@ -32,8 +31,7 @@ fn page(run: &synthetic::Run, title: &str, json: &str) -> (Vec<u8>, usize) {
 
 #[test]
 fn an_allocation_costs_at_most_ten_bytes_of_html() {
-    // Deflate looks back 32 KiB and no further, so a longer run costs the same per allocation: a million stay under 10
-    // MB.
+    // Deflate looks back only 32 KiB, so a longer run costs the same per allocation: a million stay under 10 MB.
     let run = synthetic::run(60_000, "odd");
     let (out, allocations) = page(&run, "run", "{}");
     let small = page(&synthetic::run(1, "odd"), "run", "{}").0.len();

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// The most bytes that are read: 256 GiB.
 const MOST_BYTES: u64 = 1 << 38;
 
-/// What the offset column of a file means.
+/// The meaning of a file's offset column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffsetColumn {
     /// The buffers are fixed there.
@@ -25,7 +25,7 @@ pub enum OffsetColumn {
     Hint,
 }
 
-/// A problem, and the cells of further columns that were asked for.
+/// A problem, and the cells of further columns that the caller asked for.
 #[derive(Clone, Debug)]
 pub struct Buffers {
     pub problem: Problem,
@@ -34,18 +34,18 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Columns of the file that mean nothing to the planner, in small letters.
+    /// Columns of the file that the planner does not know, in small letters.
     pub fn ignored(&self) -> &[String] {
         &self.ignored
     }
 
-    /// The cells of a column, one a buffer; `None` where the file does not have it or nobody asked for it.
+    /// The cells of a column, one a buffer; `None` if the file does not have it or [`read`] was not asked for it.
     pub fn column(&self, name: &str) -> Option<&[Box<str>]> {
         self.columns.iter().find(|(column, _)| column == name).map(|(_, cells)| &cells[..])
     }
 }
 
-/// A problem that comes from somewhere else has no further columns.
+/// A problem that does not come from CSV has no further columns.
 impl From<Problem> for Buffers {
     fn from(problem: Problem) -> Buffers {
         Buffers { problem, columns: Vec::new(), ignored: Vec::new() }
@@ -87,7 +87,7 @@ pub fn read(input: impl Read, offsets: OffsetColumn, keep: &[&str]) -> Result<Bu
             .checked_add(buffer.size.0)
             .filter(|sum| *sum <= SIZE_SUM_LIMIT)
             .ok_or_else(|| wrong(line, "up to here the sizes add up to more than 2^62 bytes"))?;
-        // The check of a whole problem names the buffer; here the line is known, so it is asked line by line.
+        // The check of a whole problem names the buffer; each line is checked here as well, so that the error names it.
         Problem::new(vec![buffer.clone()]).map_err(|error| match error {
             gapless_plan::Error::Buffer { what, .. } => wrong(line, what),
             other => wrong(line, other.to_string()),
@@ -126,7 +126,7 @@ fn wrong(line: u64, what: impl Into<String>) -> Error {
     Error::Format(gapless_formats::Error::line(line, what))
 }
 
-/// Writes a problem, with the offsets of a plan where one is given, as MiniMalloc reads it.
+/// Writes a problem, with the offsets of a plan if one is given, as MiniMalloc reads it.
 #[must_use]
 pub fn write(problem: &Problem, plan: Option<&Plan>) -> String {
     let buffers = problem.buffers();

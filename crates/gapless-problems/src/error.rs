@@ -1,4 +1,4 @@
-//! Why a file is no planning problem.
+//! Errors of files that are not planning problems.
 
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -7,7 +7,7 @@ use gapless_plan::{Buffer, Problem};
 /// `memory`. Each cut goes through the rectangle that comes next in a queue ordered by area, largest first.
 ///
 /// # Panics
-/// Never: rectangles of width and height 1 are not cut, and the result has fewer buffers where none is left to cut.
+/// Never: rectangles of width and height 1 are not cut, and the result has fewer buffers if none is left to cut.
 #[must_use]
 pub fn guillotine(count: usize, time: i64, memory: u64, seed: u64) -> Problem {
     use std::collections::BinaryHeap;
@@ -52,7 +52,7 @@ pub fn heavy_tailed(count: usize, shape: f64, shortest: f64, seed: u64) -> Probl
     problem(buffers.collect())
 }
 
-/// How the sizes of a training run repeat.
+/// The way in which sizes of a training run repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layers {
     /// A few kinds of layers, repeated, the same in every step: most models.
@@ -135,7 +135,7 @@ fn shuffle<T>(values: &mut [T], rng: &mut Rng) {
     }
 }
 
-/// The generators keep every rule of a problem; an empty one stands for what cannot happen.
+/// The generators keep every rule of a problem; so the empty default is never used.
 fn problem(buffers: Vec<Buffer>) -> Problem {
     Problem::new(buffers).unwrap_or_default()
 }

@@ -7,7 +7,7 @@
 //!
 //! `id` (a string or a number), `lower`, `upper` and `size` must be there; `alignment` (0 or 1: none), `gaps`
 //! (half-open), `offset` (a fixed place) and `hint` (a place to start from) may be, and `null` is the same as absent.
-//! Other members are passed over. Every error names the position in the list, counted from 0, and the id. The text is
+//! Other members are ignored. Every error names the position in the list, counted from 0, and the id. The text is
 //! read as a stream, one buffer at a time, because a tree of a million objects weighs more than the problem.
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub fn read(text: &str) -> Result<Problem> {
     let mut json = serde_json::Deserializer::from_str(text);
     let outcome = Top(&mut list).deserialize(&mut json).and_then(|()| json.end());
     if let Err(error) = outcome {
-        // The text itself is broken, or an element is no object: no id is known there, the position is.
+        // The text itself is broken, or an element is no object: its position is known, but no id.
         let place = match list.buffers.len() {
             0 => String::new(),
             read => format!(", at buffers[{read}]"),
@@ -46,13 +46,13 @@ pub fn read(text: &str) -> Result<Problem> {
     })
 }
 
-/// What was read so far. Invariant: `buffers`, `names` and `positions` have the same length.
+/// The buffers read so far. Invariant: `buffers`, `names` and `positions` have the same length.
 #[derive(Default)]
 struct List {
     buffers: Vec<Buffer>,
     names: Vec<Box<str>>,
     positions: HashMap<Box<str>, usize>,
-    /// serde's errors are text alone, so that ours takes this way out.
+    /// serde's errors hold only text, so ours is kept here.
     failed: Option<Error>,
 }
 
@@ -72,7 +72,7 @@ impl List {
             return Err(wrong("each buffer needs an id, a string that is not empty or a number".to_owned()));
         };
         let buffer = row.buffer().map_err(wrong)?;
-        // The problem checks all buffers again at the end; here the position is at hand.
+        // The problem checks all buffers again at the end; here the error can name the position.
         Problem::new(vec![buffer.clone()]).map_err(|error| match error {
             gapless_plan::Error::Buffer { what, .. } => wrong(what),
             other => wrong(other.to_string()),
@@ -92,7 +92,7 @@ impl List {
 /// The members that a buffer may have; the order is that of [`Row::values`].
 const MEMBERS: [&str; 8] = ["id", "lower", "upper", "size", "alignment", "gaps", "offset", "hint"];
 
-/// One object, its members not yet judged: the id may come last, and errors name it.
+/// One object, its members unchecked, because the id may come last and errors name it.
 #[derive(Default)]
 struct Row {
     values: [Option<Value>; MEMBERS.len()],
@@ -100,7 +100,7 @@ struct Row {
 }
 
 impl Row {
-    /// The member's value; `None` where it is absent or `null`.
+    /// The member's value; `None` if it is absent or `null`.
     fn get(&self, member: &str) -> Option<&Value> {
         let at = MEMBERS.iter().position(|name| *name == member)?;
         self.values[at].as_ref().filter(|value| !value.is_null())
@@ -150,7 +150,7 @@ fn gaps(value: &Value) -> std::result::Result<Vec<Lifetime>, String> {
     list.iter().map(gap).collect()
 }
 
-/// A value for a message: its text, cut where it is long.
+/// A value for a message: its text, cut if it is long.
 fn brief(value: &Value) -> String {
     const LONGEST: usize = 40;
     let text = value.to_string();

@@ -1,6 +1,6 @@
-//! Planning problems from files: MiniMalloc's CSV, buffer lists in JSON, and ONNX models. `gapless-formats` reads rows,
-//! `gapless-plan` packs; here the first become the second. [`generate`] makes the instances that planners are measured
-//! and tested on.
+//! Planning problems from files: MiniMalloc's CSV, buffer lists in JSON, and ONNX models. `gapless-formats` reads
+//! rows, `gapless-plan` packs; this crate turns rows into problems. [`generate`] makes the instances that planners
+//! are measured and tested on.
 
 pub mod csv;
 pub mod error;

@@ -211,7 +211,7 @@ fn a_model_that_is_cut_anywhere_is_an_error_or_whole() {
                 complete += 1;
             }
         }
-        // Only the cut between the graph and the operator set behind it leaves the graph whole.
+        // Only a cut between the graph and the operator set after it leaves the graph complete.
         assert_eq!(complete, 1, "{name}");
     }
 }

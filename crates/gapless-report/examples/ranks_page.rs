@@ -92,7 +92,7 @@ fn main() -> std::io::Result<()> {
     std::fs::write(format!("{path}.ranks-diff.json"), json)
 }
 
-/// The run with a note on its first block, as a program leaves one behind the allocation.
+/// The run with a note on its first block, as a program writes one after an allocation.
 fn noted(mut trace: Trace) -> Trace {
     let text = trace.strings.intern("encoder.blocks.7.annotated");
     let device = &mut trace.devices[0];

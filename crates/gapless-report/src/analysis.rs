@@ -1,4 +1,4 @@
-//! Everything that is known of a trace: rebuilt histories, and what was inferred from them. Renderers read this, or the
+//! The analysis of a trace: rebuilt histories, and facts inferred from them. Renderers read this, or the
 //! [`crate::Report`] made from it.
 
 use crate::advice::Answer;
@@ -12,7 +12,7 @@ use gapless_trace::steps::levels::{self, StepPeak};
 use gapless_trace::steps::{self, Steps};
 use gapless_trace::{Ahead, Bytes, DeviceTrace, History, HistoryError, Tick, Trace};
 
-/// A trace and what it means.
+/// A trace and the analysis of each of its devices.
 #[derive(Debug)]
 pub struct Analysis<'t> {
     pub trace: &'t Trace,
@@ -20,7 +20,7 @@ pub struct Analysis<'t> {
     pub devices: Vec<DeviceAnalysis<'t>>,
 }
 
-/// One device and what happened on it.
+/// One device and its history.
 #[derive(Debug)]
 pub struct DeviceAnalysis<'t> {
     pub device: &'t DeviceTrace,
@@ -51,7 +51,7 @@ const KIND_NAMES: [&str; Kind::ALL.len()] = {
 };
 
 impl<'t> Analysis<'t> {
-    /// Rebuilds the histories of `trace` and infers what can be inferred.
+    /// Rebuilds the histories of `trace` and infers steps, kinds and growth.
     ///
     /// # Errors
     /// When the events of a device contradict each other.
@@ -59,7 +59,7 @@ impl<'t> Analysis<'t> {
         Analysis::of_followed(trace, None)
     }
 
-    /// The same where the events of the only device were followed while they were read.
+    /// The same, for a trace whose only device was followed while its events were read.
     ///
     /// # Errors
     /// When the events of a device contradict each other.
@@ -68,7 +68,7 @@ impl<'t> Analysis<'t> {
         Ok(Analysis { trace, devices: devices.collect::<Result<_, _>>()? })
     }
 
-    /// The report, with at most `top` holders a device. `path` is how the user named the trace.
+    /// The report, with at most `top` holders a device. `path` is the user's name of the trace.
     #[must_use]
     pub fn report(&self, path: &str, top: usize) -> Report {
         let mut report = assemble::report(self, path, top);
@@ -76,7 +76,7 @@ impl<'t> Analysis<'t> {
         report
     }
 
-    /// The same with what to set: `answers` are those of its devices.
+    /// The same with advice: `answers` has one of each device.
     #[must_use]
     pub fn advised_report(&self, path: &str, top: usize, answers: Vec<Answer>) -> Report {
         let mut report = assemble::report(self, path, top);
@@ -85,7 +85,7 @@ impl<'t> Analysis<'t> {
         report
     }
 
-    /// What the HTML page needs. `report_json` is the report of this analysis, as JSON.
+    /// The data of the HTML page. `report_json` is the report of this analysis, as JSON.
     #[must_use]
     pub fn page<'a>(&'a self, title: &'a str, report_json: &'a str) -> Page<'a> {
         let device = |d: &'a DeviceAnalysis<'t>| PageDevice {

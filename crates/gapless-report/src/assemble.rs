@@ -15,7 +15,7 @@ use gapless_trace::{
     Action, AllocatorSettings, Figures, HostMemory, Moment, PoolId, StackId, Tick, Trace, Usage,
 };
 
-/// Which tool looked at which source: the head of every JSON.
+/// The tool and the source: the head of every JSON.
 pub(crate) fn origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) {
     let trace = analysis.trace;
     let note =
@@ -48,7 +48,7 @@ fn process(p: &gapless_trace::Process) -> ProcessInfo {
     }
 }
 
-/// The same for what rests on a replay: it says so if the run's release of torch is not modelled.
+/// The same for results of a replay: a note says so if the run's release of torch is not modelled.
 pub(crate) fn replayed_origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) {
     let (tool, mut source) = origin(analysis, path);
     if let Some(text) = gapless_replay::torch::beyond_the_model(&source.producer) {
@@ -96,7 +96,7 @@ pub(crate) fn when(d: &DeviceAnalysis<'_>, tick: Tick) -> When {
     When { tick: tick.0, time_us, step: d.steps.step_at(tick).map(|step| step as u32) }
 }
 
-/// Active bytes by kind at `tick`, and what is cached beside them.
+/// Active bytes by kind at `tick`, and the cached bytes beside them.
 pub(crate) fn kinds_at(d: &DeviceAnalysis<'_>, tick: Tick) -> KindBytes {
     let active = d.kinds.active_at(&d.history, tick);
     let of = |kind: Kind| active[kind as usize].0;
@@ -131,7 +131,7 @@ fn device(trace: &Trace, d: &DeviceAnalysis<'_>, top: usize) -> DeviceReport {
         peak_requested: usage.requested.peak.0,
         peak_active: usage.active.peak.0,
         peak_reserved: history.has_segments.then_some(usage.reserved.peak.0),
-        // What was never needed at once only a history shows.
+        // Fragmentation compares peaks, which only a recorded history has.
         fragmentation: usage.fragmentation().filter(|_| !events.is_empty()),
         segments_peak: u64::from(history.segments_peak),
         peak_at: PeakMoments {
@@ -286,7 +286,7 @@ fn grower_row(trace: &Trace, g: &Grower) -> GrowerInfo {
     GrowerInfo {
         label,
         stack: frames(trace, g.stack),
-        // Over all steps looked at, so that what happens now and then counts as seldom as it does.
+        // Over all steps looked at, so that an allocation of few steps counts by its share of them.
         bytes_per_step: g.total.0 as f64 / g.of_steps.max(1) as f64,
         total: g.total.0,
         count: g.count as u64,

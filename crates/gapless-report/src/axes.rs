@@ -21,7 +21,7 @@ pub(crate) fn decimal_step(most: f64, parts: f64) -> f64 {
     if most >= 8.0 { step.max(1.0) } else { step }
 }
 
-/// Round numbers of bytes without digits that say nothing.
+/// Round numbers of bytes, without trailing zeros behind the point.
 pub(crate) fn bytes_label(value: u64) -> String {
     if value == 0 {
         return "0".to_owned();

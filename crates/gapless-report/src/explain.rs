@@ -1,5 +1,5 @@
-//! What each finding code means: the texts that `gapless explain CODE` prints. One Markdown file for each code, in
-//! `explanations/`.
+//! The meaning of each finding code: the texts that `gapless explain CODE` prints. One Markdown file for each code,
+//! in `explanations/`.
 
 /// The explanation of one code. The first line of its text is its title.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +39,8 @@ pub fn find(code: &str) -> Option<&'static Explanation> {
     EXPLANATIONS.iter().find(|one| one.code.eq_ignore_ascii_case(code))
 }
 
-/// The code that `code` may have been meant to be: the one with the fewest differing characters. `None` where more than
-/// one digit differs: every code begins with the same letters, so the number says what was meant.
+/// The code that `code` may have been meant to be: the one with the fewest differing characters. `None` if more than
+/// one digit differs: every code begins with the same letters, so only the number tells them apart.
 #[must_use]
 pub fn nearest(code: &str) -> Option<&'static Explanation> {
     let wanted = code.to_ascii_uppercase();
@@ -49,7 +49,7 @@ pub fn nearest(code: &str) -> Option<&'static Explanation> {
     (distance(&digits(near.code), &digits(&wanted)) <= 1).then_some(near)
 }
 
-/// Words that people use for a finding, where its title has others.
+/// Words that people use for a finding, if its title has others.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("oom", "GAP301"),
     ("leak", "GAP201"),
@@ -62,8 +62,8 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("straggler", "GAP601"),
 ];
 
-/// The findings that `words` may mean, the nearest first: those whose titles have all of them, else those that people
-/// call so, else those whose texts have all of them.
+/// The findings that `words` may mean, the nearest first: first by titles that have all of them, then by
+/// `OTHER_WORDS`, then by whole texts.
 #[must_use]
 pub fn search(words: &str) -> Vec<&'static Explanation> {
     let words: Vec<String> = words.to_lowercase().split_whitespace().map(stem).collect();
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(found("private pool"), ["GAP107"]);
         assert!(found("step").len() > 2);
         assert!(found("zzz").is_empty() && found("").is_empty());
-        // Each title finds its own, though a longer one may have the same words.
+        // A search for a title finds its explanation, though perhaps not alone.
         for one in EXPLANATIONS {
             assert!(search(one.title()).iter().any(|found| found.code == one.code), "{}", one.code);
         }

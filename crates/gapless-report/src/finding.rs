@@ -1,9 +1,9 @@
-//! A finding: something that Gapless noticed, with a code, evidence and a next step. It is a value; renderers decide
-//! how it looks.
+//! A finding: something that Gapless noticed, with a code, evidence and a next step. It is a value; renderers
+//! decide its format.
 
 use serde::{Deserialize, Serialize};
 
-/// How much a finding matters.
+/// The weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -38,17 +38,17 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// The next step, true for this run.
     pub help: String,
-    /// The command or setting of that step, ready to be copied, where it is one.
+    /// The command or setting of that step, ready to be copied, if the step is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suggestion: Option<String>,
     /// The device it is about; `None`: the trace as a whole.
     pub device: Option<u32>,
-    /// The most bytes that can be won back, for ordering; 0 where that is not the point.
+    /// The most bytes that can be won back, for ordering; 0 if the finding is not about bytes.
     pub bytes: u64,
 }
 
-/// Sorts findings as a person wants to read them: what failed first, then by the bytes that can be won back, whatever
-/// the severity, then the worst, then by code.
+/// Sorts findings: errors first, then by bytes that can be won back, by severity, by code and by device. Bytes come
+/// before severity because the largest gain should be read first.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| {
         let key = |one: &Finding| (one.severity == Severity::Error, one.bytes, one.severity);

@@ -1,9 +1,9 @@
-//! What a page says first where it shows no recorded run but an answer: of the planner, or of a question to `fit`.
-//! Tiles take the place of an allocator's figures; a bar, tables and notes stand below them.
+//! The head of a page that shows an answer of the planner or of `fit` in place of a recorded run. Tiles take the
+//! place of an allocator's figures; a bar, tables and notes stand below them.
 
 use serde::{Deserialize, Serialize};
 
-/// How good the news is.
+/// The tone of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
@@ -19,7 +19,7 @@ pub struct Headline {
     pub title: String,
     pub tone: Tone,
     pub tiles: Vec<Tile>,
-    /// Memory and what takes it; absent where there is nothing to compare.
+    /// Memory and its parts; absent if there is nothing to compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
     pub lists: Vec<List>,
@@ -47,13 +47,13 @@ impl Tile {
     }
 }
 
-/// Parts of a memory. What is left of `limit` is free; parts beyond it are too much.
+/// Parts of a memory. The rest of `limit` is free; parts beyond it are too much.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bar {
     pub parts: Vec<Part>,
     /// The memory in bytes.
     pub limit: u64,
-    /// What the memory is called: "the card".
+    /// The name of the memory: "the card".
     pub of: String,
 }
 

@@ -1,6 +1,6 @@
-//! What a recording of host memory adds to a report: estimates with their errors, lines that grow, lines that never
-//! freed. The figures of device 0 follow: what its allocator held counts as reserved, and growth is that of the lines
-//! that grow, so that `check` and `diff` do not take the noise of a sample for growth.
+//! Parts of a report on host memory: estimates with their errors, lines that grow, lines that never freed. The
+//! figures of device 0 follow: bytes that its allocator held count as reserved, and growth is that of the lines that
+//! grow, so that `check` and `diff` do not take the noise of a sample for growth.
 
 use crate::assemble::frames;
 use crate::model::{EstimateInfo, GrowerInfo, GrowthInfo, HostLineInfo, HostRunInfo, HostStateInfo, Report};
@@ -47,7 +47,7 @@ pub(crate) fn add(report: &mut Report, trace: &Trace, sample: &HostSample, top: 
         never_freed: lines(leaks::never_freed(trace, sample)),
         holders: lines(leaks::holders(trace, sample, peak)),
     };
-    // An estimate may lie above what was held: that is its error.
+    // The estimate of live bytes may exceed the bytes held, which were measured.
     device.peak_reserved = run.peak_held.map(|held| held.max(device.peak_allocated));
     device.fragmentation = None;
     device.growth = has_steps.then(|| growth(trace, &growing, sample));
@@ -73,14 +73,14 @@ fn estimate(of: &Estimate) -> EstimateInfo {
     EstimateInfo { bytes: of.bytes.0, error: of.error().0, samples: of.samples as u64 }
 }
 
-/// When most was live.
+/// The time at which most bytes were live.
 fn peak_time(sample: &HostSample) -> Micros {
     let mut changes: Vec<(Micros, bool, Bytes)> = Vec::with_capacity(sample.blocks.len() * 2);
     for block in &sample.blocks {
         changes.push((block.born, true, block.estimate));
         changes.extend(block.died.map(|died| (died, false, block.estimate)));
     }
-    // Of one instant frees come first.
+    // At equal times frees come first, so that the peak is not counted too high.
     changes.sort_by_key(|change| (change.0, change.1));
     let (mut live, mut most, mut at) = (0u64, 0, Micros(0));
     for (time, is_birth, bytes) in changes {

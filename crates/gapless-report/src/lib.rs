@@ -1,11 +1,11 @@
 //! The report on a run, for people and programs: findings are values, and each renderer is a module.
 //!
-//! [`Analysis`] has everything that is known of a trace. [`Report`] is the part that is written down, and the JSON
+//! [`Analysis`] has all that Gapless knows of a trace. [`Report`] is the part that is written down, and the JSON
 //! contract. [`text`], [`json`] and the page of `gapless-page` show it, [`diff`] compares two, [`check`] compares one
 //! with budgets, and [`explain`] has the text for each finding's code. [`markdown`] is for pull requests, and
-//! [`headline`] for pages that show an answer. [`replay`] shows what other allocators would have held, [`advice`] which
-//! settings help, [`oom`] why a request failed, and [`fit`] what a model takes before it runs. [`ranks`] puts the ranks
-//! of one run side by side.
+//! [`headline`] for pages that show an answer. [`replay`] shows the memory that other allocators would have held,
+//! [`advice`] settings that help, [`oom`] the cause of a failed request, and [`fit`] the memory that a model will
+//! take. [`ranks`] puts the ranks of one run side by side.
 
 pub mod advice;
 pub mod analysis;

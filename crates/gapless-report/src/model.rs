@@ -1,8 +1,8 @@
 //! The report as a value: the JSON contract `gapless.report/1`, member by member. Sizes are in bytes, times in
 //! microseconds, ticks count events (tick k is the state after the first k events).
 //!
-//! Members are only ever added within a schema version; `schema/gapless.report.schema.json` says the same for other
-//! tools.
+//! Within a schema version, releases only add members; `schema/gapless.report.schema.json` is the same
+//! contract for other tools.
 
 use crate::advice::Answer;
 use crate::finding::Finding;
@@ -17,19 +17,19 @@ pub struct Report {
     pub schema: String,
     pub tool: Tool,
     pub source: SourceInfo,
-    /// The allocator's settings; `null` where the source does not say.
+    /// The allocator's settings; `null` if the source does not say.
     pub settings: Option<Settings>,
     pub devices: Vec<DeviceReport>,
-    /// Pinned host memory, which is not part of the devices' figures; absent where nothing was recorded of it.
+    /// Pinned host memory, which is not part of the devices' figures; absent if the recording has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInfo>,
-    /// What a recording of host memory says; absent where the trace is of a device. Device 0 has its figures too.
+    /// Figures of a recording of host memory; absent for a trace of a device. Device 0 has these figures too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_run: Option<HostRunInfo>,
-    /// What to set, for each device that has allocations; absent where it was not asked for.
+    /// Advice for each device that has allocations; absent if the user did not ask for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Vec<Answer>>,
-    /// What the page says first; absent in reports on recorded runs.
+    /// The head of the page; absent in reports on recorded runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headline: Option<Headline>,
     pub findings: Vec<Finding>,
@@ -41,7 +41,7 @@ pub struct Tool {
     pub version: String,
 }
 
-/// What is said of a report without devices, in place of findings.
+/// The text in place of findings for a report without devices.
 pub(crate) const NO_DEVICE: &str =
     "the recording ended before anything was whole, so nothing is known of its memory.";
 
@@ -58,16 +58,16 @@ pub struct SourceInfo {
     /// The file's name as it was given; "-" for standard input.
     pub path: String,
     pub format: String,
-    /// What wrote it, as far as the content shows; empty where unknown.
+    /// The program that wrote it, as far as the content shows; empty if unknown.
     pub producer: String,
-    /// The process that was recorded; absent where the source says nothing of it.
+    /// The process that was recorded; absent if the source does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessInfo>,
-    /// What had to be inferred, repaired or left out.
+    /// Parts that the reader inferred, repaired or left out.
     pub notes: Vec<NoteInfo>,
 }
 
-/// The process that was recorded; `null` where the source does not say.
+/// The process that was recorded; `null` if the source does not say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
     /// Its name, without arguments: `python train.py`.
@@ -98,7 +98,7 @@ pub struct Settings {
     pub other: BTreeMap<String, String>,
 }
 
-/// What PyTorch's allocator of pinned host memory held.
+/// Bytes that PyTorch's allocator of pinned host memory held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInfo {
     pub events: u64,
@@ -119,21 +119,21 @@ pub struct HostRunInfo {
     pub interval: u64,
     /// From this size on every block was recorded.
     pub exact_from: u64,
-    /// Whether the process ended by itself.
+    /// True if the recording has its end: the process was not killed.
     pub whole: bool,
     pub peak_live: EstimateInfo,
     /// Since the first event.
     pub peak_time_us: u64,
     pub end_live: EstimateInfo,
-    /// What the allocator held from the kernel at most; `null` where it was not recorded.
+    /// The most that the allocator held from the kernel; `null` if it was not recorded.
     pub peak_held: Option<u64>,
     pub peak_resident: Option<u64>,
-    /// What the process held about when most was live, and at the end; `null` where it was not recorded.
+    /// Memory of the process near the peak of live bytes, and at the end; `null` if it was not recorded.
     pub at_peak: Option<HostStateInfo>,
     pub at_end: Option<HostStateInfo>,
-    /// What `rate` of a growing line counts: "step" or "second".
+    /// The unit of time of `rate`: "step" or "second".
     pub rate_unit: String,
-    /// Lines that keep more and more.
+    /// Lines whose kept bytes grow.
     pub growing: Vec<HostLineInfo>,
     /// Lines whose blocks were not freed when the recording ended.
     pub never_freed: Vec<HostLineInfo>,
@@ -152,7 +152,7 @@ pub struct EstimateInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostStateInfo {
     pub time_us: u64,
-    /// Buffers of 1 MiB or more in the program's hands.
+    /// Buffers of 1 MiB or more that the program has allocated.
     pub large: u64,
     /// Memory of freed buffers that is kept for the next one.
     pub kept: u64,
@@ -168,7 +168,7 @@ pub struct HostLineInfo {
     pub stack: Vec<FrameInfo>,
     #[serde(flatten)]
     pub kept: EstimateInfo,
-    /// Bytes a step or a second; absent where the line does not grow.
+    /// Bytes a step or a second; absent if the line does not grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
 }
@@ -181,13 +181,13 @@ pub struct DeviceReport {
     pub allocations: u64,
     /// Allocations that were there before it began.
     pub preexisting: u64,
-    /// From the first event to the last; `null` where the source has no clock.
+    /// From the first event to the last; `null` if the source has no clock.
     pub duration_us: Option<u64>,
     pub peak_live: u64,
     pub peak_allocated: u64,
     pub peak_requested: u64,
     pub peak_active: u64,
-    /// `null` where the source has no segments.
+    /// `null` if the source has no segments.
     pub peak_reserved: Option<u64>,
     /// 1 - peak allocated / peak reserved.
     pub fragmentation: Option<f64>,
@@ -200,7 +200,7 @@ pub struct DeviceReport {
     pub streams: Vec<StreamInfo>,
     pub kinds: KindsInfo,
     pub holders: Vec<HolderInfo>,
-    /// Who holds memory at peak allocated, by module; absent where the program named no modules.
+    /// Holders of memory at peak allocated, by module; absent if the program named no modules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<ModulesInfo>,
     pub steps: StepsInfo,
@@ -222,7 +222,7 @@ pub struct PeakMoments {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct When {
     pub tick: u32,
-    /// Since the first event; `null` where the source has no clock.
+    /// Since the first event; `null` if the source has no clock.
     pub time_us: Option<u64>,
     /// The step it falls into, from 0.
     pub step: Option<u32>,
@@ -255,7 +255,7 @@ pub struct LossesInfo {
     pub external: u64,
     /// The part of `external` in segments that also hold active blocks.
     pub stranded: u64,
-    /// Given back, still used by another stream.
+    /// Freed by the program, still used by another stream.
     pub pending: u64,
     pub largest_gap: u64,
     pub gaps: u64,
@@ -297,7 +297,7 @@ pub struct PeaksInfo {
     pub peak_tick: u32,
 }
 
-/// What kind of bytes: inferred, never recorded.
+/// Bytes by kind. Kinds are always inferred, never recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindsInfo {
     pub inferred: bool,
@@ -333,14 +333,14 @@ impl KindBytes {
     }
 }
 
-/// Who holds memory at peak allocated.
+/// A holder of memory at peak allocated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HolderInfo {
     pub rank: u32,
     pub bytes: u64,
     pub requested: u64,
     pub count: u64,
-    /// Of all active bytes then.
+    /// The share of all active bytes at that time.
     pub share: f64,
     /// The kind of most of its bytes.
     pub kind: String,
@@ -349,14 +349,14 @@ pub struct HolderInfo {
     /// The named scopes that all its blocks were allocated in, the outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
-    /// Innermost first; empty where no stacks were recorded.
+    /// Innermost first; empty if no stacks were recorded.
     pub stack: Vec<FrameInfo>,
-    /// The block size all its allocations have, where no stacks were recorded.
+    /// The block size all its allocations have, if no stacks were recorded.
     pub size_class: Option<u64>,
-    /// The module that the program noted on its blocks, with `*` for the numbers of layers; absent where it noted none.
+    /// The module that the program noted on its blocks, with `*` for the numbers of layers; absent if it noted none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub module: String,
-    /// Some of the program's notes on its blocks; absent where there are none.
+    /// Some of the program's notes on its blocks; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -375,7 +375,7 @@ pub struct ModulesInfo {
 pub struct ModuleInfo {
     /// With `*` for the numbers of layers: `transformer.h.*.mlp`.
     pub path: String,
-    /// How many modules the path stands for.
+    /// The number of modules that the path stands for.
     pub modules: u64,
     /// Of the module and all inside of it.
     pub bytes: u64,
@@ -397,7 +397,7 @@ pub struct FrameInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepsInfo {
     pub count: u64,
-    /// How they were found, in a sentence.
+    /// The way in which they were found, in a sentence.
     pub evidence: String,
     pub spans: Vec<StepInfo>,
 }
@@ -415,7 +415,7 @@ pub struct StepInfo {
     pub live_end: u64,
 }
 
-/// What stays behind step after step.
+/// Memory that stays behind step after step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GrowthInfo {
     /// A robust slope of live bytes at the ends of steps.
@@ -436,14 +436,14 @@ pub struct GrowerInfo {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChurnInfo {
-    /// `null` where the source has no clock.
+    /// `null` if the source has no clock.
     pub allocations_per_second: Option<f64>,
     pub allocations_per_step: Option<f64>,
     /// Calls that took memory from the device.
     pub device_allocs: u64,
     /// Calls that gave memory back.
     pub device_frees: u64,
-    /// The same after the first two steps: what a steady state should not need.
+    /// Both after the first two steps. A steady state should need none.
     pub device_calls_after_warmup: Option<u64>,
     /// Times the cache was flushed to serve a request, inferred.
     pub retries: u64,
@@ -454,7 +454,7 @@ pub struct ChurnInfo {
 pub struct OomInfo {
     pub tick: u32,
     pub asked: u64,
-    /// What the device had free then.
+    /// Bytes that the device had free then.
     pub device_free: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Bytes by module, where the program named its modules: a tree by their paths, in which layers are one.
+//! Bytes by module, for programs that named their modules: a tree by path, in which layers are folded into one.
 //!
 //! Numbers of modules that have modules inside are layers: `h.0.mlp` and `h.1.mlp` become `h.*.mlp`. Numbers of modules
 //! that have none are steps of a sequence, which differ: `features.0` and `features.1` stay as they are.
@@ -11,10 +11,10 @@ use gapless_trace::{AllocationId, StringId, Tick, Trace};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
-/// Rows at most: those that hold the most.
+/// The most rows; those that hold most stay.
 const MOST: usize = 10_000;
 
-/// What one path holds by itself.
+/// The bytes that one path holds by itself.
 #[derive(Default)]
 struct Own {
     bytes: u64,
@@ -54,7 +54,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Who holds the active bytes at `tick`; `None` if the program named no modules.
+/// The modules that hold the active bytes at `tick`; `None` if the program named no modules.
 pub(crate) fn at(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick) -> Option<ModulesInfo> {
     let mut members = Members::of(trace, d)?;
     let (mut paths, mut outside, mut total): (BTreeMap<String, Own>, _, _) = (BTreeMap::new(), 0, 0);
@@ -65,7 +65,7 @@ pub(crate) fn at(trace: &Trace, d: &DeviceAnalysis<'_>, tick: Tick) -> Option<Mo
             outside += bytes;
             continue;
         };
-        // All that hold it, the outermost first.
+        // A block counts for its module and for all modules around it, the outermost first.
         let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
         for end in ends {
             let own = paths.entry(members.folded(&path[..end])).or_default();
@@ -129,7 +129,7 @@ fn list(paths: &BTreeMap<String, Own>, tops: Vec<&str>, rows: &mut Vec<ModuleInf
         found.sort_by(|a, b| paths[*b].bytes.cmp(&paths[*a].bytes).then(a.cmp(b)));
         found.into_iter().rev().map(str::to_owned).collect()
     };
-    // A stack of its own: paths of other programs may be deep.
+    // An explicit stack in place of recursion, because paths from a file may be deep.
     let mut to_do = in_order(tops);
     while let Some(path) = to_do.pop() {
         let held = &paths[&path];

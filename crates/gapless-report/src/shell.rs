@@ -1,4 +1,4 @@
-//! What every page of plain markup has around its content: the head, a policy that forbids the network, the brand.
+//! The frame of every page of plain markup: the head, a policy that forbids the network, the brand.
 
 use gapless_page::escape_text;
 

@@ -1,5 +1,5 @@
 //! One account: phases, components, plans, text, JSON and files of an answer tell of the same run, over random
-//! questions with every flag; and the least that an answer names is the least.
+//! questions with every flag; and the least card that an answer names is the least.
 
 #[path = "support/chance.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -148,7 +148,7 @@ fn check(q: &Question, answer: &Answer, what: &str) {
         }
         let phases = json["phases"].as_array().expect("a list");
         assert!(phases.iter().all(|p| p["peak"].as_u64() <= json["peak_allocated"].as_u64()), "{what}");
-        // What a term says of a component is the component.
+        // A term named after a component has its value.
         for (name, bytes) in &e.components {
             let term = terms.iter().find(|term| term.name == *name);
             if let Some(term) = term.filter(|_| e.simulated.is_some()) {
@@ -165,7 +165,7 @@ fn check(q: &Question, answer: &Answer, what: &str) {
     }
 }
 
-/// Equations of states and gradients give their values, but for the counters of single tensors and rounding.
+/// Equations of states and gradients give their values, up to rounding and the counters of single tensors.
 fn states(q: &Question, e: &Estimate, terms: &[gapless_fit::formulas::Term], what: &str) {
     if e.simulated.is_none() || q.run.lora.is_none() {
         return;
@@ -188,7 +188,7 @@ fn states(q: &Question, e: &Estimate, terms: &[gapless_fit::formulas::Term], wha
     }
 }
 
-/// The least over what is left open is the least of all that can be asked for one by one.
+/// The least over open settings equals the least over these settings asked for one by one.
 fn minimum(path: &str, asked: &Asked, what: &str) -> bool {
     let least = |asked: &Asked| -> Option<u64> {
         let q = Question::read(path, asked).ok()?;
@@ -214,7 +214,7 @@ fn minimum(path: &str, asked: &Asked, what: &str) -> bool {
     true
 }
 
-/// What is written down says what the answer says.
+/// Files of `--emit` agree with the answer.
 fn written(q: &Question, path: &str, asked: &Asked, what: &str) -> u64 {
     if asked.infer {
         return 0;

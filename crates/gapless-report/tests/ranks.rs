@@ -73,14 +73,14 @@ fn ranks_that_differ_only_by_noise_are_not_odd() {
     }
 }
 
-/// `count` ranks, recorded with stacks where `stacked` has a bit.
+/// `count` ranks, recorded with stacks if `stacked` has a bit.
 fn recorded(base: &Base, count: u32, stacked: u32, odd: Option<(u32, Fault)>) -> Ranks {
     let fault = |rank: u32| odd.filter(|(at, _)| *at == rank).map(|(_, fault)| fault);
     let rank = |rank: u32| base.rank(rank, 7, NOISE, fault(rank), stacked >> rank & 1 == 1);
     run((0..count).map(|number| file(number, &rank(number))).collect())
 }
 
-/// The ranks that most others were not recorded as.
+/// The ranks that were recorded in another way than most.
 fn recorded_otherwise(count: u32, stacked: u32) -> Vec<u32> {
     let with = stacked.count_ones();
     let unusual = |&rank: &u32| 2 * with == count || (stacked >> rank & 1 == 1) != (2 * with > count);
@@ -91,7 +91,7 @@ fn recorded_otherwise(count: u32, stacked: u32) -> Vec<u32> {
 fn how_a_rank_was_recorded_makes_it_neither_odd_nor_slow() {
     let base = base("gpt2_train_stacks");
     for count in 2..5u32 {
-        // Which ranks have stacks does not matter, only how many.
+        // Only the number of ranks with stacks matters.
         for stacked in (0..=count).map(|with| (1 << with) - 1) {
             let unlike = recorded_otherwise(count, stacked);
             let ranks = recorded(&base, count, stacked, None);

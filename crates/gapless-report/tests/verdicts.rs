@@ -1,7 +1,7 @@
 //! Verdicts are true: over random questions, no plan is above its card after its error bar, no "fits" has a simulation
 //! that does not fit, and exit code, JSON and text agree.
 //!
-//! Most questions have a card whose memory is near to what the run takes, since verdicts go wrong at the edge.
+//! Most questions have a card whose memory is close to the run's need, since wrong verdicts are likeliest at the edge.
 
 #[path = "support/chance.rs"]
 mod chance;
@@ -21,7 +21,7 @@ use std::path::Path;
 
 const QUESTIONS: u64 = 2000;
 
-/// Small models of many families: what is decided does not depend on the number of layers.
+/// Small models of many families: verdicts do not depend on the number of layers.
 const MODELS: &[&str] = &[
     r#"{"model_type":"llama","hidden_size":512,"intermediate_size":1408,"num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"vocab_size":8000}"#,
     r#"{"model_type":"gpt2","n_embd":384,"n_layer":3,"n_head":6,"vocab_size":6000}"#,
@@ -112,12 +112,12 @@ fn question(chance: &mut Chance, files: &[String]) -> (String, Asked) {
     (path, asked)
 }
 
-/// Whether `e` is below its card with its error bar and the promised share free.
+/// True if `e` is below its card with its error bar and the promised share free.
 fn holds(e: &Estimate, memory: Bytes) -> bool {
     e.process_total().0 as f64 * (1.0 + e.error) <= memory.0 as f64 * (1.0 - RESERVE) + 2.0
 }
 
-/// Whether the run of `e` gets to its end on a card of `memory` bytes, by a replay of its own events.
+/// True if the run of `e` reaches its end on a card of `memory` bytes, by a replay of its own events.
 fn survives(q: &Question, e: &Estimate, memory: Bytes) -> bool {
     let Some(simulated) = e.simulated.as_ref().filter(|_| e.method == Method::Simulated) else { return true };
     let torch = Machine::Torch(TorchMachine {
@@ -194,7 +194,7 @@ fn two_thousand_random_questions_get_a_true_verdict() {
         };
         check(&q, &answer, &what);
         asked_of += 1;
-        // The same question on a card near to what it takes.
+        // The same question on a card close to its need.
         let total = answer.estimate.as_ref().map_or(2 << 30, |e| e.process_total().0);
         let near = Bytes((total as f64 * (0.75 + 0.5 * chance.share())) as u64 >> 20 << 20);
         if near.0 < 1 << 20 {
@@ -212,7 +212,7 @@ fn two_thousand_random_questions_get_a_true_verdict() {
             other += u64::from(answer.plans.as_ref().is_some_and(|plans| !plans.keeps_recipe));
         }
     }
-    // The questions are worth asking: many on each side, and in each way of not fitting.
+    // Random questions must reach every outcome often.
     assert!(fitted > 150 && planned > 100 && other > 20, "{fitted} {planned} {other}, {refused} refused");
 }
 

@@ -5,7 +5,7 @@
 //! because a card of "24G" has 24 GiB. KB, MB, GB and TB are powers of 1000. `testdata/sizes.csv` has examples, which
 //! the tests of every reader use.
 //!
-//! Nothing is allocated: the library below `malloc` calls this before there is a heap.
+//! It allocates nothing, because the library below `malloc` calls it before there is a heap.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -18,11 +18,11 @@ pub const LIMIT: u64 = 1 << 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     pub bytes: u64,
-    /// Whether a unit was written; a bare number is a number of bytes.
+    /// True if the text has a unit; a bare number is a number of bytes.
     pub has_unit: bool,
 }
 
-/// Why a text is no size.
+/// The reason why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     NoNumber,
@@ -85,7 +85,7 @@ struct Number {
     parts: u128,
 }
 
-/// More digits of a fraction than this are left out: they are less than a byte of any unit.
+/// More digits of a fraction than this are left out: because they are less than a byte in any unit.
 const MOST_PARTS: u128 = 1_000_000_000_000_000_000;
 
 fn read_number(text: &[u8]) -> Result<Number, Wrong> {
@@ -112,7 +112,7 @@ fn read_number(text: &[u8]) -> Result<Number, Wrong> {
     if digits == 0 || dots > 1 || text.first() == Some(&b'_') { Err(Wrong::NoNumber) } else { Ok(number) }
 }
 
-/// How many bytes a unit has.
+/// The bytes of a unit.
 fn scale(unit: &[u8]) -> Option<u64> {
     let Some((letter, rest)) = unit.split_first() else { return Some(1) };
     if unit.eq_ignore_ascii_case(b"b") {
@@ -132,7 +132,7 @@ fn scale(unit: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Text, and the bytes or the reason why there are none; whether it has a unit.
+    /// Rows of a text, its bytes or the error, and true if it has a unit.
     const TABLE: &str = include_str!("../../../testdata/sizes.csv");
 
     #[test]

@@ -1,16 +1,16 @@
 //! Work on several threads. Every pipeline of the project runs here, because all of them need the same promise:
 //!
-//! * A panic of any thread is a panic of the caller, with its message. The other threads take no more work, and have
-//!   ended when the caller goes on. The caller never waits for a result that cannot come.
-//! * Results come in the order of the work, whatever the threads do.
-//! * Where the system gives fewer threads, those that are there do all of the work, the caller's if there is no other.
+//! * A panic of any thread is a panic of the caller, with its message. The other threads take no more work, and end
+//!   before the caller goes on. The caller never waits for a result that cannot come.
+//! * Results come in the order of the work, for any order of the threads.
+//! * If the system gives fewer threads, those that exist do all of the work; if there are none, the caller does it.
 //!
 //! [`each`] is for independent pieces of work, [`ordered`] for a stream of jobs in bounded memory, [`both`] for two
 //! passes, [`alongside`] for two threads that talk to each other, [`crew`] for threads that the caller listens to,
 //! [`or_exit`] for threads of a service.
 //!
-//! Each pipeline has a name. Where debug assertions are on, `GAPLESS_TEST_PANIC=NAME`, or `NAME:3` for its fourth piece
-//! of work, makes its worker panic: the tests try every name.
+//! Each pipeline has a name. If debug assertions are on, `GAPLESS_TEST_PANIC=NAME`, or `NAME:3` for its fourth piece
+//! of work, makes its worker panic. Tests try every name.
 
 mod ordered;
 
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 
-/// Panics where a test asks for it: see above. Release builds have nothing here.
+/// Panics if a test asks for it: see above. In release builds it is empty.
 #[inline]
 pub fn point(name: &str) {
     #[cfg(debug_assertions)]
@@ -58,13 +58,13 @@ fn joined<R>(thread: ScopedJoinHandle<'_, R>) -> R {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Numbers of work, each given out once, and none after a panic.
+/// Numbers of pieces of work. Each is given out once, and none after a panic.
 struct Turns {
     next: AtomicUsize,
     end: usize,
 }
 
-/// A thread that takes turns: ends them for all if it panics.
+/// Held by a thread that takes turns; ends the turns of all if the thread panics.
 struct Taking<'a>(&'a Turns);
 
 impl Drop for Taking<'_> {
@@ -82,10 +82,10 @@ impl Turns {
     }
 }
 
-/// Does `work` for 0 to `count` - 1 on at most so many threads, the caller's among them; the results, in order.
+/// Does `work` for 0 to `count` - 1 on at most `threads` threads, the caller's among them. Returns results in order.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` does.
 pub fn each<R: Send>(
     name: &'static str,
     threads: usize,
@@ -116,7 +116,7 @@ pub fn each<R: Send>(
 /// Does `there` on a thread of its own, and `here` meanwhile. Neither may wait for the other.
 ///
 /// # Panics
-/// Where one of the two does.
+/// If one of the two does.
 pub fn both<A, B: Send>(
     name: &'static str,
     here: impl FnOnce() -> A,
@@ -131,17 +131,17 @@ pub fn both<A, B: Send>(
     let (here, there) = scope(|scope| {
         let other = start(scope, name, run);
         let here = here();
-        // Where there is no thread, one does it after the other.
+        // If there is no thread, the caller runs both in turn.
         (here, other.map_or_else(|_| run(), joined))
     });
     (here, there.expect("it runs once"))
 }
 
-/// As [`both`], of two that send something to each other. A channel's ends must be moved into the two, so that each
-/// sees when the other is gone.
+/// As [`both`], for two pieces that send data to each other. A channel's ends must be moved into the two, so that
+/// each sees when the other is gone.
 ///
 /// # Panics
-/// Where one of the two does, and where the system gives no thread.
+/// If one of the two does, and if the system gives no thread.
 pub fn alongside<A, B: Send>(
     name: &'static str,
     here: impl FnOnce() -> A,
@@ -162,7 +162,7 @@ pub fn alongside<A, B: Send>(
 }
 
 /// Does `work` on a thread of a program that serves: a panic ends the process, with exit code 101, because a service
-/// that goes on without one of its threads would answer with what was true before.
+/// without one of its threads would give outdated answers.
 pub fn or_exit<R>(name: &'static str, work: impl FnOnce() -> R) -> R {
     let run = || {
         point(name);
@@ -171,11 +171,11 @@ pub fn or_exit<R>(name: &'static str, work: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| std::process::exit(101))
 }
 
-/// Does each piece of work on a thread of its own, and `meanwhile` here. Gives the results in order, without those that
-/// the system had no thread for.
+/// Does each piece of work on a thread of its own, and `meanwhile` here. Returns the results in order; those without
+/// a thread are missing.
 ///
 /// # Panics
-/// Where one of them does, when all have ended.
+/// If one of them does, after all have ended.
 pub fn crew<R: Send>(
     name: &'static str,
     work: impl IntoIterator<Item = impl FnOnce() -> R + Send>,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// The message of what `work` panics with.
+    /// The message of the panic of `work`.
     pub(crate) fn panic_of(work: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("it panics");
         panic.downcast_ref::<String>().cloned().unwrap_or_default()
@@ -257,7 +257,7 @@ mod tests {
             }),
             "there"
         );
-        // A receiver that is gone lets the sender end, and a sender that is gone the receiver.
+        // If one end of the channel is dropped, the other side ends.
         let (send, receive) = channel::<u32>();
         let sends = move || while send.send(1).is_ok() {};
         let panics = move || {

@@ -7,14 +7,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 
 /// Hands each of `jobs` to `work` and its result to `sink`, in the order of the jobs. Each thread has a state of its
-/// own. At most three jobs for each thread are alive between the two: that bounds the memory. Jobs are made and
-/// results taken on the calling thread.
+/// own. At most three jobs for each thread are alive between `work` and `sink`, which bounds the memory. Jobs are
+/// made and results taken on the calling thread.
 ///
 /// # Errors
 /// The first error of a job or of the sink, which ends the work.
 ///
 /// # Panics
-/// Where `state`, `work`, `sink` or the jobs do.
+/// If `state`, `work`, `sink` or the jobs do.
 pub fn ordered<J: Send, R: Send, S, E>(
     name: &'static str,
     threads: usize,
@@ -47,7 +47,7 @@ pub fn ordered<J: Send, R: Send, S, E>(
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok((index, job)) = next else { break };
-                    // The caller waits for this very result: a panic must come in its place.
+                    // The caller waits for this result, so a panic must be sent in its place.
                     let done = catch_unwind(AssertUnwindSafe(|| {
                         point(name);
                         work(kept.get_or_insert_with(state), job)
@@ -82,7 +82,7 @@ pub fn ordered<J: Send, R: Send, S, E>(
             if sent == taken {
                 return Ok(());
             }
-            // A thread that is gone has sent its panic before.
+            // A thread that has ended early has sent its panic first.
             let (index, result) = from_work.recv().expect("a result or a panic of every job");
             waiting.insert(index, result.unwrap_or_else(|panic| resume_unwind(panic)));
             while let Some(result) = waiting.remove(&taken) {
@@ -131,8 +131,8 @@ mod tests {
         }
     }
 
-    /// Every place that can panic, each with one of several workers, some of them, and all: the caller gets the panic,
-    /// and nothing comes to the sink that is behind it.
+    /// Every place that can panic, each with one of several workers, some of them, and all: the caller gets the
+    /// panic, and the sink gets no result after it.
     #[test]
     fn a_panic_anywhere_is_the_callers() {
         for threads in 1..=5 {
@@ -151,7 +151,7 @@ mod tests {
                         let state = || hit("state", from);
                         let work = |_: &mut (), job| {
                             hit("work", job);
-                            // Of the jobs that come later one is the only one that fails.
+                            // Only one of the later jobs fails.
                             assert!(place != "one job" || job != from, "{place}");
                             job
                         };

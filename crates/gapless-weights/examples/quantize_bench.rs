@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if bytes.len() != 2 * height * width {
         return Err(format!("{file} has {} bytes, not {}", bytes.len(), 2 * height * width).into());
     }
-    // As files are quantised: a mebibyte at a time, whole blocks of rows.
+    // Like `quantize`, it takes a mebibyte at a time, in whole blocks of rows.
     let step = ((1 << 20) / (2 * width)).max(1).next_multiple_of(128);
     let mut speeds = serde_json::Map::new();
     for scheme in Scheme::ALL.into_iter().filter(|scheme| !scheme.is_sparse()) {

@@ -1,5 +1,5 @@
-//! small_files COUNT [FIRST]: packs, checks and unpacks made files of small tensors, each with another number of
-//! threads, and compares the bytes. Prints what was done; a hang, a panic or another byte ends it with exit code 1.
+//! small_files COUNT [FIRST]: packs, checks and unpacks generated files of small tensors, each with another number of
+//! threads, and compares the bytes. Prints a summary; a hang, a panic or a difference ends it with exit code 1.
 
 #[path = "../tests/made/small.rs"]
 mod small;
@@ -7,7 +7,7 @@ mod small;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// What takes longer does not end.
+/// A round that takes longer counts as a hang.
 const HANG: Duration = Duration::from_secs(60);
 
 fn main() {

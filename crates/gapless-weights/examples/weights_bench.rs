@@ -1,8 +1,8 @@
 //! weights_bench REPEATS KIND FILE...: ratio, encode and decode speed of the codec on raw values, one thread.
 //!
-//! KIND: bf16, fp16, fp32 or one. Paths take turns within each repeat, so that a noisy neighbour slows all of them;
-//! memcpy into the same buffers is the line to compare with, and is measured twice: the difference of its two lines is
-//! noise. Encoders and decoders are kept from file to file, as `pack` and `unpack` keep them. Prints JSON: `cargo xtask
+//! KIND: bf16, fp16, fp32 or one. Paths take turns within each repeat, so that other load slows all of them. memcpy
+//! into the same buffers is the reference; it is measured twice, and the difference of its two lines is noise.
+//! Encoders and decoders are kept from file to file, as `pack` and `unpack` keep them. Prints JSON: `cargo xtask
 //! bench weights` puts it beside the peers' figures.
 
 use gapless_weights::codec::{Decoder, Encoder, Kind, Path, entropy};
@@ -88,7 +88,7 @@ fn main() {
         }
         let codecs = encoders.iter_mut().zip(&mut decoders);
         for ((path, times), (encoder, decoders)) in paths.iter().zip(&mut times).zip(codecs) {
-            // Through the caches at last: a decoder finds small files there, as it would without the other way.
+            // Encoding through the caches comes last, so that a decoder finds small files there.
             for past_caches in [true, false] {
                 let start = Instant::now();
                 for ((values, packed), length) in data.iter().zip(&mut packed).zip(&mut lengths) {

@@ -1,9 +1,9 @@
 //! Bit-exactness of the codecs over many values: `weights_exact [VALUES]` (default 10^9), on all cores.
 //!
-//! Each chunk of each kind of values is made by one of several rules: any bit patterns at all (NaN payloads,
-//! denormals, infinities), normal distributions, mostly zeros, negative zeros, few symbols, patterns that repeat. It is
-//! encoded and decoded by every set of instructions of this machine, and compared byte for byte; the encodings are
-//! compared with one another too. Prints one line of JSON; exit 1 at the first difference.
+//! Each chunk of each kind of values is made by one of several rules: any bit patterns (NaN payloads, denormals,
+//! infinities), normal distributions, mostly zeros, negative zeros, few symbols, patterns that repeat. It is encoded
+//! and decoded by every set of instructions of this machine, and compared byte for byte; the encodings are compared
+//! with one another too. Prints one line of JSON; exit 1 at the first difference.
 
 use gapless_weights::codec::{Decoder, Encoder, Kind, Path};
 use std::sync::atomic::{AtomicU64, Ordering};

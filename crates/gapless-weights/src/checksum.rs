@@ -28,7 +28,7 @@ const PRIMES64: [u64; 5] = [
     0x85eb_ca77_c2b2_ae63,
     0x27d4_eb2f_1656_67c5,
 ];
-/// Shorter inputs have a way of their own.
+/// XXH3 treats shorter inputs in other ways, which the crate implements.
 const LONG: usize = 1024;
 
 /// The checksum of `bytes`.
@@ -51,9 +51,9 @@ impl<'a> Sum<'a> {
         Sum { bytes, done: 0, sums: FIRST }
     }
 
-    /// Sums up the next 1024 bytes, if they are not the last ones.
+    /// Sums up the next block, unless it is the last one.
     pub fn step(&mut self) {
-        // The last block is another matter, even where it is whole.
+        // `finish` treats the last block in another way, even if it is whole.
         if self.bytes.len() - self.done > BLOCK {
             let block = &self.bytes[self.done..self.done + BLOCK];
             whole_blocks(&mut self.sums, block.as_chunks::<BLOCK>().0);
@@ -70,18 +70,18 @@ impl<'a> Sum<'a> {
     }
 }
 
-/// Adds whole blocks to the sums by the best instructions that there are.
+/// Adds whole blocks to the sums by the widest vectors that the processor has.
 #[allow(unsafe_code)]
 fn whole_blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]]) {
     let (secrets, scramble) = (&SECRETS, &SCRAMBLE);
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has these instructions, as was just asked.
+            // SAFETY: `is_x86_feature_detected` found AVX-512F.
             return unsafe { vectors::avx512(sums, bytes, secrets, scramble) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
+            // SAFETY: `is_x86_feature_detected` found AVX2.
             return unsafe { vectors::avx2(sums, bytes, secrets, scramble) };
         }
     }
@@ -184,7 +184,7 @@ const fn secret(at: usize) -> [u64; 8] {
     words
 }
 
-/// What is mixed into each stripe of a block.
+/// The secret that is mixed into each stripe of a block.
 static SECRETS: [[u64; 8]; 16] = {
     let (mut all, mut k) = ([[0; 8]; 16], 0);
     while k < 16 {
@@ -193,9 +193,9 @@ static SECRETS: [[u64; 8]; 16] = {
     }
     all
 };
-/// What is mixed in after each block.
+/// The secret that is mixed in after each block.
 static SCRAMBLE: [u64; 8] = secret(SECRET.len() - STRIPE);
-/// The sums of nothing.
+/// The initial sums.
 const FIRST: [u64; 8] =
     [0xc2b2_ae3d, PRIMES64[0], PRIMES64[1], PRIMES64[2], PRIMES64[3], 0x85eb_ca77, PRIMES64[4], PRIME32];
 
@@ -213,7 +213,7 @@ fn add(sums: &mut [u64; 8], stripe: &[u8; STRIPE], secret: &[u64; 8]) {
 
 type Blocks = fn(&mut [u64; 8], &[[u8; BLOCK]]);
 
-/// The portable definition of what the vectors do.
+/// The portable definition of the vector functions.
 fn blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]]) {
     for block in bytes {
         for (stripe, secret) in block.as_chunks::<STRIPE>().0.iter().zip(&SECRETS) {
@@ -227,7 +227,7 @@ fn blocks(sums: &mut [u64; 8], bytes: &[[u8; BLOCK]]) {
 
 /// The checksum of more than `LONG` bytes, of which `done` are in the sums.
 fn finish(bytes: &[u8], done: usize, mut sums: [u64; 8], add_blocks: Blocks) -> u64 {
-    // The last block is never scrambled, even where it is whole; the last stripe may overlap the one before it.
+    // The last block is never scrambled, even if it is whole; the last stripe may overlap the one before it.
     let blocks = (bytes.len() - 1) / BLOCK;
     add_blocks(&mut sums, bytes[done..blocks * BLOCK].as_chunks::<BLOCK>().0);
     let rest = &bytes[blocks * BLOCK..bytes.len() - 1];
@@ -273,7 +273,7 @@ mod tests {
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]
                 if is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has these instructions, as was just asked.
+                    // SAFETY: `is_x86_feature_detected` found AVX2.
                     let avx2: Blocks = |a, b| unsafe { vectors::avx2(a, b, &SECRETS, &SCRAMBLE) };
                     assert_eq!(
                         finish(&bytes[..length], 0, FIRST, avx2),

@@ -1,8 +1,8 @@
-//! Which codec suits a type of a safetensors file.
+//! The codec for each type of a safetensors file.
 
 use crate::codec::Kind;
 
-/// How values of a type are split.
+/// The split of a type's values.
 pub fn kind_of(dtype: &str) -> Kind {
     match dtype {
         "BF16" => Kind::Bf16,

@@ -1,4 +1,4 @@
-//! Why weights cannot be read or written: what is wrong, in which file, and what to do next.
+//! Errors of reading and writing weights: the problem, the file, and the next step.
 
 use crate::stream::StreamError;
 use gapless_formats::fault::Problem;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is wrong.
+/// A problem with a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -28,13 +28,13 @@ impl Error {
         Err(Error::Refused { path: path.to_owned(), what: what.into(), help })
     }
 
-    /// What to do next.
+    /// The next step.
     pub fn help(&self) -> &'static str {
         match self {
             Error::Format { problem, .. } if matches!(**problem, Problem::Truncated { .. }) => {
                 "if another program is still writing the file, wait until it is complete"
             }
-            // What is not read says itself what to do.
+            // The message of an unsupported format has its own advice.
             Error::Format { problem, .. } if matches!(**problem, Problem::Unsupported { .. }) => {
                 "name another file"
             }

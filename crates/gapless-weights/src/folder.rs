@@ -18,21 +18,21 @@ const LONGEST: u64 = 100_000_000;
 /// Files beside the shards up to this size are copied.
 const SMALL: u64 = 256 << 20;
 const INDEX: &str = ".safetensors.index.json";
-/// What is wrong with a folder without shards.
+/// The error for a folder without shards.
 pub(crate) const NONE: &str = "the folder has no .safetensors file";
 
-/// What a folder has.
+/// The contents of a folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Folder {
     /// The `.safetensors` files, by name.
     pub shards: Vec<PathBuf>,
     /// Other regular files that are copied.
     pub others: Vec<PathBuf>,
-    /// What is neither: folders, and files too large to be settings.
+    /// All else: folders, and files too large to be settings.
     pub left_out: Vec<PathBuf>,
 }
 
-/// Looks through a folder. Its index, where it has one, must name shards that are there and hold what it says.
+/// Looks through a folder. Its index, if it has one, must name shards that exist and hold the tensors it lists.
 pub fn read(path: &Path) -> Result<Folder> {
     let mut folder = Folder::default();
     for (entry, name, meta) in entries(path)? {
@@ -52,14 +52,14 @@ pub fn read(path: &Path) -> Result<Folder> {
 }
 
 /// Looks through a folder and the folders in it, as pipelines of several models have them. All files that are not
-/// shards are `others`, whatever their size. Left out: hidden folders (`.git`, `.cache`), and what is neither a file
-/// nor a folder.
+/// shards are `others`, of any size. Left out: hidden folders (`.git`, `.cache`), and entries that are neither a
+/// file nor a folder.
 pub fn read_tree(path: &Path) -> Result<Folder> {
     if is_cache(path) {
         return none(path);
     }
     let mut folder = Folder::default();
-    // Folders that are left, each with those that it is in: a link to one of them would never end.
+    // Folders to visit, each with those that contain it, because a link to one of these would never end.
     let mut open = vec![(path.to_owned(), Vec::new())];
     while let Some((at, mut within)) = open.pop() {
         let real = fs::canonicalize(&at).map_err(|source| Error::Read { path: at.clone(), source })?;
@@ -92,7 +92,7 @@ pub fn read_tree(path: &Path) -> Result<Folder> {
     Ok(folder)
 }
 
-/// What stands in a folder, by name, without what writers left: path, name, and what it is, behind links.
+/// Entries of a folder, by name, without leftovers of writers: path, name, and metadata with links followed.
 fn entries(path: &Path) -> Result<Vec<(PathBuf, String, fs::Metadata)>> {
     let fail = |source| Error::Read { path: path.to_owned(), source };
     let mut paths: Vec<PathBuf> = Vec::new();
@@ -118,7 +118,7 @@ fn entries(path: &Path) -> Result<Vec<(PathBuf, String, fs::Metadata)>> {
     Ok(entries)
 }
 
-/// Whether a folder is one model of a hub's cache, which has its files in `snapshots/COMMIT`.
+/// True if a folder is one model of a hub's cache, which has its files in `snapshots/COMMIT`.
 fn is_cache(path: &Path) -> bool {
     path.join("snapshots").is_dir() && path.join("blobs").is_dir()
 }
@@ -151,19 +151,19 @@ fn check_indexes(path: &Path, folder: &Folder) -> Result<()> {
     if has_index {
         return Ok(());
     }
-    // What is wrong with a file itself is told when it is read.
+    // Errors within a file are reported when it is read.
     let header = |shard: &PathBuf| Some((shard.clone(), Input::open(shard).ok()?.header().ok()?));
     let headers: Vec<(PathBuf, Header)> = folder.shards.iter().filter_map(header).collect();
     let saves: Vec<_> = headers.iter().map(|(path, header)| (path.as_path(), header.value(SAVE))).collect();
     check_saves(&saves, None)
 }
 
-/// Which shard holds each tensor, by an index.
+/// The shard of each tensor, by an index.
 pub fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
     Ok(read_index(index)?.0)
 }
 
-/// Which shard holds each tensor, and the save that the index is of.
+/// The shard of each tensor, and the save of the index.
 fn read_index(index: &Path) -> Result<(BTreeMap<String, String>, Option<String>)> {
     let file = Input::open(index)?;
     let refuse = |what: String| Error::refused(index, what, "copy or download the file again");
@@ -181,7 +181,7 @@ fn read_index(index: &Path) -> Result<(BTreeMap<String, String>, Option<String>)
         let Some(shard) = shard.text() else {
             return refuse(format!("the shard of tensor {tensor:?} is {}, not a name", shard.kind()));
         };
-        // A name that leaves the folder would read, and for `pack` write, somewhere else.
+        // A name that leaves the folder would make a command read, and `pack` write, outside of it.
         if shard.is_empty() || shard.contains(['/', '\\']) || shard == ".." {
             return refuse(format!("the shard {shard:?} of tensor {tensor:?} is not a file of this folder"));
         }
@@ -191,7 +191,7 @@ fn read_index(index: &Path) -> Result<(BTreeMap<String, String>, Option<String>)
     Ok((map, save.map(str::to_owned)))
 }
 
-/// An error unless the shards that an index of `folder` names are there and hold the tensors that it says.
+/// An error unless the shards of an index of `folder` exist and hold the tensors that it lists.
 pub fn check_index(folder: &Path, index: &Path) -> Result<()> {
     check_finished(folder)?;
     let (map, save) = read_index(index)?;
@@ -230,8 +230,8 @@ pub fn check_index(folder: &Path, index: &Path) -> Result<()> {
     check_saves(&saves, save.as_deref().map(|save| (index, save)))
 }
 
-/// Whether `packed` holds the file at `from`, byte for byte. Times and headers do not tell: another model of the same
-/// architecture has the same header, and may be older than what was packed before it.
+/// True if `packed` holds the file at `from`, byte for byte. It compares bytes because another model of the same
+/// architecture has the same header, and its files may be older than the packed one.
 pub fn is_done(from: &Path, packed: &Path, work: impl Into<Work>) -> bool {
     let work = work.into();
     let done = || -> Result<bool> {
@@ -245,7 +245,7 @@ pub fn is_done(from: &Path, packed: &Path, work: impl Into<Work>) -> bool {
     done().unwrap_or(false)
 }
 
-/// Copies a small file; it appears whole or not at all.
+/// Copies a small file; the copy appears whole or not at all.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let input = Input::open(from)?;
     let output = Output::create(to)?;
@@ -258,7 +258,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     output.put_in_place()
 }
 
-/// The shards that a folder's indexes name, by name; empty where it has no index.
+/// The shards that a folder's indexes name, by name; empty if it has no index.
 pub fn indexed(path: &Path) -> Result<Vec<PathBuf>> {
     let mut shards = BTreeSet::new();
     for other in read(path)?.others {

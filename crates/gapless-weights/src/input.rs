@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// An open file, and what it was like when it was opened.
+/// An open file, with its size and time when it was opened.
 #[derive(Debug)]
 pub struct Input {
     pub path: PathBuf,
     file: File,
     pub size: u64,
     changed: Option<SystemTime>,
-    /// How fast it may be read; none: as fast as it can be.
+    /// The limit on the speed of reading; `None`: unlimited.
     pub pace: Option<Arc<Pace>>,
     read: AtomicU64,
 }
@@ -30,7 +30,7 @@ impl Input {
             let help = "give a file or a folder with .safetensors files";
             Error::refused(path, "this is not a regular file", help)
         };
-        // Asked before it is opened: a pipe without a writer would never open.
+        // Checked before opening, because opening a pipe without a writer would block for ever.
         if !std::fs::metadata(path).map_err(fail)?.is_file() {
             return refuse();
         }
@@ -57,7 +57,7 @@ impl Input {
         self.read_patiently(at, out, Patience::default())
     }
 
-    /// As `read`, at once, with the caller's patience.
+    /// As `read`, without the pace, and with the caller's patience.
     pub fn read_patiently(&self, at: u64, out: &mut [u8], patience: Patience) -> Result<()> {
         self.read.fetch_add(out.len() as u64, Ordering::Relaxed);
         let size = || self.file.metadata().map(|meta| meta.len());
@@ -87,12 +87,12 @@ impl Input {
         Ok(())
     }
 
-    /// Bytes that were read so far, but for the header.
+    /// Bytes that were read so far, without the header.
     pub fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// When the file was last changed.
+    /// The time of the file's last change.
     pub fn modified(&self) -> Option<SystemTime> {
         self.changed
     }

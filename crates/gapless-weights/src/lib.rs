@@ -1,4 +1,4 @@
-//! Weights of models: compressed without a loss and checked, in bounded memory.
+//! Weights of models: compressed without loss and checked, in bounded memory.
 //!
 //! [`codec`] turns a chunk of values into fewer bytes and back, bit for bit. [`stream`] is a tensor: a directory of
 //! chunks, each with a checksum, so that any range of it can be read alone. [`packed`] is a file: safetensors whose

@@ -2,7 +2,7 @@
 //! disk.
 //!
 //! A writer holds a lock on its part. A part whose lock is free was left by a writer that was killed: numbers of
-//! processes do not tell, because containers have the same ones, before and after a restart.
+//! processes cannot show that, because containers reuse the same ones after a restart.
 
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
@@ -12,8 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place between two changes of the disk. Where debug assertions are on, `GAPLESS_TEST_KILL=7` ends the process at
-/// the eighth, as a kill does: the tests try all.
+/// A place between two changes of the disk. If debug assertions are on, `GAPLESS_TEST_KILL=7` aborts the process at
+/// the eighth one, as a kill would. Tests try all of them.
 pub(crate) fn boundary() {
     #[cfg(debug_assertions)]
     {
@@ -45,7 +45,7 @@ impl Output {
         let Some(name) = destination.file_name().map(|name| name.to_string_lossy().into_owned()) else {
             return Error::refused(destination, "this is not a file name", "name a file with -o");
         };
-        // A rename would put a file in the place of /dev/null, or of a pipe that somebody reads.
+        // A rename would put a file in the place of /dev/null, or of a pipe that another program reads.
         match fs::metadata(destination) {
             Ok(there) if there.is_dir() => {
                 return Error::refused(destination, "this is a directory", "name a file with -o");
@@ -94,7 +94,7 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if !self.done {
-            // Nothing better can be done about a file that cannot be removed either.
+            // If the file cannot be removed either, there is nothing left to do.
             let _ = fs::remove_file(&self.part);
         }
     }
@@ -144,7 +144,7 @@ impl PartFolder {
         Ok(PartFolder { part, destination, _open, done: false })
     }
 
-    /// Where its files go meanwhile.
+    /// The folder for the files until then.
     pub(crate) fn path(&self) -> &Path {
         &self.part
     }
@@ -162,13 +162,13 @@ impl PartFolder {
 impl Drop for PartFolder {
     fn drop(&mut self) {
         if !self.done {
-            // Nothing better can be done about a folder that cannot be removed either.
+            // If the folder cannot be removed either, there is nothing left to do.
             let _ = fs::remove_dir_all(&self.part);
         }
     }
 }
 
-/// Whether two paths are one file.
+/// True if two paths are one file.
 pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
@@ -180,7 +180,7 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// What the parts of a file begin with. Long names are cut, with a sum of the whole.
+/// The beginning of the names of a file's parts. Long names are cut and get a checksum of the whole name.
 fn beginning(name: &str) -> String {
     if name.len() <= SHOWN {
         return format!(".{name}.");
@@ -204,20 +204,20 @@ fn make(
         };
         let part = destination.with_file_name(format!("{beginning}{end}"));
         let file = match create(&part) {
-            // Another container's process of the same number writes it, or it could not be removed.
+            // A process of the same number in another container writes it, or it could not be removed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other?,
         };
-        // Where locks do not work, the number of the process must do.
+        // If the file system has no locks, `is_stale` uses the process number instead.
         let _ = file.try_lock();
-        // Another process may have taken it for a leftover before the lock was there.
+        // Another process may have removed it as a leftover before it was locked.
         if part.exists() {
             return Ok((part, file));
         }
     }
 }
 
-/// Removes what killed writers of the same file or folder left behind.
+/// Removes leftovers of killed writers of the same file or folder.
 fn remove_stale(destination: &Path, name: &str) {
     let Ok(entries) = fs::read_dir(parent_of(destination)) else { return };
     let beginning = beginning(name);
@@ -236,7 +236,7 @@ fn remove_stale(destination: &Path, name: &str) {
     }
 }
 
-/// Whether nobody holds a part's lock; without locks, whether no process of this machine has its number.
+/// True if no process holds a part's lock; without locks, if no process of this machine has its number.
 fn is_stale(part: &Path, pid: &str) -> bool {
     match File::open(part).map(|file| file.try_lock()) {
         Ok(Ok(())) => true,

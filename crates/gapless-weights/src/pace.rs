@@ -1,10 +1,10 @@
-//! A limit on how many bytes a second are read, shared by the threads that read.
+//! A limit on the bytes read each second, shared by all reading threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest sleep before the caller is asked again whether it is over.
+/// The longest sleep between two calls of `is_over`.
 const NAP: Duration = Duration::from_millis(50);
 
 /// Hands out times at which reads may begin: each read takes as long as its bytes take at the rate.
@@ -21,12 +21,12 @@ impl Pace {
         Pace { rate: rate.max(1), next: Mutex::new(Instant::now()), booked: AtomicU64::new(0) }
     }
 
-    /// How long a read of `bytes` that wants to begin at `now` must wait.
+    /// The time that a read of `bytes` at `now` must wait.
     fn book(&self, bytes: u64, now: Instant) -> Duration {
         self.booked.fetch_add(bytes, Ordering::Relaxed);
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = (*next).max(now);
-        // At most a day, or the sum could overflow.
+        // At most a day, so that the sum cannot overflow.
         let takes = Duration::from_secs_f64((bytes as f64 / self.rate as f64).min(86_400.0));
         *next = begin + takes;
         begin - now

@@ -1,7 +1,7 @@
 //! Packs one safetensors file: every tensor that compresses becomes a stream.
 //!
 //! The input is read once and never held: memory is a few megabytes for each thread. The output's header comes first
-//! but is known last, so room for its longest form is left and filled with spaces.
+//! but is known last, so its longest form is reserved and padded with spaces.
 
 use crate::checksum::checksum;
 use crate::codec::{Encoder, Kind, Path as Instructions};
@@ -25,22 +25,22 @@ const JOB: usize = 1 << 20;
 /// Bytes of a plain copy's buffer.
 const COPY: usize = 1 << 20;
 
-/// What packing did.
+/// The result of packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub tensors: usize,
-    /// Those that became streams.
+    /// Tensors that became streams.
     pub streams: usize,
-    /// Those whose bytes another tensor has: they are stored once.
+    /// Tensors whose bytes another tensor has, which are stored once.
     pub same: usize,
     /// Bytes of the file before and after.
     pub before: u64,
     pub after: u64,
 }
 
-/// The bytes of a safetensors file, header included, that need not be a file yet.
+/// The bytes of a safetensors file, header included, which may not be a file yet.
 pub trait Source {
-    /// What errors call it.
+    /// The path that errors name.
     fn path(&self) -> &Path;
     /// Bytes in all.
     fn size(&self) -> u64;
@@ -83,8 +83,7 @@ pub fn pack(from: &Path, to: &Path, work: impl Into<Work>) -> Result<Done> {
     Ok(done)
 }
 
-/// Packs what `input` gives, or writes it as it is, as `to`, which appears whole or not at all. `header` is the one at
-/// its head.
+/// Packs `input`, or copies it, to `to`, which appears whole or not at all. `header` is the one at its head.
 pub fn save(input: &dyn Source, header: &Header, to: &Path, threads: usize, is_packed: bool) -> Result<Done> {
     let (done, output) = if is_packed {
         pack_to(input, header, to, threads)?
@@ -140,7 +139,7 @@ struct Job {
     bytes: Vec<u8>,
 }
 
-/// Those chunks encoded: the bytes of all, and the length and the checksum of each.
+/// The encoded chunks of a job: their bytes, and the length and the checksum of each.
 struct Batch {
     tensor: usize,
     kind: Kind,
@@ -152,14 +151,14 @@ struct Writer<'a> {
     input: &'a dyn Source,
     header: &'a Header,
     output: &'a Output,
-    /// Length of the header that was left room for.
+    /// The reserved length of the header.
     reserved: u64,
-    /// Where the next tensor goes, counted from the beginning of the data.
+    /// The place of the next tensor, counted from the beginning of the data.
     at: u64,
     placed: Vec<Placed>,
     /// Tensors that are stored as they are.
     plain: Vec<usize>,
-    /// Tensors that were written, by a checksum of what was written for them.
+    /// Tensors that were written, by a checksum of their stored bytes.
     written: HashMap<u64, Vec<usize>>,
 }
 
@@ -170,7 +169,7 @@ impl<'a> Writer<'a> {
         output: &'a Output,
         compressed: &str,
     ) -> Result<Writer<'a>> {
-        // No number is longer than the file's size has digits: streams never add up to more than their tensors.
+        // No offset has more digits than the file's size, because streams never add up to more than their tensors.
         let longest = packed::longest_header(header, compressed, input.size());
         let reserved = (8 + longest).next_multiple_of(64) - 8;
         if reserved > LONGEST {
@@ -249,7 +248,7 @@ impl<'a> Writer<'a> {
             let head = directory.to_bytes();
             let sum = checksum(&head);
             if let Some(other) = self.same(batch.tensor, sum)? {
-                // As above.
+                // The next stream is written over this one too.
                 self.placed.push((batch.tensor, Written::Same(other), self.at, self.at));
             } else {
                 self.output.write(self.data() + self.at, &head)?;
@@ -261,7 +260,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The tensor with the same type, shape and bytes that was written before; `sum` is of what was written for both.
+    /// The tensor with the same type, shape and bytes that was written before; `sum` is the checksum of the
+    /// stored bytes of both.
     fn same(&mut self, index: usize, sum: u64) -> Result<Option<usize>> {
         let tensor = &self.header.tensors[index];
         for other in self.written.get(&sum).into_iter().flatten() {
@@ -290,7 +290,7 @@ impl<'a> Writer<'a> {
         Ok(true)
     }
 
-    /// What is stored as it is.
+    /// Writes the tensors that are stored as they are.
     fn plain(&mut self) -> Result<()> {
         self.plain.sort_unstable();
         let mut buffer = vec![0; COPY];
@@ -318,7 +318,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The header; gives the file's length.
+    /// The header; returns the file's length.
     fn finish(&mut self, compressed: &str) -> Result<u64> {
         let mut text = packed::header_text(self.header, compressed, &self.placed);
         if text.len() as u64 > self.reserved {
@@ -336,7 +336,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether a sample of a tensor's chunks gets smaller: what does not is not worth encoding.
+/// True if a tensor is short or a sample of its chunks gets smaller. Others are not worth encoding.
 fn promises(input: &dyn Source, header: &Header, tensor: &Tensor) -> Result<bool> {
     let kind = kind_of(&tensor.dtype);
     if !tensor.bytes().is_multiple_of(kind.width() as u64) {
@@ -383,7 +383,7 @@ impl Worker {
             bytes: Vec::with_capacity(job.bytes.len()),
             chunks: Vec::with_capacity(job.bytes.len().div_ceil(chunk)),
         };
-        // The same bytes, whichever thread has which job.
+        // Each job starts afresh, so that the output does not depend on the threads.
         encoder.begin();
         let mut parts = job.bytes.chunks(chunk).peekable();
         while let Some(values) = parts.next() {

@@ -1,4 +1,4 @@
-//! What a packed file says of itself: a safetensors file whose compressed tensors are streams of bytes.
+//! The header of a packed file: a safetensors file whose compressed tensors are streams of bytes.
 //!
 //! Any reader opens it. `__metadata__` keeps the original's entries, and adds:
 //!
@@ -9,10 +9,10 @@
 //!   `{"dtype": .., "shape": .., "same": "other"}`: its bytes are those of another tensor, and its own entry has none.
 //! * `gapless.sum`: the XXH3 of those two values, one after the other.
 //!
-//! So every byte that an unpacked file is made of has a checksum: chunks in their directory, directories and plain
-//! tensors in `gapless.tensors`, which also binds them to their names, and that in `gapless.sum`. The sums are not in
-//! the first files of format 1. Without `gapless.sum` a file is read by what else it says twice: the types and shapes
-//! of streams, and the original's metadata. Readers of that time leave the sums unread.
+//! So every byte of an unpacked file has a checksum: chunks in their directory, directories and plain tensors in
+//! `gapless.tensors`, which also binds them to their names, and that in `gapless.sum`. The sums are not in the first
+//! files of format 1. A file without `gapless.sum` is checked by its other redundant parts: the types and shapes of
+//! streams, and the original's metadata. Older readers ignore the sums.
 //!
 //! Streams stand first, each on a boundary of 64 bytes; the others follow.
 
@@ -34,7 +34,7 @@ const HELP: &str = "copy the file again, or pack the original again";
 /// The format's own limit for a header.
 pub(crate) const LONGEST: u64 = 100_000_000;
 
-/// How a tensor is stored.
+/// The form in which a tensor is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// As a stream.
@@ -50,24 +50,24 @@ pub struct Packed {
     pub header: Header,
     /// The header of the file that was packed.
     pub original: Header,
-    /// For each tensor of the original: the tensor that holds it, and how.
+    /// For each tensor of the original: the tensor that holds it, and the form.
     pub tensors: Vec<(Tensor, Stored)>,
-    /// For each of them the checksum of its stream's directory, where the file says it.
+    /// For each of them the checksum of its stream's directory, if the file has it.
     pub(crate) sums: Vec<Option<u64>>,
 }
 
-/// Whether a header is that of a packed file.
+/// True if a header is that of a packed file.
 pub fn is_packed(header: &Header) -> bool {
     header.metadata.iter().any(|(key, _)| is_ours(key))
 }
 
-/// Whether a key of the metadata is one of packed files.
+/// True if a key of the metadata is one of packed files.
 pub(crate) fn is_ours(key: &str) -> bool {
     key.starts_with("gapless.")
 }
 
 impl Packed {
-    /// Reads what `header` says; none where the file is not packed.
+    /// Reads `header`; `None` if the file is not packed.
     pub fn read(path: &Path, header: Header) -> Result<Option<Packed>> {
         if !is_packed(&header) {
             return Ok(None);
@@ -122,7 +122,7 @@ impl Packed {
                     tensor.name
                 ));
             }
-            // A tensor with another one's bytes is stored where that one is.
+            // A tensor with another one's bytes has that tensor's place.
             let mut tensor = tensor;
             if let Some(same) =
                 kinds.get(&tensor.name).and_then(|kind| kind.get("same")).and_then(Value::as_str)
@@ -169,7 +169,7 @@ impl Packed {
     }
 }
 
-/// What `gapless.sum` must be.
+/// The expected value of `gapless.sum`.
 fn sum_of(header: &Header) -> Option<u64> {
     Some(sum_of_values(header.value(HEADER)?, header.value(TENSORS)?))
 }
@@ -181,7 +181,7 @@ fn sum_of_values(header: &str, tensors: &str) -> u64 {
     sum.digest()
 }
 
-/// A sum as this file writes it: one text for each number, so that no other text is taken for it.
+/// A sum as this file writes it: each number has exactly one text, so that no other text is accepted for it.
 fn parse_sum(text: &str) -> Option<u64> {
     let sum = u64::from_str_radix(text, 16).ok()?;
     (shown(sum) == text).then_some(sum)
@@ -191,13 +191,13 @@ fn shown(sum: u64) -> String {
     format!("{sum:016x}")
 }
 
-/// Whether what `gapless.tensors` says of a tensor's type and shape, if anything, is what the original header says.
+/// True if the type and shape of a tensor in `gapless.tensors`, if present, equal those in the original header.
 fn is_described(kind: &Value, tensor: &Tensor) -> bool {
     let is_same = |key: &str, wanted: Value| kind.get(key).is_none_or(|value| *value == wanted);
     is_same("dtype", json!(tensor.dtype)) && is_same("shape", json!(tensor.shape))
 }
 
-/// How many bytes of data a header claims, from its own offsets. `parse` then sees that they have no holes.
+/// The bytes of data that a header claims by its offsets. `parse` then checks that they have no holes.
 fn original_data(text: &[u8]) -> u64 {
     let Ok(header) = gapless_formats::json::Json::parse(text, 5_000_000) else { return 0 };
     let ends = header.object().unwrap_or_default().iter().filter_map(|(_, entry)| {
@@ -206,7 +206,7 @@ fn original_data(text: &[u8]) -> u64 {
     ends.max().unwrap_or(0)
 }
 
-/// How a tensor is written.
+/// The form in which a tensor is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// As a stream whose directory has this checksum.
@@ -217,10 +217,10 @@ pub(crate) enum Written {
     Same(usize),
 }
 
-/// A tensor as it is written: its place in the original, how it is written, and the range of its data.
+/// A tensor as it is written: its place in the original, its form, and the range of its data.
 pub(crate) type Placed = (usize, Written, u64, u64);
 
-/// What `gapless.tensors` says of a tensor.
+/// The entry of a tensor in `gapless.tensors`.
 fn kind(original: &Header, tensor: &Tensor, written: Written) -> Value {
     match written {
         Written::Same(other) => {
@@ -261,7 +261,7 @@ pub(crate) fn header_text(original: &Header, compressed: &str, tensors: &[Placed
     let kinds = Value::Object(kinds).to_string();
     metadata.insert(SUM.into(), json!(shown(sum_of_values(compressed, &kinds))));
     metadata.insert(TENSORS.into(), json!(kinds));
-    // Written by hand: entries in the order of their data, which readers like.
+    // Written as text, because entries must be in the order of their data and a JSON map would sort them.
     let mut text = format!("{{\"__metadata__\":{}", Value::Object(metadata));
     for (index, stored, begin, end) in tensors {
         let tensor = &original.tensors[*index];
@@ -289,7 +289,7 @@ pub(crate) fn longest_header(original: &Header, compressed: &str, end: u64) -> u
         };
         let all = [Written::Stream(0), Written::Plain(0), Written::Same(other)];
         let stored = all.into_iter().max_by_key(length).unwrap_or(all[0]);
-        // A begin as long as the end; the shape of a stream is their difference.
+        // Begin and end with the most digits; the shape of a stream is their difference.
         (index, stored, end, 2 * end)
     };
     let all: Vec<Placed> = (0..original.tensors.len()).map(longer).collect();
@@ -310,14 +310,14 @@ pub(crate) fn pack_text(text: &[u8]) -> std::io::Result<String> {
             out.push(if k <= three.len() { char::from(digit) } else { '=' });
         }
     }
-    // A header that cannot be read again would lose the original: an error here leaves it untouched.
+    // A header that cannot be read again would lose the original. This error leaves the original untouched.
     if unpack_text(&out).as_deref() != Some(text) {
         return Err(std::io::Error::other("the header does not survive its compression"));
     }
     Ok(out)
 }
 
-/// Undoes `pack_text`; none where it is damaged or longer than a header may be.
+/// Undoes `pack_text`; `None` if it is damaged or longer than a header may be.
 fn unpack_text(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let text = text.trim_end_matches('=').as_bytes();

@@ -1,9 +1,9 @@
-//! Reads that fail for a moment, as those of network file systems do, are tried again.
+//! Repeats reads that fail for a moment, as those of network file systems do.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
-/// How long a read is tried again after its first failure.
+/// The time for which a read is repeated after its first failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     pub timeout: Duration,
@@ -15,14 +15,14 @@ impl Default for Patience {
     }
 }
 
-/// Tries of an error that a disk gives for bad sectors: more would only take time.
+/// Tries for errors that a disk also gives for bad sectors, which more tries would not cure.
 const BROKEN: u32 = 3;
 const FIRST_NAP: Duration = Duration::from_millis(10);
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// Whether an error may pass, and how many tries it is worth.
+/// The number of tries that an error is worth; 0 if it cannot pass.
 fn tries(error: &io::Error) -> u32 {
-    // EIO 5, EREMOTEIO 121: of a network file system they may pass, of a disk they do not. ESTALE 116, ENOBUFS 105,
+    // EIO 5, EREMOTEIO 121: these may pass on a network file system, but not on a disk. ESTALE 116, ENOBUFS 105,
     // ECONNRESET 104, ENETUNREACH 101, ENETDOWN 100, EHOSTUNREACH 113, ENOMEM 12.
     match (error.kind(), error.raw_os_error()) {
         (ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut, _) => u32::MAX,
@@ -33,8 +33,8 @@ fn tries(error: &io::Error) -> u32 {
 }
 
 impl Patience {
-    /// Fills `out` from `at`. `read` may give fewer bytes; `size` is asked when it gives none: a file that is shorter
-    /// now is an error at once, one that is not is read again.
+    /// Fills `out` from `at`. `read` may return fewer bytes. If it returns none, `size` decides: a file that is
+    /// shorter now is an error at once; any other is read again.
     pub fn fill(
         &self,
         at: u64,
@@ -76,7 +76,7 @@ mod tests {
     use std::io::{self, ErrorKind};
     use std::time::Duration;
 
-    /// Fills 100 bytes from a source that gives `answers` in turn, then whole reads; tells the calls.
+    /// Fills 100 bytes from a source that gives `answers` in turn, then whole reads; returns the number of calls.
     fn fill(answers: Vec<io::Result<usize>>, size: u64) -> (io::Result<()>, usize, Vec<u8>) {
         let (mut answers, mut calls, mut out) = (answers.into_iter(), 0, vec![0; 100]);
         let patience = Patience { timeout: Duration::from_secs(5) };

@@ -1,4 +1,4 @@
-//! Tensors of a safetensors file, packed or not: whole or any range, each byte checked that has a checksum.
+//! Tensors of a safetensors file, packed or not: whole or any range, with every checksum checked.
 
 use crate::checksum::checksum;
 use crate::codec::{Decoder, Path as Instructions};
@@ -29,7 +29,7 @@ impl Reader {
         Ok(Reader { input, header, packed })
     }
 
-    /// Whether the file is packed.
+    /// True if the file is packed.
     pub fn is_packed(&self) -> bool {
         self.packed.is_some()
     }
@@ -39,7 +39,7 @@ impl Reader {
         self.header.tensors.iter().position(|tensor| tensor.name == name)
     }
 
-    /// Where a tensor's bytes stand: the file's range, and how they are stored. None: as they are, without a checksum.
+    /// The place of a tensor's bytes: the file's range, and their form. `None`: as they are, without a checksum.
     pub fn place(&self, index: usize) -> (Range<u64>, Option<Stored>) {
         match &self.packed {
             None => {

@@ -26,7 +26,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// None unless `rank` is below `world`.
+    /// `None` unless `rank` is below `world`.
     pub fn new(rank: u64, world: u64) -> Option<Rank> {
         (rank < world).then_some(Rank { rank, world })
     }
@@ -51,7 +51,7 @@ impl Rank {
     }
 }
 
-/// What was written.
+/// The result of [`unpack_rows`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     pub tensors: usize,
@@ -78,7 +78,7 @@ enum Job {
     },
 }
 
-/// Writes the rank's rows of `from` as `to`, which appears whole or not at all. The metadata says whose rows they are.
+/// Writes the rank's rows of `from` as `to`, which appears whole or not at all. The metadata names the rank.
 pub fn unpack_rows(from: &Path, to: &Path, rank: Rank, work: impl Into<Work>) -> Result<Cut> {
     let work = work.into();
     let mut reader = Reader::open(from)?;
@@ -112,7 +112,7 @@ pub fn unpack_rows(from: &Path, to: &Path, rank: Rank, work: impl Into<Work>) ->
     Ok(Cut { tensors: count, read, written: data + end, data: end })
 }
 
-/// An error where a tensor's rows end within a byte, as those of 4 and 6 bits may: they cannot be cut.
+/// An error if a tensor's rows end within a byte, as those of 4 and 6 bits may, because they then cannot be cut.
 fn check_rows(reader: &Reader, tensor: &Tensor) -> Result<()> {
     match tensor.shape.first() {
         Some(length) if *length > 0 && !tensor.bytes().is_multiple_of(*length) => Error::refused(
@@ -216,7 +216,7 @@ impl Worker {
     }
 }
 
-/// Writes an index again whose `total_size` is that of the rows.
+/// Writes an index again, with the `total_size` of the rows.
 pub fn write_index(from: &Path, to: &Path, data: u64) -> Result<()> {
     let input = crate::input::Input::open(from)?;
     let text = input.bytes(0, input.size as usize)?;

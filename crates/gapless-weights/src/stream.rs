@@ -18,12 +18,12 @@ use crate::codec::{Damage, Decoder, Encoder, Kind, MOST_VALUES, Path, settle};
 use std::ops::Range;
 
 const MAGIC: &[u8; 4] = b"GWS1";
-/// Length of what stands before the directory.
+/// Length of the head before the directory.
 pub const HEAD: usize = 32;
 const UNIT: usize = 64;
 const ENTRY: usize = 16;
 
-/// What is wrong with a stream.
+/// The damage of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     #[error("the stream does not begin with GWS1")]
@@ -40,7 +40,7 @@ pub enum StreamError {
     Chunk { chunk: usize, bytes: Range<u64>, damage: Damage },
 }
 
-/// Where a chunk stands in its stream.
+/// The place of a chunk in its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Bytes from the stream's beginning.
@@ -51,10 +51,10 @@ pub struct Entry {
     pub checksum: u64,
 }
 
-/// What a stream says of itself.
+/// The head and directory of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// How its values are split.
+    /// The split of its values.
     pub kind: Kind,
     /// Bytes of the tensor.
     pub bytes: u64,
@@ -71,7 +71,7 @@ pub fn directory_bytes(chunks: usize) -> usize {
     (HEAD + ENTRY * chunks).next_multiple_of(UNIT)
 }
 
-/// How many chunks `bytes` of a kind make.
+/// The number of chunks of `bytes` of a kind.
 pub fn chunks_of(kind: Kind, bytes: u64) -> usize {
     bytes.div_ceil((kind.chunk() * kind.width()) as u64) as usize
 }
@@ -107,7 +107,7 @@ impl Directory {
         bytes
     }
 
-    /// How many bytes of the stream `parse` needs, from its first 32; `length` is the whole stream's.
+    /// The number of bytes of the stream that `parse` needs, from its first 32; `length` is the whole stream's.
     pub fn size_of(head: &[u8], length: u64) -> Result<usize, StreamError> {
         let head =
             head.first_chunk::<HEAD>().ok_or(StreamError::Short { there: length, needed: HEAD as u64 })?;
@@ -192,7 +192,7 @@ impl Directory {
         }
     }
 
-    /// Checks a chunk and decodes it into `out`, which is as long as its `range`. After an error `out` holds anything.
+    /// Checks a chunk and decodes it into `out`, which is as long as its `range`. After an error `out` is undefined.
     pub fn decode(
         &self,
         chunk: usize,
@@ -205,7 +205,7 @@ impl Directory {
         result
     }
 
-    /// As `decode`, where `next` is what is decoded after it.
+    /// As `decode`, and prefetches `next`, the chunk that is decoded after it.
     fn decode_before(
         &self,
         chunk: usize,
@@ -214,7 +214,7 @@ impl Directory {
         out: &mut [u8],
         next: &[u8],
     ) -> Result<(), StreamError> {
-        // A decoder believes nothing, so the checksum may be taken on the way: the bytes are read once.
+        // A decoder accepts hostile bytes, so the checksum may be taken while it decodes, and the bytes are read once.
         let (result, sum) = decoder.chunk_and_sum(bytes, out, next);
         self.compare(chunk, bytes, sum)?;
         result.map_err(|damage| StreamError::Chunk { chunk, bytes: self.range(chunk), damage })
@@ -251,17 +251,16 @@ pub fn encode(kind: Kind, values: &[u8], path: Path) -> Vec<u8> {
     out
 }
 
-/// As `encode`, into memory that is already there and has `most` bytes or more; gives the stream's length. With
-/// `past_caches`, and where `out` begins on a boundary of 64 bytes, the stream goes to memory at once: faster if nobody
-/// reads it soon.
+/// As `encode`, into the caller's memory of `most` bytes or more; returns the stream's length. With `past_caches`,
+/// and if `out` begins on a boundary of 64 bytes, the stream goes directly to memory, faster if it is not read soon.
 ///
 /// # Panics
-/// Where the values are not whole, or `out` is too short.
+/// If the values are not whole, or `out` is too short.
 pub fn encode_into(kind: Kind, values: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> usize {
     encode_with(&mut Encoder::new(kind, path), values, out, past_caches)
 }
 
-/// As `encode_into`, with an encoder that is kept: its tables are fresh memory, which costs as much as a few chunks.
+/// As `encode_into`, with an encoder that the caller keeps, because fresh tables cost as much time as a few chunks.
 ///
 /// # Panics
 /// As `encode_into`.
@@ -285,16 +284,16 @@ pub fn encode_with(encoder: &mut Encoder, values: &[u8], out: &mut [u8], past_ca
     at
 }
 
-/// Values of a block that are tried to find out what its bytes are, and in how many places.
+/// Bytes that are encoded on trial to find the best kind, and the number of places that they come from.
 const TRIED: usize = 8 << 10;
 const PLACES: usize = 3;
 
-/// The stream of bytes whose type nobody knows: of the kinds that suit their number, the one that makes samples of them
-/// smallest.
+/// The stream of bytes of an unknown type: of the kinds whose width divides their number, the one that
+/// makes samples smallest.
 pub fn encode_any(values: &[u8], path: Path) -> Vec<u8> {
     let mut sample = Vec::with_capacity(PLACES * TRIED);
     for place in 0..PLACES {
-        // At a multiple of the largest width.
+        // The place is a multiple of the largest width.
         let from = values.len().saturating_sub(TRIED) / (PLACES - 1) * place / 8 * 8;
         sample.extend_from_slice(&values[from..(from + TRIED).min(values.len())]);
     }
@@ -308,13 +307,13 @@ pub fn encode_any(values: &[u8], path: Path) -> Vec<u8> {
     encode(kind, values, path)
 }
 
-/// The values of a stream that is in memory, into memory that is already there.
+/// The values of a stream that is in memory, into the caller's memory.
 pub fn decode_into(stream: &[u8], out: &mut [u8], path: Path, past_caches: bool) -> Result<(), StreamError> {
     let directory = Directory::parse(stream, stream.len() as u64)?;
     decode_all(&directory, &mut Decoder::new(directory.kind, path, past_caches), stream, out)
 }
 
-/// As `decode_into`, with a decoder that is kept. It must be for the stream's kind.
+/// As `decode_into`, with a decoder that the caller keeps. It must be for the stream's kind.
 pub fn decode_with(decoder: &mut Decoder, stream: &[u8], out: &mut [u8]) -> Result<(), StreamError> {
     let directory = Directory::parse(stream, stream.len() as u64)?;
     if directory.kind != decoder.kind() {
@@ -332,7 +331,7 @@ fn decode_all(
     if directory.bytes != out.len() as u64 {
         return Err(StreamError::Header("the tensor has another length"));
     }
-    // `parse` saw that all ranges lie in the stream.
+    // `parse` checked that all ranges lie in the stream, so indexing cannot panic.
     let bytes_of = |entry: &Entry| &stream[entry.start as usize..entry.start as usize + entry.length];
     let parts = out.chunks_mut(directory.chunk * directory.kind.width());
     let result = parts.zip(&directory.entries).enumerate().try_for_each(|(chunk, (part, entry))| {

@@ -1,4 +1,4 @@
-//! What a listing's tensors hold: duplicates, entropy by component, and what quantisations would take.
+//! The contents of a listing's tensors: duplicates, entropy by component, and the sizes after quantisation.
 //!
 //! Figures come from a sample of each tensor, or from every byte on request. Duplicates are always compared whole.
 
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Parts of a tensor that a sample reads, each a quarter of a chunk.
 const PARTS: u64 = 4;
-/// Smaller tensors say nothing about duplicates: biases and norms are often all ones.
+/// Smaller tensors do not count as duplicates, because biases and norms are often all ones.
 const TELLING: u64 = 1024;
 
 /// Tensors of one type.
@@ -27,12 +27,12 @@ pub struct OfType {
     pub sampled: u64,
     /// Component, its bits, and the bits that its frequencies need: a mean of the tensors' samples, by their bytes.
     pub parts: Vec<(&'static str, f64, f64)>,
-    /// Share that packing leaves, by encoding what was sampled: a mean of the tensors by their bytes. None where
-    /// nothing could be sampled.
+    /// Share that packing leaves, by encoding the samples: a mean of the tensors by their bytes.
+    /// `None` without samples.
     pub packed: Option<f64>,
 }
 
-/// A quantisation, and what the whole model would take in it.
+/// A quantisation, and the bytes of the whole model in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantised {
     pub scheme: &'static str,
@@ -49,10 +49,10 @@ pub struct Survey {
     pub packed: Vec<Option<f64>>,
     /// Groups of equal tensors, by their numbers; the first of each group comes first.
     pub duplicates: Vec<Vec<usize>>,
-    /// Those that stand in the same place: one storage under several names.
+    /// Equal tensors in the same place: one storage under several names.
     pub tied: Vec<Vec<usize>>,
     pub quantised: Vec<Quantised>,
-    /// Why tensors were not sampled, and how many.
+    /// Reasons for which tensors were not sampled, with counts.
     pub unread: BTreeMap<&'static str, usize>,
 }
 
@@ -72,7 +72,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Bytes of a tensor; false where they cannot be had.
+    /// Bytes of a tensor; false if they cannot be read.
     fn read(&self, tensor: &Listed, at: u64, out: &mut [u8]) -> Result<bool> {
         match &tensor.place {
             Place::Range(range) => self.inputs[tensor.file].read(range.start + at, out)?,
@@ -127,7 +127,7 @@ pub fn survey(listing: &Listing, full: bool) -> Result<Survey> {
     Ok(Survey { types, packed, duplicates, tied, quantised: quantised(listing), unread })
 }
 
-/// What a sample of one tensor shows.
+/// The figures of a sample of one tensor.
 struct Sample {
     bytes: u64,
     /// Bytes of its chunks, encoded.
@@ -138,7 +138,7 @@ struct Sample {
     print: u64,
 }
 
-/// Sums over the tensors of a type, each counted by its bytes: a small tensor is sampled as much as a large one.
+/// Sums over the tensors of a type, each weighted by its bytes, as small tensors are sampled as much as large ones.
 #[derive(Default)]
 struct Means {
     bytes: f64,
@@ -191,7 +191,7 @@ fn sample(files: &Files, tensor: &Listed, full: bool) -> Result<Sample> {
         if values.is_empty() {
             continue;
         }
-        // Headers of a chunk that is shorter than a tensor's would be are not the tensor's.
+        // A sampled chunk is shorter than a real one, so its header would count too much.
         let overhead = if full { 0.0 } else { 96.0 };
         let coded = (encoder.chunk(values, &mut room) as f64 - overhead).max(1.0);
         sample.coded += coded.min(values.len() as f64);
@@ -209,7 +209,7 @@ fn sample(files: &Files, tensor: &Listed, full: bool) -> Result<Sample> {
 
 type Groups = Vec<Vec<usize>>;
 
-/// Equal tensors among those with one print, compared whole.
+/// Groups of equal tensors among those with equal prints, compared whole.
 fn groups(
     listing: &Listing,
     files: &Files,
@@ -256,7 +256,7 @@ fn equal(files: &Files, a: &Listed, b: &Listed) -> Result<bool> {
     Ok(true)
 }
 
-/// What the schemes of `quantize` that every engine knows take of a model, scales included.
+/// The sizes of a model under the schemes of `quantize` that every engine knows, with scales.
 fn quantised(listing: &Listing) -> Vec<Quantised> {
     let schemes = Scheme::ALL.into_iter().filter(|scheme| !scheme.is_sparse());
     let tensors: Vec<(&str, &str, &[u64])> =
@@ -272,7 +272,7 @@ fn quantised(listing: &Listing) -> Vec<Quantised> {
     rows.collect()
 }
 
-/// An error where a listing has no tensor: a survey of nothing says nothing.
+/// An error if a listing has no tensor, because its survey would be empty.
 pub fn check_listing(listing: &Listing) -> Result<()> {
     if listing.tensors.is_empty() {
         let path = listing.files.first().cloned().unwrap_or_default();

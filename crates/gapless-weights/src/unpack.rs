@@ -11,25 +11,25 @@ use crate::work::Work;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of a tensor that one job gives, about.
+/// Approximate bytes of a tensor in one job.
 const JOB: u64 = 1 << 20;
 
-/// What unpacking or checking found.
+/// The result of unpacking or checking.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// Whether the file is packed at all: others have no checksums.
+    /// True if the file is packed. Other files have no checksums.
     pub is_packed: bool,
     pub tensors: usize,
     pub streams: usize,
-    /// Bytes of the file read, and of what was packed.
+    /// Bytes of the packed file, and of the original.
     pub packed: u64,
     pub original: u64,
-    /// What was damaged, where the caller asked to go on.
+    /// The damage found, if the caller asked to go on.
     pub damage: Vec<Error>,
 }
 
 /// Unpacks `from` as `to`, which appears whole or not at all. With `keep_going`, damaged parts become zeros and are
-/// told; without it, the first of them is the error. A file that is not packed is copied.
+/// reported; without it, the first one is the error. A file that is not packed is copied.
 pub fn unpack(from: &Path, to: &Path, work: impl Into<Work>, keep_going: bool) -> Result<Checked> {
     let work = work.into();
     let mut reader = Reader::open(from)?;
@@ -45,7 +45,7 @@ pub fn unpack(from: &Path, to: &Path, work: impl Into<Work>, keep_going: bool) -
     Ok(checked)
 }
 
-/// Reads every tensor of `path`, checks every chunk and decodes it; writes nothing. All damage is told.
+/// Reads every tensor of `path`, checks every chunk and decodes it; writes nothing. All damage is reported.
 pub fn verify(path: &Path, work: impl Into<Work>) -> Result<Checked> {
     let work = work.into();
     let mut reader = Reader::open(path)?;
@@ -55,7 +55,7 @@ pub fn verify(path: &Path, work: impl Into<Work>) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Whether what `packed` holds is what `original` has after its header. Damage is a difference.
+/// True if `packed` unpacks to the bytes of `original`. Damage counts as a difference.
 pub(crate) fn is_equal(packed: &Path, original: &Input, work: Work) -> Result<bool> {
     let mut reader = Reader::open(packed)?;
     reader.input.pace = work.pace;
@@ -74,7 +74,7 @@ pub(crate) fn is_equal(packed: &Path, original: &Input, work: Work) -> Result<bo
 enum Job {
     /// Some chunks of a stream: encoded bytes, each with its number.
     Chunks { tensor: usize, directory: Arc<Directory>, chunks: Vec<(usize, Vec<u8>)> },
-    /// A part of what is stored as it is; true at the tensor's end.
+    /// A part of a tensor that is stored as it is; true at the tensor's end.
     Plain { tensor: usize, bytes: Vec<u8>, is_last: bool },
     /// A tensor of which nothing can be read.
     Lost { tensor: usize, damage: Error },

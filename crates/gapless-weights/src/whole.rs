@@ -1,8 +1,8 @@
-//! Whether the files of a folder belong together: shards of one save and no other, and all that a command was to write.
+//! Checks that the files of a folder belong together: all shards of one save and no others, of a command that ended.
 //!
 //! A save of several files gives each of them, and the index, the metadata key `gapless_save`: a text that no other
-//! save has, and behind a `/` the number of files. Other programs' files do not have it. `pack` and `unpack` leave the
-//! metadata alone, so the folders that they write to say that they are unfinished until they are not.
+//! save has, and behind a `/` the number of files. Other programs' files do not have it. `pack` and `unpack` do not
+//! change the metadata, so they mark the folders that they write to as unfinished until they end.
 
 use crate::error::{Error, Result};
 use crate::output::boundary;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 /// The key of a save's identity.
 pub const SAVE: &str = "gapless_save";
-/// What stands in a folder while a command writes to it.
+/// The file that marks a folder while a command writes to it.
 const UNFINISHED: &str = ".gapless-unfinished";
 
-/// An error unless all files, of which each comes with its `gapless_save`, are of one save, and all of it.
+/// An error unless all files, each with its `gapless_save`, are all files of one save.
 pub fn check_saves(files: &[(&Path, Option<&str>)], index: Option<(&Path, &str)>) -> Result<()> {
     let help = "save the model again, or copy all files of one save to a folder of their own";
     let mut all = index.into_iter().chain(files.iter().filter_map(|(path, save)| Some((*path, (*save)?))));
@@ -40,12 +40,12 @@ pub fn check_saves(files: &[(&Path, Option<&str>)], index: Option<(&Path, &str)>
     }
 }
 
-/// Folders that a command writes to. They are refused as models until it has ended.
+/// Folders that a command writes to. No command takes them as models until it has ended.
 #[derive(Debug)]
 pub struct Unfinished(Vec<PathBuf>);
 
 impl Unfinished {
-    /// Marks the folders, which are there.
+    /// Marks the folders, which must exist.
     pub fn begin(folders: BTreeSet<PathBuf>) -> Result<Unfinished> {
         for folder in &folders {
             boundary();
@@ -57,7 +57,7 @@ impl Unfinished {
         Ok(Unfinished(folders.into_iter().collect()))
     }
 
-    /// All files are there.
+    /// Removes the marks, once all files are written.
     pub fn end(self) -> Result<()> {
         for folder in self.0 {
             boundary();
@@ -68,7 +68,7 @@ impl Unfinished {
     }
 }
 
-/// An error where a command did not end that wrote to a folder.
+/// An error if a command that wrote to a folder has not ended.
 pub fn check_finished(folder: &Path) -> Result<()> {
     if !folder.join(UNFINISHED).exists() {
         return Ok(());
@@ -78,13 +78,13 @@ pub fn check_finished(folder: &Path) -> Result<()> {
     Error::refused(folder, what, help)
 }
 
-/// Whether a file is the mark of an unfinished folder: it is not a model's.
+/// True if a file is the mark of an unfinished folder: it is no part of a model.
 pub(crate) fn is_mark(name: &str) -> bool {
     name == UNFINISHED
 }
 
-/// An error where `output` lies in the folder `input`, or is it, through whatever links: the next run would take the
-/// result for a part of the model. `output` need not be there.
+/// An error if `output` lies in the folder `input`, or is it, also through links, because the next run would take the
+/// result for a part of the model. `output` need not exist.
 pub fn check_apart(input: &Path, output: &Path) -> Result<()> {
     let there = output.ancestors().find_map(|folder| {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

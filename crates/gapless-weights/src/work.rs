@@ -1,9 +1,9 @@
-//! How a verb works: with how many threads, and how fast it may read.
+//! The resources of a verb: its threads, and the limit on the speed of reading.
 
 use crate::pace::Pace;
 use std::sync::Arc;
 
-/// A number of threads is enough where there is no limit.
+/// A number of threads converts into it, without a limit.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub threads: usize,

@@ -36,7 +36,7 @@ fn weight(kind: Kind, value: f32) -> Vec<u8> {
     match kind {
         Kind::Bf16 => ((value.to_bits() + 0x8000) >> 16).to_le_bytes()[..2].to_vec(),
         Kind::Fp16 => {
-            // Good enough for a test: the exponent is moved, the mantissa cut.
+            // A test needs no exact conversion: the exponent is shifted, the mantissa cut.
             let bits = value.to_bits();
             let exponent = ((bits >> 23 & 255) as i32 - 112).clamp(0, 30) as u32;
             ((bits >> 16 & 0x8000) | exponent << 10 | (bits >> 13 & 0x3ff)).to_le_bytes()[..2].to_vec()
@@ -79,7 +79,7 @@ fn inputs(kind: Kind, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
     };
     all.push(("sparse", sparse(rng, 2)));
     all.push(("very sparse", sparse(rng, 300)));
-    // What was rounded before it was widened: lower bytes are zero.
+    // Values that were rounded before they were widened have zeros in their lower bytes.
     all.push((
         "rounded",
         (0..70_000)
@@ -101,7 +101,7 @@ fn inputs(kind: Kind, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-/// The stream, written past the caches or not to memory that begins on a boundary or not: nothing else is written.
+/// The stream, written past the caches or not, to aligned or unaligned memory. It checks that no other byte is written.
 fn encoded_into(kind: Kind, values: &[u8], path: Path, past_caches: bool, off: usize) -> Vec<u8> {
     let most = stream::most(kind, values.len());
     let mut room = vec![0xa5u8; most + 256];
@@ -128,7 +128,7 @@ fn check(name: &str, kind: Kind, values: &[u8]) {
             assert!(packed == want, "{name} {kind:?} {path:?}: another stream in memory that was there");
         }
         for past_caches in [false, true] {
-            // Aligned memory, which stores past the caches need, and memory that is not.
+            // Aligned memory, which stores past the caches need, and unaligned memory.
             let mut room = vec![0xa5u8; values.len() + 256];
             let from = room.as_ptr().align_offset(64) + usize::from(!past_caches);
             let out = &mut room[from..from + values.len()];
@@ -152,7 +152,7 @@ fn every_path_writes_the_same_stream_and_returns_the_same_bits() {
     }
 }
 
-/// Chunks of random length, with random frequencies of random symbols: what no one thought of.
+/// Chunks of random length, with random frequencies of random symbols, to find cases that no other test names.
 #[test]
 fn chunks_of_any_mixture_survive() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
@@ -190,8 +190,8 @@ fn usual_weights_shrink_to_what_their_frequencies_allow() {
     assert!(ratio(Kind::Bf16, &vec![0; 1 << 20]) < 0.002);
 }
 
-/// The bits of Huffman's code for the exponents of these values, chunk by chunk, and of all other bits as they are, but
-/// for signs that are all the same.
+/// The bits of Huffman's code for the exponents of these values, chunk by chunk, plus all other bits uncoded, except
+/// signs that are all equal.
 fn by_huffman(values: &[u8]) -> u64 {
     let chunks = values.chunks(2 * Kind::Bf16.chunk()).map(|chunk| {
         let mut counts = [0u64; 256];
@@ -237,8 +237,8 @@ fn weights_of_any_shape_are_within_half_a_point_of_huffmans_code() {
     }
 }
 
-/// A sample looks at one place in 16 or 32. What stands just there, and nowhere else, must not choose the coding of the
-/// chunk: it is never much larger than the same values in another order.
+/// A sample looks at one place in 16 or 32. Values at just these places must not choose a bad coding: the chunk is
+/// never much larger than the same values in another order.
 #[test]
 fn a_chunk_that_differs_from_its_sample_is_as_small_as_another() {
     const COUNT: usize = 64 << 10;
@@ -277,7 +277,7 @@ fn a_chunk_that_differs_from_its_sample_is_as_small_as_another() {
     }
 }
 
-/// Low bytes are counted in one run of 128 values in four: here those runs are not what the others are.
+/// Low bytes are counted in one run of 128 values in four: here those runs differ from the others.
 #[test]
 fn low_bytes_that_differ_from_the_counted_quarter_survive_and_cost_no_more_than_plain_ones() {
     let mut rng = Rng(11);
@@ -336,7 +336,7 @@ fn a_damaged_stream_is_an_error() {
     }
 }
 
-/// Below the checksums: whoever writes a checksum over a hostile chunk still gets an error or other values.
+/// It tests below the checksums: a hostile chunk with a valid checksum gives an error or other values.
 #[test]
 fn a_hostile_chunk_never_leaves_its_memory() {
     let mut rng = Rng(7);
@@ -368,7 +368,7 @@ fn a_hostile_chunk_never_leaves_its_memory() {
     }
 }
 
-/// Values of one of nine sorts: what `testdata/weights/streams.bin` holds, as version 0.1.0 encoded it.
+/// Values of one of nine sorts: the contents of `testdata/weights/streams.bin`, which version 0.1.0 encoded.
 fn old_values(kind: Kind, sort: u64) -> Vec<u8> {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ (sort << 8 | kind as u64));
     let count = 1200 + rng.below(100);

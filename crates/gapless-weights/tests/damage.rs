@@ -1,4 +1,4 @@
-//! Every byte of a packed file: a change of it is an error, or changes nothing that is unpacked.
+//! Every byte of a packed file: a change of it is an error, or does not change the unpacked file.
 
 #[path = "made/mod.rs"]
 mod made;
@@ -7,7 +7,7 @@ use gapless_weights::{Reader, pack, unpack, verify};
 use std::fs;
 use std::path::Path;
 
-/// A folder in memory, where there is such a thing: a disk would take most of the time.
+/// A folder in memory, if the system has one, because a disk would take most of the time.
 fn memory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
@@ -36,7 +36,7 @@ fn packed(folder: &Path) -> (Vec<u8>, Vec<u8>) {
     (fs::read(at("a")).unwrap(), fs::read(at("b")).unwrap())
 }
 
-/// Whether what the file unpacks to is an error, or `want`.
+/// True if the file unpacks to `want`, or is an error.
 fn is_sound(folder: &Path, bytes: &[u8], want: &[u8]) -> bool {
     let path = folder.join("bad");
     fs::write(&path, bytes).unwrap();
@@ -44,7 +44,7 @@ fn is_sound(folder: &Path, bytes: &[u8], want: &[u8]) -> bool {
         unpack(&path, &folder.join("out"), 1, false).unwrap();
         return fs::read(folder.join("out")).unwrap() == want;
     }
-    // Not known as packed: no reader takes it for the original, which has other types.
+    // The file no longer counts as packed, and a reader would take it for a model with other types.
     if let Ok(reader) = Reader::open(&path)
         && !reader.is_packed()
     {
@@ -53,7 +53,7 @@ fn is_sound(folder: &Path, bytes: &[u8], want: &[u8]) -> bool {
     unpack(&path, &folder.join("out"), 1, false).is_err()
 }
 
-/// As `is_sound`, without writing what is known: the header and every tensor are compared in memory.
+/// As `is_sound`, without writing files: the header and every tensor are compared in memory.
 fn is_quickly_sound(folder: &Path, bytes: &[u8], want: &[u8]) -> bool {
     let path = folder.join("bad");
     fs::write(&path, bytes).unwrap();
@@ -96,7 +96,7 @@ fn a_change_of_any_byte_is_found_or_changes_nothing() {
     }
 }
 
-/// Every character of the header by every other that JSON gives a meaning, and by its neighbours.
+/// Every character of the header is replaced by characters with a meaning in JSON, and by its neighbours.
 #[test]
 fn a_change_of_any_character_of_the_header_is_found_or_changes_nothing() {
     let folder = memory();
@@ -125,7 +125,7 @@ fn a_file_that_is_cut_longer_or_has_parts_in_each_others_place_is_refused() {
             "{more} bytes more"
         );
     }
-    // Blocks of every length that a stream has, wherever they stand.
+    // Blocks of every length that a stream has, at every place.
     let data = 8 + u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
     for length in [64, 128, 512, 832, 1024, 2048] {
         for a in (data..good.len() - length).step_by(64) {
@@ -147,7 +147,7 @@ fn is_whole(folder: &Path, bytes: &[u8], want: &[u8]) -> bool {
     unpack(&path, &folder.join("out"), 1, false).is_ok() && fs::read(folder.join("out")).unwrap() == want
 }
 
-/// Two streams of equal length under each other's names: each is whole, and the names are wrong.
+/// Two streams of equal length under each other's names: each stream is intact, but the names are wrong.
 #[test]
 fn streams_under_each_others_names_are_refused() {
     let folder = memory();
@@ -171,7 +171,7 @@ fn streams_under_each_others_names_are_refused() {
     assert!(error.contains("not the stream that was packed under this name"), "{error}");
 }
 
-/// A file of the first version, which has no sums: it is read, and what it says twice must agree.
+/// A file of the first version, which has no sums: it is read, and its redundant parts must agree.
 #[test]
 fn older_files_are_read_and_checked_by_what_they_say_twice() {
     let folder = memory();

@@ -90,7 +90,7 @@ fn the_number_of_threads_changes_no_byte() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let mut rng = Rng(5);
-    // Exponents that fall off slowly: which chunks a cascade codes depends on the chunks before.
+    // Exponents that fall off slowly: the choice of a cascade then depends on the chunks before.
     let values: Vec<u8> = (0..2_600_000)
         .flat_map(|_| {
             let uniform = ((rng.next() >> 40) + 1) as f32 / (1u64 << 24) as f32;
@@ -254,7 +254,7 @@ fn mutated_files_are_errors_or_the_same_tensors() {
             let path = at("bad");
             fs::write(&path, &bad).unwrap();
             let _ = verify(&path, 1);
-            // A result is waited for until it is on disk, which takes its time.
+            // Only a few results are written, because waiting for the disk takes long.
             if rng.below(40) == 0 {
                 let _ = unpack(&path, &at("out"), 1, rng.below(2) == 0);
                 let _ = pack(&path, &at("out"), 1);
@@ -341,7 +341,7 @@ fn a_packed_shard_is_known_by_its_original() {
     assert!(folder::is_done(&at("a"), &at("b"), 2));
     file(&at("a"), "", &[("other", "BF16", vec![10_000], values.clone())]);
     assert!(!folder::is_done(&at("a"), &at("b"), 1));
-    // Another model of the same architecture, older than what was packed: any one byte tells them apart.
+    // Another model of the same architecture, older than the packed file: one differing byte is enough.
     for place in [0, 9_999, 19_999] {
         let mut others = values.clone();
         others[place] ^= 1;
@@ -356,14 +356,14 @@ fn what_a_killed_writer_left_is_removed() {
     let folder_at = tempfile::tempdir().unwrap();
     let at = |name: &str| folder_at.path().join(name);
     file(&at("a"), "", &[("a", "U8", vec![4], vec![0; 4])]);
-    // No process has a number this large.
+    // Linux has no process number this large.
     fs::write(at(".b.4194399999.part"), "half").unwrap();
     fs::write(at(".b.mine.part"), "not ours").unwrap();
-    // A container's process has the same number after every restart.
+    // A process in a container may have the same number after every restart.
     fs::write(at(&format!(".b.{}.part", std::process::id())), "half").unwrap();
     pack(&at("a"), &at("b"), 1).unwrap();
     assert_eq!(parts(folder_at.path()), [at(".b.mine.part")]);
-    // What a writer of another container still holds, whatever its number is.
+    // A part that a writer of another container still locks is kept, under any number.
     let alive = fs::File::create(at(".b.4194399999.part")).unwrap();
     alive.lock().unwrap();
     pack(&at("a"), &at("b"), 1).unwrap();
@@ -392,7 +392,7 @@ fn pipes_and_devices_are_neither_read_nor_replaced() {
     assert!(made.success());
     std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
     for name in ["pipe", "link"] {
-        // Opening a pipe that nobody writes would never end.
+        // Opening a pipe without a writer would block for ever.
         assert!(verify(&at(name), 1).unwrap_err().to_string().contains("not a regular file"));
         assert!(pack(&at("a"), &at(name), 1).unwrap_err().to_string().contains("a pipe"), "{name}");
     }
@@ -421,10 +421,10 @@ fn folders_within_folders_are_read_and_links_do_not_go_round() {
     assert_eq!(shards, names);
     assert_eq!(found.others, [at("vae/config.json")]);
     assert_eq!(found.left_out.len(), 2, "{:?}", found.left_out);
-    // One model of several has to be named where only one is loaded.
+    // A folder of several models is an error for a command on one model.
     let error = folder::read(folder_at.path()).unwrap_err();
     assert!(error.help().contains("name one of them"), "{}", error.help());
-    // An index of a folder below is checked as well.
+    // Indexes of subfolders are checked too.
     fs::write(at("vae/m.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#).unwrap();
     assert!(folder::read_tree(folder_at.path()).unwrap_err().to_string().contains("missing"));
     fs::remove_file(at("vae/m.safetensors.index.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Tensors of files that torch, NumPy and ONNX wrote, and no panic on what others wrote over them.
+//! Tensors of files that torch, NumPy and ONNX wrote, and no panic on damaged ones.
 
 use gapless_weights::listing::{Place, list};
 use gapless_weights::survey::survey;
@@ -45,7 +45,7 @@ fn torch_archives_are_read_without_running_them() {
     assert_eq!((view.start, view.end), (whole.start + 1000, whole.start + 2000));
     assert!(matches!(of("turned").place, Place::Elsewhere(_)));
     assert_eq!(survey(&listing, true).unwrap().unread.values().sum::<usize>(), 1);
-    // The bytes are where the listing says: a tensor of ones.
+    // The listed place holds the tensor's bytes, which are ones.
     let Place::Range(ones) = &of("nested.moments.1").place else { panic!() };
     let bytes = fs::read(data("tiny.pt")).unwrap();
     assert_eq!(bytes[ones.start as usize..ones.end as usize], 1f64.to_le_bytes().repeat(4));
@@ -90,7 +90,7 @@ fn tensors_that_are_described_in_other_ways_are_listed_too() {
     let arrays = list(&data("unusual.npz")).unwrap();
     assert_eq!(arrays.notes.len(), 3, "{:?}", arrays.notes);
     assert_eq!(arrays.tensors[0].place, Place::Elsewhere("big-endian numbers"));
-    // Every type of onnx.proto but the one of the future, and the constant of a function.
+    // Every type of onnx.proto except an unknown one, and the constant of a function.
     let graph = list(&data("unusual.onnx")).unwrap();
     assert_eq!((graph.tensors.len(), graph.notes.len()), (29, 2), "{:?}", graph.notes);
     assert!(lines("unusual.onnx").contains(&"of a function F32 [50] 200".to_owned()));
@@ -110,13 +110,13 @@ fn a_folder_without_shards_lists_its_other_files() {
     assert!(survey(&found, true).is_ok());
     fs::copy(data("tiny.npz"), at("a.npz")).unwrap();
     assert_eq!(list(folder.path()).unwrap().format, "several formats");
-    // Shards that are not whole are an error, and not the reason to list others.
+    // Incomplete shards are an error, and other formats are not listed in their place.
     fs::write(at("m.safetensors"), "").unwrap();
     fs::write(at("m.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#).unwrap();
     assert!(list(folder.path()).unwrap_err().to_string().contains("missing"));
     fs::remove_file(at("m.safetensors")).unwrap();
     fs::remove_file(at("m.safetensors.index.json")).unwrap();
-    // A damaged one is an error, not a shorter list.
+    // A damaged file is an error, not a shorter list.
     fs::write(at("a.npz"), &fs::read(data("tiny.npz")).unwrap()[..500]).unwrap();
     assert!(list(folder.path()).unwrap_err().to_string().contains("a.npz"));
 }
@@ -144,7 +144,7 @@ fn equal_tensors_are_found_and_compared_whole() {
     let path = folder.path().join("a.safetensors");
     let one: Vec<u8> = (0..400_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut other = one.clone();
-    // Where no sample of four parts looks.
+    // A byte that no sample of four parts reads.
     other[150_001] ^= 1;
     let entry = |name: &str, at: usize| {
         format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":[400000],\"data_offsets\":[{at},{}]}}", at + 400_000)
@@ -158,8 +158,8 @@ fn equal_tensors_are_found_and_compared_whole() {
     }
 }
 
-/// A large tensor that hardly compresses beside small ones of zeros: the samples are alike in size, the tensors are
-/// not.
+/// A large tensor that hardly compresses beside small ones of zeros: the samples have similar sizes, but
+/// the tensors do not.
 #[test]
 fn what_packing_leaves_counts_tensors_by_their_bytes() {
     let folder = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn what_packing_leaves_counts_tensors_by_their_bytes() {
 
 #[test]
 fn mutated_files_are_errors_or_lists() {
-    // In memory, where there is such a folder: a disk would take most of the time.
+    // A folder in memory, if the system has one, because a disk would take most of the time.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let path = folder.path().join("bad.onnx");

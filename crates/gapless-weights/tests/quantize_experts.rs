@@ -64,7 +64,7 @@ fn linear() -> Tensor<'static> {
     ("model.layers.0.self_attn.o_proj.weight", "BF16", vec![64, 64], made("BF16", 0, 3, 64 * 64))
 }
 
-/// Quantises a model of these tensors; gives what was done, and the tensors of the result.
+/// Quantises a model of these tensors; returns the summary, and the tensors of the result.
 fn quantised(model_type: &str, all: &[Tensor<'_>], options: &Options) -> (Done, Found) {
     let room = tempfile::tempdir().unwrap();
     let (from, to) = (room.path().join("model"), room.path().join("out"));
@@ -96,7 +96,7 @@ fn every_layout_and_scheme_is_byte_for_byte_that_of_llm_compressor() {
                 (input["name"].as_str().unwrap(), text("dtype"), shape, bytes)
             })
             .collect();
-        // Halves are known by the model's type, turns are said.
+        // The model's type implies halves; pairs are asked for.
         let (model_type, experts) = match text("layout") {
             "rows-halves" => ("qwen3_5_moe", Experts::Auto),
             "columns-halves" => ("llama4", Experts::Auto),

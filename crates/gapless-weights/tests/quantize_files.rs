@@ -1,4 +1,4 @@
-//! Whole models: which tensors change, what the files beside them say, and that nothing half-written is left.
+//! Whole models: the tensors that change, the files beside them, and no half-written file left.
 
 mod made;
 
@@ -130,7 +130,7 @@ fn every_scheme_writes_a_model_whose_index_and_configuration_hold() {
         for name in ["model.embed_tokens.weight", "lm_head.weight", "counts"] {
             assert_eq!(before[name], after[name]);
         }
-        // The arithmetic has a test of its own; this is about places in files.
+        // The arithmetic has its own test; this one checks places in files.
         let most = |name: &str| largest(Kind::Bf16, &before[name].2).unwrap();
         let attention = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"];
         let shared = attention.iter().map(|name| most(name)).fold(0.0, f32::max);
@@ -282,7 +282,7 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
     pack(&at("large.safetensors"), &at("packed.safetensors"), 1).unwrap();
     refused(quantize(&at("packed.safetensors"), &at("out"), &fp8), "packed");
 
-    // A shard that is cut: found before the first byte is written, or while shards are.
+    // A cut shard is found before the first byte is written, or while shards are written.
     model(&at("cut"));
     let shard = at("cut/model-00002-of-00002.safetensors");
     let bytes = fs::read(&shard).unwrap();
@@ -314,7 +314,7 @@ fn matrices_of_conv1d_are_refused_with_and_without_a_configuration() {
     ];
     file(&at("alone.safetensors"), &all);
     refused(quantize(&at("alone.safetensors"), &at("out"), &options(Scheme::Fp8)), "Conv1D");
-    // Of a part of another model, some of whose matrices are in Linear layers.
+    // The same as a part of another model, some of whose matrices are in Linear layers.
     fs::create_dir(at("model")).unwrap();
     file(&at("model/a.safetensors"), &[&all[1..], &[weight("encoder.q_proj.weight", 8, 16)]].concat());
     fs::write(at("model/config.json"), json!({"decoder": {"model_type": "gpt2"}}).to_string()).unwrap();
@@ -368,7 +368,7 @@ fn models_of_several_parts_are_told_under_any_prefix_where_that_is_clear() {
         let done = quantize(&from, &to, &options(Scheme::W4a16)).unwrap();
         let ignore = done.config["ignore"].as_array().unwrap();
         assert_eq!(ignore.contains(&json!(r"re:(.*\.)?layers\.0\.mlp\.down$")), expected, "{ignore:?}");
-        // The text's `up` is quantised, and would fit the pattern too.
+        // The text's `up` is quantised, and would match the pattern too.
         assert!(!ignore.contains(&json!(r"re:(.*\.)?layers\.0\.mlp\.up$")), "{ignore:?}");
         assert!(ignore.contains(&json!("vision.layers.0.mlp.up")));
     }

@@ -1,4 +1,4 @@
-//! Quantising holds some rows at a time, and of fused experts that are transposed one expert: the allocator counts.
+//! Quantising holds a few rows at a time, or one expert if fused experts are transposed. The allocator counts bytes.
 //!
 //! The tests share one count, so they are one test.
 
@@ -21,31 +21,31 @@ fn add(bytes: usize) {
     MOST.fetch_max(now, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator with what it was given.
+// SAFETY: every call passes its arguments unchanged to the system's allocator, which keeps the trait's contract.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds `GlobalAlloc`'s contract for `layout`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         add(layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller gives a block of this allocator with its layout, and `System` made it.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         add(size);
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `dealloc`; the caller checks `size`.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -97,7 +97,7 @@ fn memory_is_bounded_by_rows_and_by_one_expert() {
         let experts = Experts::Split(Halves::Pairs);
         let options = Options { scheme, ignore: Vec::new(), experts, work: threads.into() };
         let held = most(&plain, &options);
-        // Three jobs a thread, each with its input, its result, and what a scheme works with.
+        // Three jobs a thread, each with its input, its result, and a scheme's working memory.
         assert!(held < 3 * threads * (5 << 20), "{}: {held} bytes of a matrix", scheme.name());
         let held = most(&fused, &options);
         let expert = 4 << 20;

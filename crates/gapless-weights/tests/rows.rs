@@ -112,7 +112,7 @@ fn equal_tensors_are_stored_once_and_come_back() {
     assert!(fs::read(at("plain")).unwrap() == fs::read(at("again")).unwrap());
     assert!(verify(&at("packed"), 2).unwrap().damage.is_empty());
     assert_eq!(tensor(&at("packed"), "second"), tensor(&at("packed"), "first"));
-    // Lies about which tensor it is: another shape, no such tensor, itself.
+    // False references of `same`: another shape, no such tensor, itself.
     let good = fs::read(at("packed")).unwrap();
     let text = String::from_utf8_lossy(&good).into_owned();
     let same = "\\\"same\\\":\\\"first\\\"";
@@ -147,7 +147,7 @@ fn rows_that_end_within_a_byte_are_refused() {
         write(&at("a"), &[("w", dtype, shape.clone(), vec![7; bytes as usize])]);
         let cut = unpack_rows(&at("a"), &at("b"), Rank::new(1, 2).unwrap(), 1);
         assert_eq!(cut.is_ok(), is_whole, "{dtype} {shape:?}: {cut:?}");
-        // What is written is a file that can be read.
+        // If a file is written, it can be read.
         assert_eq!(at("b").exists(), is_whole);
         if is_whole {
             assert_eq!(tensor(&at("b"), "w"), (vec![shape[0] / 2, shape[1]], vec![7; bytes as usize / 2]));

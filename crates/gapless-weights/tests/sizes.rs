@@ -1,5 +1,5 @@
-//! What an encoder or a decoder keeps from one chunk changes no byte of the next: every pair of sizes around those at
-//! which something is rounded, of every type, on every path, with what each content needs.
+//! State that an encoder or a decoder keeps from one chunk changes no byte of the next. Every pair of sizes around
+//! roundings, of every type, on every path, with contents for each way through the encoder.
 
 use gapless_weights::codec::{Decoder, Encoder, Kind, Path};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ const SMALL: [usize; 10] = [1, 64, 65, 127, 128, 1000, 1023, 1024, 1025, 1088];
 enum Content {
     /// Exponents for a cascade, low bytes as they are.
     Weights,
-    /// Low bytes that compress: sections are moved about.
+    /// Low bytes that compress: the encoder moves sections.
     Rounded,
     /// Zeros between them: a mask, and a chunk within the chunk.
     Sparse,
@@ -75,7 +75,7 @@ fn values(kind: Kind, content: Content, count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Encodes with a new encoder, into room that was not used: what every other way must give.
+/// Encodes with a new encoder, into fresh room: the result that every other way must equal.
 fn fresh(kind: Kind, values: &[u8]) -> Vec<u8> {
     let mut room = vec![0; Encoder::room(kind, values.len())];
     let length = Encoder::new(kind, Path::Portable).chunk(values, &mut room);
@@ -86,7 +86,7 @@ fn fresh(kind: Kind, values: &[u8]) -> Vec<u8> {
 /// One case of a walk: its values, and the chunk that they must become.
 type Case = (Vec<u8>, Vec<u8>);
 
-/// Takes the cases in turn, with one encoder and one decoder, in room that the one before left dirty.
+/// Takes the cases in turn, with one encoder and one decoder, in room that the previous case left dirty.
 fn walk(kind: Kind, path: Path, cases: &[&Case], told: &dyn Fn() -> String) {
     let (mut encoder, mut decoder) = (Encoder::new(kind, path), Decoder::new(kind, path, false));
     let most = cases.iter().map(|(values, _)| values.len()).max().unwrap_or(0);
@@ -116,7 +116,7 @@ fn every_pair_of_small_sizes_is_encoded_as_each_alone() {
                 if path == Path::Avx2 && path != Path::best() && at % 2 == 1 {
                     continue;
                 }
-                // The content before leaves its own things behind, in room for the first size.
+                // The content before leaves its own state behind, in room for the first size.
                 let other = CONTENTS[(at + 1) % CONTENTS.len()];
                 for first in SMALL {
                     for second in SMALL {

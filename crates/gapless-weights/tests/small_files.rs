@@ -1,5 +1,5 @@
-//! Files of small tensors: whole again after every way through `pack`, `verify` and `unpack`, with any number of
-//! threads. `ONLY=small-files cargo xtask bench weights` does the same with ten thousand.
+//! Files of small tensors: equal after `pack`, `verify` and `unpack`, with any number of threads. `ONLY=small-files
+//! cargo xtask bench weights` does the same with ten thousand.
 
 #[path = "made/small.rs"]
 mod small;
@@ -25,7 +25,7 @@ fn files_of_small_tensors_come_back_whole_and_the_threads_change_no_byte() {
     assert!(streams > 200, "only {streams} tensors were packed");
 }
 
-/// n values, then more with the same number of blocks: the room of the first was too short for the second.
+/// Tensors of n values, then of more in the same number of blocks. The first one's room was once too short.
 #[test]
 fn tensors_that_grow_within_a_block_are_packed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Failures as people see them: what is wrong, where, and what to do next.
+//! Failures as people see them: the value at fault, its place, and the next step.
 
 use crate::output;
 use gapless_report::text;
@@ -26,12 +26,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Prints `error` with its causes and, where one is known, the next step.
+/// Prints `error` with its causes and, if one is known, the next step.
 pub(crate) fn print(error: &anyhow::Error) {
     let mut text = format!("\x1b[1;31merror\x1b[0m: {}\n", plain(error));
     let mut told = plain(error);
     for cause in error.chain().skip(1).map(plain) {
-        // Some errors quote their cause: what was read once is not said again.
+        // Some errors quote their cause, which is then not printed again.
         if !told.ends_with(&cause) {
             let _ = writeln!(text, "  caused by: {cause}");
             told = cause;
@@ -43,7 +43,7 @@ pub(crate) fn print(error: &anyhow::Error) {
     tell(&text);
 }
 
-/// Tells of a panic, of whichever thread: the command ends with it, and with exit code 101.
+/// Reports a panic of any thread. The command then ends with exit code 101.
 pub(crate) fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
     let payload = info.payload();
@@ -75,11 +75,11 @@ pub(crate) fn tell(styled: &str) {
         Some(columns) => text::fit(&plain, columns.max(40)),
         None => plain,
     };
-    // Standard error is the last resort: where it is closed too there is nobody to tell.
+    // If standard error is closed, there is no other place to report that.
     let _ = anstream::stderr().lock().write_all(shown.as_bytes());
 }
 
-/// Messages quote names of files and what is in them: no control character of those reaches a terminal.
+/// Messages quote names and contents of files, whose control characters must not reach a terminal.
 fn plain(message: impl fmt::Display) -> String {
     let shown = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
     message.to_string().chars().map(shown).collect()

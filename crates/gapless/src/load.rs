@@ -1,4 +1,4 @@
-//! From a file's name to what is known of the run: reading with a progress bar, then the analysis.
+//! From a file's name to the analysis of its run: reading with a progress bar, then the analysis.
 
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -14,7 +14,7 @@ pub(crate) fn trace(path: &Path) -> Result<Trace> {
     content(path, |content| Ok(content.trace()?))
 }
 
-/// Opens the file at `path` ("-" is standard input) and calls `then` with what is inside, decompressed.
+/// Opens the file at `path` ("-" is standard input) and calls `then` with its decompressed content.
 pub(crate) fn content<T>(path: &Path, then: impl FnOnce(Content<'_>) -> Result<T>) -> Result<T> {
     let progress = Progress::reading(&path.display().to_string());
     let options = ReadOptions {
@@ -48,7 +48,7 @@ pub(crate) fn only_device(trace: &mut Trace, path: &Path, wanted: u32) -> Result
     Ok(())
 }
 
-/// Reads the trace at `path`, and of it only `device` where one is given.
+/// Reads the trace at `path`, and of it only `device` if one is given.
 pub(crate) fn trace_of(path: &Path, device: Option<u32>) -> Result<Trace> {
     let mut trace = trace(path)?;
     if let Some(device) = device {
@@ -57,9 +57,9 @@ pub(crate) fn trace_of(path: &Path, device: Option<u32>) -> Result<Trace> {
     Ok(trace)
 }
 
-/// The same for who wants the analysis too: what can be known of the events is found out while they are read.
+/// The same for callers that also need the analysis: a second thread follows the events while they are read.
 pub(crate) fn trace_ahead_of(path: &Path, device: Option<u32>) -> Result<(Trace, Option<Ahead>)> {
-    // With one core there is nothing to be gained.
+    // On one core, following while reading saves no time.
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let (mut trace, ahead) = content(path, |content| {
         Ok(if cores > 1 { content.trace_ahead()? } else { (content.trace()?, None) })
@@ -79,7 +79,7 @@ pub(crate) fn no_device(path: &Path, so: &str) -> anyhow::Error {
     .into()
 }
 
-/// What the trace means.
+/// The analysis of a trace.
 pub(crate) fn analyse<'t>(trace: &'t Trace, path: &Path) -> Result<Analysis<'t>> {
     Analysis::of(trace).map_err(|error| impossible(path, &error))
 }

@@ -1,6 +1,6 @@
-//! What a mistyped word may have been meant to be.
+//! Finds known words near a mistyped one.
 
-/// At most three of `known` that are near `word`, the nearest first: few letters differ, or one is in the other.
+/// At most three of `known` that are near `word`, the nearest first: few letters differ, or one contains the other.
 pub(crate) fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let wanted = plain(word);
     let mut found: Vec<(usize, usize, &str)> = Vec::new();

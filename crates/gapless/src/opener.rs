@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// An opener that fails says so within this time. One that still runs then has opened the file, or is the browser.
+/// An opener that fails ends within this time. One that still runs has opened the file, or is the browser.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Opens `path`. An error says in words which programs were tried.
+/// Opens `path`. An error names the programs that were tried.
 pub(crate) fn open(path: &Path) -> Result<(), String> {
     let mut tried = Vec::new();
     for (program, args) in openers() {
@@ -24,7 +24,7 @@ pub(crate) fn open(path: &Path) -> Result<(), String> {
     Err(tried.join(", "))
 }
 
-/// What may open a file here, the best first.
+/// Programs that may open a file here, the best first.
 fn openers() -> Vec<(&'static str, &'static [&'static str])> {
     if cfg!(target_os = "macos") {
         return vec![("open", &[])];
@@ -40,7 +40,7 @@ fn openers() -> Vec<(&'static str, &'static [&'static str])> {
     all
 }
 
-/// Linux under Windows: its browser is the one of Windows.
+/// Linux under Windows: files open in the browser of Windows.
 fn is_wsl() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/osrelease")
         .is_ok_and(|release| release.to_ascii_lowercase().contains("microsoft"))
@@ -56,7 +56,7 @@ fn start(program: &str, args: &[&str], path: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Whether the opener did its work, or is still at it.
+/// True if the opener succeeded, or still runs after `PATIENCE`.
 fn serves(mut child: Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

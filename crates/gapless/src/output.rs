@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const STDOUT: &str = "cannot write to standard output";
 
-/// Refuses to write to a file that is read, by whatever name: through a link, or as standard input.
+/// Refuses to write to an input file, also through a link or if it is standard input.
 pub(crate) fn refuse_input_as_output(output: &Path, inputs: &[&Path]) -> Result<()> {
     if output.as_os_str() == "-" {
         return Ok(());
@@ -33,7 +33,7 @@ pub(crate) fn refuse_input_as_output(output: &Path, inputs: &[&Path]) -> Result<
     Ok(())
 }
 
-/// Two of `paths` that are one file, by whatever name.
+/// Two of `paths` that are one file, also through links.
 pub(crate) fn first_repeated(paths: &[PathBuf]) -> Option<(&Path, &Path)> {
     let mut seen: std::collections::HashMap<PathBuf, &Path> = std::collections::HashMap::new();
     paths.iter().find_map(|path| {
@@ -53,10 +53,10 @@ fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
     false
 }
 
-/// Writes through `write` to `path`, or to standard output where that is `None` or "-".
+/// Writes through `write` to `path`, or to standard output if that is `None` or "-".
 ///
-/// A file is written beside its place and renamed when it is whole: a reader never sees half of it, and a failure
-/// leaves what was there before.
+/// A file is written beside its place and renamed when it is whole. So a reader never sees half of it, and a failure
+/// leaves the old file.
 pub(crate) fn write_to(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     match path {
         Some(path) if path.as_os_str() != "-" => write_file(path, write),
@@ -75,15 +75,15 @@ pub(crate) fn use_terminal_width() {
     }
 }
 
-/// The columns of a line where that is known: as the environment says, or of the terminal if there is one.
+/// The columns of a line, if known: from COLUMNS, or of the terminal if there is one.
 pub(crate) fn columns(is_terminal: bool) -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
     let measured = || is_terminal.then(|| ratatui::crossterm::terminal::size().ok()).flatten();
     said.filter(|&columns| columns > 0).or_else(|| measured().map(|(columns, _)| usize::from(columns)))
 }
 
-/// Whether texts must be ASCII: the locale has no UTF-8, or the terminal says that it is a dumb one. A locale that is
-/// not set says nothing, as in most containers.
+/// True if texts must be ASCII: the locale has no UTF-8, or the terminal says that it is a dumb one. An unset locale
+/// does not count, because most containers set none.
 pub(crate) fn is_ascii() -> bool {
     let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = value("LC_ALL").or_else(|| value("LC_CTYPE")).or_else(|| value("LANG"));
@@ -96,18 +96,18 @@ pub(crate) fn is_ascii() -> bool {
     locale.is_some_and(is_narrow) || value("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// A styled text as it is shown: within the width of a line, and in ASCII where nothing else can be shown.
+/// A styled text for output: within the width of a line, and in ASCII if the terminal needs that.
 pub(crate) fn shown(styled: &str) -> String {
     let plain = if is_ascii() { text::ascii(styled) } else { styled.to_owned() };
     text::fit(&plain, text::width())
 }
 
-/// Whether a file may be made at `path`: tried, because permissions alone do not tell.
+/// True if a file can be made at `path`. It is tried, because permissions alone do not tell.
 pub(crate) fn can_create_beside(path: &Path) -> bool {
     !path.is_dir() && Beside::create(path).is_ok()
 }
 
-/// Writes styled text: styles stay on a terminal that wants them, and nowhere else.
+/// Writes styled text: styles stay only on a terminal that wants them.
 pub(crate) fn write_text(path: Option<&Path>, styled: &str) -> Result<()> {
     match path {
         Some(path) if path.as_os_str() != "-" => {
@@ -130,7 +130,7 @@ fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> 
         )
         .into());
     }
-    // A pipe or a device cannot be renamed onto.
+    // A pipe or a device cannot be replaced by a rename, so it is written directly.
     if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         let file = OpenOptions::new().write(true).open(path).with_context(|| cannot_write(path))?;
         let mut out = BufWriter::new(file);
@@ -182,7 +182,7 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         if !self.done {
-            // Nothing better can be done about a file that cannot be removed either.
+            // If the file cannot be removed either, there is nothing left to do.
             let _ = fs::remove_file(&self.path);
         }
     }

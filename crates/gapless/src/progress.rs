@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Short ones stay silent.
+/// Shorter reads show no bar.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 pub(crate) struct Progress {
@@ -14,7 +14,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar for reading `name`; silent where standard error is no terminal.
+    /// A bar for reading `name`; silent if standard error is no terminal.
     pub(crate) fn reading(name: &str) -> Progress {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
@@ -24,7 +24,7 @@ impl Progress {
         Progress { bar, since: Instant::now(), name: name.to_owned() }
     }
 
-    /// `done` bytes of the file, of `total` where that is known.
+    /// `done` bytes of the file, of `total` if that is known.
     pub(crate) fn update(&self, done: u64, total: Option<u64>) {
         if !std::io::stderr().is_terminal() || self.since.elapsed() < PATIENCE {
             return;
@@ -59,7 +59,7 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// A bar for `total` of `what`; silent where standard error is no terminal.
+    /// A bar for `total` of `what`; silent if standard error is no terminal.
     pub(crate) fn new(what: &'static str, total: usize) -> Counter {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32.cyan/dim} {pos}/{len} {eta}") {
@@ -69,7 +69,7 @@ impl Counter {
         Counter { bar, since: Instant::now() }
     }
 
-    /// `done` of them are done. From any thread.
+    /// `done` of them are done. Any thread may call it.
     pub(crate) fn update(&self, done: usize) {
         if !std::io::stderr().is_terminal() || self.since.elapsed() < PATIENCE {
             return;

@@ -1,7 +1,7 @@
-//! `gapless FILE` means `gapless report FILE`: the verb is left out where the first argument is a file.
+//! `gapless FILE` means `gapless report FILE`: the verb is left out if the first argument is a file.
 //!
-//! A verb wins over a file of the same name. A word that is neither keeps clap's message, which knows the nearest verb;
-//! a name that can only be a file's gets one that says that the file is not there.
+//! A verb wins over a file of the same name. A word that is neither keeps clap's message, which names the nearest
+//! verb. A name that can only be a file's gets a message that the file does not exist.
 
 use crate::cli::Args;
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The arguments, with `report` before a first argument that is a file or `-`.
 pub(crate) fn expand(mut args: Vec<OsString>) -> Vec<OsString> {
-    // Help on help is help.
+    // `gapless help --help` means `gapless help`.
     if let [_, help, flag] = args.as_slice()
         && help == "help"
         && (flag == "-h" || flag == "--help")
@@ -28,7 +28,7 @@ pub(crate) fn expand(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
-/// The failure for a first argument that is neither a verb nor a file; `None` where clap's own message is better.
+/// The failure for a first argument that is neither a verb nor a file; `None` if clap's own message is better.
 pub(crate) fn missing_file(args: &[OsString], error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -46,7 +46,7 @@ pub(crate) fn missing_file(args: &[OsString], error: &clap::Error) -> Option<Fai
     ))
 }
 
-/// Where the verb stands: the first argument that is not a flag of the whole program.
+/// The position of the verb: the first argument that is not a flag of the whole program.
 pub(crate) fn first(args: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(arg) = args.get(at).and_then(|arg| arg.to_str().or(Some("name"))) {

@@ -1,12 +1,12 @@
 //! Sizes on the command line: the grammar of `gapless-size`, and each one with its unit.
 //!
-//! A bare number would be bytes, which is almost never what was meant: `--capacity 24` asks for a card of 24 bytes.
+//! A bare number would be bytes, which users almost never mean: `--capacity 24` asks for a card of 24 bytes.
 
 use crate::failure::Failure;
 use anyhow::Result;
 use gapless_trace::Bytes;
 
-/// Reads the size that `flag` was given; `example` is what one writes there. Zero needs no unit.
+/// Reads the size that `flag` was given; `example` is a valid value for the message. Zero needs no unit.
 pub(crate) fn parse(flag: &str, text: &str, example: &str) -> Result<Bytes> {
     let help = if flag.starts_with("--") {
         format!("for example {flag} {example}")
@@ -27,7 +27,7 @@ pub(crate) fn parse(flag: &str, text: &str, example: &str) -> Result<Bytes> {
     Ok(size)
 }
 
-/// The same for a size that cannot be nothing.
+/// The same for a size that must not be 0.
 pub(crate) fn positive(flag: &str, text: &str, example: &str) -> Result<Bytes> {
     let size = parse(flag, text, example)?;
     if size == Bytes::ZERO {

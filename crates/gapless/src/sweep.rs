@@ -1,5 +1,5 @@
-//! What the replaying commands share: checking the options, choosing the device, replaying many settings with a bar and
-//! Ctrl-C.
+//! Parts that the replaying commands share: checking the options, choosing the device, replaying many settings
+//! with a bar and Ctrl-C.
 
 use crate::failure::Failure;
 use crate::progress::Counter;
@@ -45,7 +45,7 @@ pub(crate) fn device<'a, 't>(
     Ok(found)
 }
 
-/// What the program asked for on a device, with private pools that the recording does not name.
+/// The program's requests on a device, with private pools that the recording does not name.
 pub(crate) fn script(trace: &Trace, d: &DeviceAnalysis<'_>) -> Script {
     let (settings, version) = settings(trace);
     Script::refined(trace, d.device, &d.history, &settings, version)
@@ -56,10 +56,10 @@ fn settings(trace: &Trace) -> (TorchSettings, TorchVersion) {
     (TorchSettings::recorded(&trace.settings.clone().unwrap_or_default(), version), version)
 }
 
-/// The settings that the run had. Settings of PyTorch are no answer for another allocator's run.
+/// The settings that the run had. An error for runs of other allocators, which PyTorch's settings cannot help.
 pub(crate) fn recorded(trace: &Trace, path: &str) -> Result<(TorchSettings, TorchVersion)> {
     if trace.source.is_gapless() {
-        // A run on our own allocator: what PyTorch's would take for it, and with which settings.
+        // A run on Gapless's own allocator: the replay shows PyTorch's allocator with its defaults.
         return Ok((TorchSettings::default(), TorchVersion::DEFAULT));
     }
     if !trace.source.torch_rules {
@@ -86,13 +86,13 @@ pub(crate) fn threads(wanted: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Whether Ctrl-C was pressed. One for all sweeps of the process: a handler can be set only once.
+/// True if Ctrl-C was pressed. All sweeps of the process share it, because a handler can be set only once.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs a sweep over `total` settings with a bar, until it is done or Ctrl-C is pressed; pressed again it ends the
 /// process.
 pub(crate) fn watched<T>(total: usize, sweep: impl FnOnce(Progress<'_>) -> T) -> T {
-    // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
+    // If no handler can be set, Ctrl-C ends the process.
     let _ = ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::Relaxed) {
             std::process::exit(130);

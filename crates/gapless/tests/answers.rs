@@ -1,4 +1,4 @@
-//! What is not known is said to be unknown: nothing is dropped in silence, and no figure stands for what was not asked.
+//! Unknown figures are reported as unknown. No part of a question is dropped in silence.
 
 mod support;
 
@@ -15,7 +15,7 @@ fn in_folder(folder: &Path) -> impl Fn(&[&str]) -> Run + '_ {
     move |args| run_in(folder, args, None)
 }
 
-/// A recording that was cut before its first block was whole, as `torn.gtrace`.
+/// Writes `torn.gtrace`: a recording cut before the end of its first block.
 fn torn(folder: &Path) {
     let done = run_in(folder, &["export", &trace("leak"), "--to", "gtrace", "-o", "whole.gtrace"], None);
     assert_eq!(done.code, 0, "{}", done.err);
@@ -208,7 +208,7 @@ fn a_snapshot_without_history_shows_a_moment_and_claims_no_peak() {
     assert!(json["devices"][0]["fragmentation"].is_null());
     let text = run(&["report", &snapshot]).out;
     assert!(!text.contains("at peak") && !text.contains("Peaks"), "{text}");
-    // It holds 1.5 GiB: more than a GiB at its peak for certain, and more than 2 GiB perhaps.
+    // It holds 1.5 GiB: its peak was above 1 GiB for certain, and perhaps above 2 GiB.
     for (flag, limit, code, words) in [
         ("--max-peak-reserved", "1GiB", 1, "too much"),
         ("--max-peak-reserved", "2GiB", 2, "the snapshot has no history"),

@@ -1,4 +1,4 @@
-//! What `check` writes for CI systems, and baselines: members that the readers of each format require.
+//! The output of `check` for CI systems, and baselines: each format has the members that its readers require.
 
 mod support;
 
@@ -128,7 +128,7 @@ fn a_baseline_is_written_and_held_against_the_next_run() {
     assert_eq!(same.code, 0, "whatever the file is called: {}", same.err);
     let larger = run(&["check", &trace("gpt2_train"), "--baseline", "main.baseline"]);
     assert_eq!(larger.code, 1, "{}", larger.err);
-    // The old one is held against the run, and then replaced by it.
+    // The run is compared with the old baseline, and then replaces it.
     let moved =
         ["check", &trace("gpt2_train"), "--baseline", "main.baseline", "--write-baseline", "main.baseline"];
     assert_eq!(run(&moved).code, 1);
@@ -156,11 +156,11 @@ fn a_baseline_of_many_ranks_is_held_against_each_of_them() {
     let rows = verdict["rows"].as_array().expect("rows");
     let over: Vec<_> = rows.iter().filter(|row| row["passed"] == false).map(|row| &row["rank"]).collect();
     assert!(!over.is_empty() && over.iter().all(|rank| **rank == 1), "{over:?}");
-    // A rank that the baseline does not know is not passed over.
+    // A rank that the baseline does not know is an error, not skipped.
     fs::copy(trace("leak"), folder.path().join("rank3.pickle.gz")).expect("copied");
     let unknown = run(&["check", "rank0.pickle.gz", "rank3.pickle.gz", "--baseline", "ranks.baseline"]);
     assert_eq!(unknown.code, 2, "{}", unknown.out);
-    // It is no baseline of one rank, and a damaged one is told.
+    // A baseline of many ranks does not serve for one rank, and a damaged one is an error.
     let one = run(&["check", "rank0.pickle.gz", "--baseline", "ranks.baseline"]);
     assert_eq!(one.code, 2);
     assert!(one.err.contains("the figures of many ranks"), "{}", one.err);

@@ -517,7 +517,7 @@ fn plan_puts_the_busy_buffers_into_the_cheap_memory() {
         run_in(folder.path(), &["plan", "buffers.csv", "--spaces", "spaces.toml", "--format", "json"], None);
     assert_eq!(done.code, 0, "{}", done.err);
     let plan: Value = serde_json::from_str(&done.out).expect("JSON");
-    // b is read most, so a goes to the dear memory: 8 x (10 + 5 + 1).
+    // b is read most, so a goes to the expensive memory: 8 x (10 + 5 + 1).
     assert_eq!(plan["traffic"].as_f64(), Some(128.0), "{plan}");
     assert_eq!(plan["proven_optimal"], true);
     assert_eq!(plan["buffers"][0]["places"][0]["space"], "dram");

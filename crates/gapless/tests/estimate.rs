@@ -1,5 +1,5 @@
-//! `gapless estimate` and `gapless fit --run` before Python starts: what is wrong is told with exit code 2, and what is
-//! asked reaches the Python package. `python/tests/test_estimate.py` has the rest.
+//! `gapless estimate` and `gapless fit --run` before Python starts: mistakes give exit code 2, and the question
+//! reaches the Python package. `python/tests/test_estimate.py` has the rest.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn a_script_that_is_not_there_and_numbers_that_make_no_sense_are_refused() {
     assert!(torchvision.code == 2 && torchvision.err.contains("torchvision"), "{}", torchvision.err);
 }
 
-/// The words that a stand-in for Python was started with.
+/// The arguments that a stand-in for Python received.
 fn handed_over(args: &[&str]) -> (i32, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let python = folder.path().join("python");
@@ -49,7 +49,7 @@ fn what_is_asked_of_a_configuration_reaches_the_package_whichever_verb_asks() {
     );
     let (code, fitted) = handed_over(&[&["fit", config, "--run", "--gpu", "4090"][..], &flags].concat());
     assert_eq!((code, fitted), (1, estimated));
-    // A name that is built in travels as its configuration.
+    // A built-in name is passed on as its configuration.
     let (_, named) = handed_over(&["fit", "gpt-oss-20b", "--run", "--infer"]);
     assert!(named.contains("--infer") && named.contains(r#"--text {"model_type":"gpt_oss""#), "{named}");
 }
@@ -103,7 +103,7 @@ fn a_refusal_of_fit_names_the_line_that_answers() {
         );
         assert!(done.code == 2 && done.err.contains(&line), "{}", done.err);
     }
-    // A question that contradicts itself has no answer anywhere.
+    // A question that contradicts itself has no answer by `estimate` either.
     assert!(!run(&["fit", "gpt2", "--infer", "--optimizer", "sgd"]).err.contains("gapless estimate"));
 }
 
@@ -133,7 +133,7 @@ fn how_far_a_script_runs_and_what_is_assumed_reach_the_package() {
     assert!(both.code == 2 && both.err.contains("--steps"), "{}", both.err);
 }
 
-/// A `gapless` in an environment that is called by its path takes that environment's interpreter, and says so.
+/// A `gapless` in an environment that is called by its path uses that environment's interpreter, and prints a note.
 #[test]
 fn the_interpreter_beside_the_program_is_taken() {
     let folder = tempfile::tempdir().expect("a folder");

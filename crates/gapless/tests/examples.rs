@@ -28,7 +28,7 @@ const LANGUAGES: &[&str] = &[
     "yaml",
 ];
 
-/// Sessions of `gapless` that cannot run here: how the command begins, and why.
+/// Sessions of `gapless` that cannot run here: the beginning of the command, and the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("gapless run ", "needs the Python package, and a GPU or a program of the reader"),
     ("gapless estimate ", "needs torch"),
@@ -37,10 +37,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("gapless report run.gtrace", "a recording of the reader, unless the page makes one"),
 ];
 
-/// How commands begin that sessions run, beside those of `gapless`.
+/// Beginnings of commands that sessions run, beside those of `gapless`.
 const ALSO_RUN: &[&str] = &["cat ", "diff "];
 
-/// Commands of other programs: how they begin, and who runs them.
+/// Commands of other programs: their beginning, and the test or program that runs them.
 const OTHERS: &[(&str, &str)] = &[
     ("cargo run --release -- demo", "the `demo` of crates/gapless/tests/commands.rs"),
     ("cargo install --locked --path crates/gapless", "cargo's own"),
@@ -55,8 +55,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("LD_PRELOAD=", "a program of the reader; `crates/gapless-malloc/tests/preload.rs`"),
 ];
 
-/// Files that examples name as the reader's own, and what of `testdata` stands for them: the page, how the command
-/// begins, the file, its stand-in.
+/// Files that examples name as the reader's own, with stand-ins from `testdata`: the page, the beginning of the
+/// command, the file, its stand-in.
 const STAND_INS: &[(&str, &str, &str, &str)] = &[
     ("README.md", "gapless oom ", "oom.pickle", "cases/oom.pickle.gz"),
     ("README.md", "gapless report ", "snapshot.pickle", "traces/gpt2_train_stacks.pickle.gz"),
@@ -69,7 +69,7 @@ const STAND_INS: &[(&str, &str, &str, &str)] = &[
     ("docs/style.md", "gapless check ", "run.pickle", "traces/gpt2_train.pickle.gz"),
 ];
 
-/// What a block of Python has if it cannot run without torch, a GPU or a package that the tests do not have.
+/// Words in a block of Python that cannot run, because it needs torch, a GPU or a package that the tests do not have.
 const PYTHON_NEEDS: &[&str] = &[
     "torch",
     "model",
@@ -86,8 +86,8 @@ const PYTHON_NEEDS: &[&str] = &[
     "gapless.budget",
 ];
 
-/// Whether `line` is what `shown` says, in which `...` stands for any text. Figures are aligned to the right: with more
-/// digits they have fewer spaces in front.
+/// True if `line` matches `shown`, in which `...` stands for any text. Spaces before `...` are joined, because
+/// figures with more digits have fewer spaces in front.
 fn is_same(shown: &str, line: &str) -> bool {
     let mut shown = shown.to_owned();
     while shown.contains("  ...") {
@@ -146,7 +146,7 @@ fn all_commands() -> Vec<Command> {
     shells.flat_map(|block| commands(&block)).collect()
 }
 
-/// Whether a session runs it, or the program itself checks its flags.
+/// True if a session runs it, or the program itself checks its flags.
 fn is_run(command: &Command) -> bool {
     let also = command.is_session && ALSO_RUN.iter().any(|start| command.text.starts_with(start));
     also || command.text.starts_with("gapless ")
@@ -170,7 +170,7 @@ fn examples_print_what_the_pages_show() {
             model::write(&folder.path().join("model"));
         }
         for example in sessions {
-            // A file that the page itself made can be read, even if readers usually have their own.
+            // A file that the page itself made can be read, even if it is listed as the reader's own.
             let is_made = |word: &str| folder.path().join(word).is_file();
             let is_own = || example.text.split_whitespace().skip(1).any(is_made);
             if let Some(name) = example.text.strip_prefix("cat ") {
@@ -214,7 +214,7 @@ fn every_command_is_run_or_has_a_reason() {
     };
     let stale: Vec<_> = STAND_INS.iter().filter(|(page, start, ..)| !is_shown(page, start)).collect();
     assert!(stale.is_empty(), "no page has these commands: remove them from STAND_INS:\n{stale:?}");
-    // What looks like output must not hide a command.
+    // A block of output must not hide a command.
     for block in blocks().iter().filter(|block| ["text", "conf", "csv"].contains(&block.language.as_str())) {
         let is_command = |line: &&String| line.starts_with("$ ") || line.starts_with("gapless run ");
         assert!(!block.lines.iter().any(|line| is_command(&line)), "{} is `console` or `sh`", block.place());
@@ -315,7 +315,7 @@ fn of_language(language: &str) -> Vec<Block> {
 
 #[test]
 fn python_compiles_and_needs_what_the_tests_do_not_have() {
-    // One process compiles all of them: it gets a list of places and texts.
+    // One process compiles all blocks, from a list of places and texts.
     let all: Vec<_> = of_language("python").iter().map(|block| [block.place(), block.text()]).collect();
     let program = "import json, sys\nfor place, text in json.load(sys.stdin):\n    try: compile(text, place, 'exec')\n    \
                    except SyntaxError as error: print(place, error)";

@@ -1,4 +1,4 @@
-//! Mistakes of the first hour, and what a person reads then: each is told in words that lead on.
+//! Mistakes of a user's first hour: each message names the next step.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use support::{Run, repo, run, run_in, trace};
 
-/// The binary with variables of its own, in `testdata`.
+/// Runs the binary with these variables, in `testdata`.
 fn with(variables: &[(&str, &str)], args: &[&str]) -> Run {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gapless"));
     command.args(args).current_dir(repo("testdata")).stdin(Stdio::null());
@@ -79,7 +79,7 @@ fn the_name_of_the_output_chooses_the_format_of_every_verb() {
             };
             assert!(is_right, "{verb:?} -o {name} begins with {:?}", &text[..text.len().min(40)]);
         }
-        // A text file is text.
+        // Text goes into a file with the ending of text.
         if verb[0] != "export" {
             let done = run_in(folder.path(), &[verb, &["-o", "out.txt"][..]].concat(), None);
             assert!(done.code < 2, "{verb:?}: {}", done.err);
@@ -104,7 +104,7 @@ fn an_explicit_format_wins_and_a_contradiction_is_told() {
     assert_eq!((agree.code, agree.err.as_str()), (0, ""));
     let to = run_in(folder.path(), &["export", &file, "--to", "csv", "-o", "x.parquet"], None);
     assert!(to.code == 0 && to.err.contains("x.parquet gets csv, as --to says"), "{}", to.err);
-    // A format that the verb does not have is an error, and no file of another format appears.
+    // An ending of a format that the verb does not have is an error, and no file of another format appears.
     for (verb, name) in [("advise", "y.html"), ("oom", "y.csv"), ("report", "y.svg"), ("check", "y.html")] {
         let done = run_in(folder.path(), &[verb, &file, "-o", name], None);
         assert!(done.code == 2 && done.err.contains("its name asks for"), "{verb}: {}", done.err);
@@ -112,12 +112,12 @@ fn an_explicit_format_wins_and_a_contradiction_is_told() {
     }
     let demo = run_in(folder.path(), &["demo", "-o", "demo.json"], None);
     assert!(demo.code == 2 && demo.err.contains("HTML page"), "{}", demo.err);
-    // The words of `export` are those of the other verbs.
+    // `export` takes the flag that other verbs take.
     let format = run_in(folder.path(), &["export", &file, "--format", "csv"], None);
     assert!(format.code == 0 && format.out.contains(','), "{}", format.err);
 }
 
-/// Every flag that takes a size, with a line of its own. Those of `plan` are apart: lists of buffers have bare numbers.
+/// Every flag that takes a size, each in a command line. `plan` is tested apart, because its bare numbers are valid.
 const SIZES: &[&[&str]] = &[
     &["check", "cases/leak.pickle.gz", "--max-peak-reserved"],
     &["check", "cases/leak.pickle.gz", "--max-peak-allocated"],
@@ -183,11 +183,11 @@ fn one_grammar_of_sizes_at_every_door() {
     for line in table.lines().filter(|line| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split('|').collect();
         let (text, bytes, unit) = (fields[0], fields[1].parse::<u64>(), fields[2]);
-        // A flag, and the file of budgets.
+        // The size as a flag, and in the file of budgets.
         let capacity = format!("--capacity={text}");
         let flag = run_in(folder.path(), &["plan", "buffers.csv", &capacity, "--format", "json"], None);
         let accepted = bytes.is_ok();
-        // No plan has room in nothing.
+        // A capacity of 0 is a valid size, but no plan fits.
         if bytes.as_ref().is_ok_and(|bytes| *bytes == 0) {
             assert!(flag.err.contains("the capacity 0 is below"), "{text:?}: {}", flag.err);
         } else {
@@ -322,7 +322,7 @@ fn files_of_other_kinds_are_named_with_the_command_that_reads_them() {
             assert!(!done.err.contains("FILE"), "the file's own name: {}", done.err);
         }
     }
-    // Folders, and the other way round: a recording where weights or a model are asked for.
+    // A folder in place of a recording, and a recording in place of weights or a model.
     let fit = repo("testdata/fit/models/gpt2").display().to_string();
     told(&["report", &fit], &["no file in this folder is a trace", "gapless fit"]);
     told(&["report", "fit/safetensors"], &["gapless weights info"]);
@@ -340,7 +340,7 @@ fn a_card_is_never_taken_for_another_one() {
         let done = run(&["fit", "gpt2", "--gpu", asked]);
         assert!(done.code == 0 && done.out.contains(&format!("fits on {name}")), "{asked}: {}", done.out);
     }
-    // With its memory, any card will do, under its own name.
+    // An unknown card is accepted with its memory, and keeps its name.
     let own = run(&["fit", "gpt2", "--gpu", "m3", "--memory", "24G"]);
     assert!(own.out.contains("fits on m3 with 24.0 GiB"), "{}", own.out);
     let decimal = run(&["fit", "gpt2", "--memory", "24GB"]);
@@ -383,7 +383,7 @@ fn fit_says_what_people_say() {
     for words in ["LoRA", "QLoRA", "Gradient checkpointing", "CPU offload", "24GB (10^9"] {
         assert!(help.contains(words), "{words}");
     }
-    // What an engine takes of the card is more than what was asked for needs.
+    // An engine takes more of the card than the question needs.
     let served = text(&["fit", "llama-3.2-1b", "--infer", "--engine", "vllm", "--gpu", "4090"]);
     assert!(served.contains("vllm takes") && served.contains("engine takes"), "{served}");
     let json =
@@ -392,7 +392,7 @@ fn fit_says_what_people_say() {
     assert!(json["engine_takes"].as_u64() > json["process_total"].as_u64(), "{json}");
 }
 
-/// Lines with one of every text that a person reads.
+/// Command lines that print every kind of text.
 const TEXTS: &[&[&str]] = &[
     &["report", "traces/gpt2_train_stacks.pickle.gz"],
     &["report", "traces/gpt2_train_stacks.pickle.gz", "--tree"],
@@ -467,7 +467,7 @@ fn findings_are_ranked_by_what_can_be_won_back() {
     assert!(at("GAP401") < at("GAP101"), "6.50 GiB of activations come before 1.53 GiB of fragmentation");
     let words = done.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("is the most that could be won back"), "{words}");
-    // Replayed, the finding promises what the advice promises.
+    // With advice, the finding promises the same bytes as the advice.
     let advised = run(&["report", "traces/gpt2_train_stacks.pickle.gz", "--advise", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&advised.out).expect("JSON");
     let findings = json["findings"].as_array().expect("findings");
@@ -520,7 +520,7 @@ fn one_is_said_in_the_singular_everywhere() {
 
 #[test]
 fn strangers_are_led_on() {
-    // A typing error, a flag in the wrong place or with one dash, a missing value.
+    // A misspelt verb, a flag in the wrong place or with one dash, a missing value.
     told(&["reprot", "x"], &["report"]);
     told(&["fit", "gpt2", "-batch", "4"], &["begin with two dashes", "write --batch"]);
     told(&["--batch", "4", "fit", "gpt2"], &["--batch is a flag of `gapless fit`"]);

@@ -1,4 +1,4 @@
-//! `gapless fit` as a user runs it: accounts, plans, what is written down, and what is refused.
+//! `gapless fit` as a user runs it: accounts, plans, written files, and refusals.
 
 mod support;
 
@@ -154,12 +154,12 @@ fn a_script_for_torchvision_names_the_network_and_the_blocks_that_were_simulated
         );
         let recomputed = plan["recompute"].as_array().map_or(0, Vec::len);
         assert!((1..blocks).contains(&recomputed), "{name}: {recomputed} of {blocks}");
-        // What the script is to hold its measurement against is the simulation of just that.
+        // The script compares its measurement with the simulation of its own configuration.
         let answer: Value = serde_json::from_str(&done.out).expect("JSON");
         assert_eq!(plan["predicted_peak_allocated"], answer["plans"][0]["peak_allocated"], "{name}");
         assert!(plan["predicted_peak_allocated"].as_u64() < answer["peak_allocated"].as_u64(), "{name}");
     }
-    // A file says what the network is, not which function of torchvision makes it.
+    // A configuration describes the network, but does not name torchvision's function for it.
     let config = folder.path().join("config.json");
     fs::write(&config, gapless_fit::read::preset_config("resnet18").expect("built in")).expect("written");
     let done = run(&["fit", &config.display().to_string(), "--emit", "torch"]);
@@ -370,11 +370,11 @@ fn weights_of_an_unknown_architecture_are_still_exact() {
     assert!(done.err.contains("32 parameters") && done.err.contains("64 B"), "{}", done.err);
 }
 
-/// A zip whose one member says that it becomes far more than it is: an archive of `models/model.json`.
+/// A zip whose one member claims to unpack to far more than its size: an archive of `models/model.json`.
 fn bomb() -> Vec<u8> {
     let name = b"bomb/models/model.json";
     let mut body = Vec::new();
-    // 4 GiB - 2 of zeros in a few bytes, as its header claims; what follows is no valid deflate of that size.
+    // 4 GiB - 2 of zeros in a few bytes, as its header claims. The bytes are not a valid deflate stream of that size.
     body.extend_from_slice(&[0x4b, 0x4c, 0x04, 0x00]);
     let mut zip = Vec::new();
     let field = |zip: &mut Vec<u8>| {

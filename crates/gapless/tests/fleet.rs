@@ -222,7 +222,7 @@ fn claims_are_made_of_annotations() {
     assert!(done.code == 2 && done.err.contains("--dra needs an API server"), "{}", done.err);
 }
 
-/// `cargo xtask test` builds without the feature `tls`: every door to TLS says so, and how to get it.
+/// `cargo xtask test` builds without the feature `tls`: every option that needs TLS says so, and how to get it.
 #[cfg(not(feature = "tls"))]
 #[test]
 fn a_build_without_tls_says_how_to_get_it() {

@@ -1,5 +1,5 @@
-//! Where input comes from changes no answer: a file, its `.gz`, its `.zst` and a pipe are one, and a torn file is an
-//! error in words.
+//! The source of input does not change the answer: a file, its `.gz`, its `.zst` and a pipe give the same. A torn
+//! file is an error, not a panic.
 
 mod support;
 
@@ -110,7 +110,7 @@ fn a_trace_from_a_pipe_is_planned_as_its_file_is() {
     }
 }
 
-/// Starts `plan -` and feeds it `piece` until it closes its end; how much it took.
+/// Starts `plan -` and feeds it `piece` until it closes its end. Returns the bytes that it took.
 fn fed_without_end(head: &[u8], piece: &[u8]) -> (u64, Run) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))
         .args(["plan", "-"])
@@ -123,7 +123,7 @@ fn fed_without_end(head: &[u8], piece: &[u8]) -> (u64, Run) {
     let mut input = child.stdin.take().expect("a pipe");
     let mut taken = 0;
     let mut next = head;
-    // 64 MiB is far more than a reader that refuses early takes, and far less than would hurt one that does not.
+    // 64 MiB is far more than a reader takes that refuses early, and little enough for one that does not.
     while taken < 64 << 20 && input.write_all(next).is_ok() {
         taken += next.len() as u64;
         next = piece;
@@ -179,7 +179,7 @@ fn a_file_that_is_torn_anywhere_is_answered_in_words_by_every_verb() {
     assert_eq!(run_in(folder.path(), &["export", "b.csv", "-o", "whole.gtrace"], None).code, 0);
     let whole = fs::read(folder.path().join("whole.gtrace")).expect("a trace");
     let file = folder.path().join("torn.gtrace");
-    // Every place within the first headers, where nothing is known yet, and some within each later block.
+    // Every place within the first headers, where the reader knows nothing yet, and some within each later block.
     let places =
         (0..whole.len()).filter(|&at| at % 8 == 0 && at < 96 || at % 61 == 0 || at + 1 == whole.len());
     for at in places {

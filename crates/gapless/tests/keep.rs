@@ -1,4 +1,4 @@
-//! `gapless keep`: what the program itself refuses. What it holds is tested in `python/tests/test_keep.py`.
+//! `gapless keep`: refusals by the command itself. `python/tests/test_keep.py` tests the memory that it holds.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! `gapless top --once` and `gapless metrics` as a user runs them, over the statistics file of a process that lives:
-//! this test's own.
+//! `gapless top --once` and `gapless metrics` as a user runs them, over the statistics file of a live
+//! process: this test's own.
 
 mod support;
 
@@ -107,7 +107,7 @@ fn top_once_shows_a_process_as_text_and_as_json_by_the_schema() {
     for part in ["192 MiB", "256 MiB", "20 %", "500"] {
         assert!(row.contains(part), "{part} in {row}");
     }
-    // Without a terminal there is nothing to draw on: the same, once.
+    // Without a terminal, `top` prints the same once.
     assert_eq!(run(&files, &["top", "--pid", &pid]).1.lines().count(), out.lines().count());
 }
 
@@ -199,7 +199,7 @@ fn metrics_are_printed_written_and_served() {
     stream.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert_eq!(series(&answer, "gapless_allocated_bytes{"), live);
-    // The address is taken now.
+    // The address is in use now.
     let (code, _, err) = run(&files, &["metrics", "--listen", address]);
     assert!(code == 2 && err.contains("cannot be served") && err.contains("--listen"), "{err}");
     server.kill().expect("a signal");

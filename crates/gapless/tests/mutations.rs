@@ -1,7 +1,7 @@
-//! Small real files of every format, damaged in 10,000 ways each that look random and are the same every time. What can
-//! still be read goes through everything that a command does with it. Never a panic, and never much memory.
+//! Small real files of every format, damaged in 10,000 pseudo-random ways each. Files that can still be read go
+//! through all code of a command. No panic is allowed, nor much memory.
 //!
-//! The memory of the whole process is looked at, so these tests have a file of their own.
+//! These tests have a file of their own because they measure the memory of the whole process.
 
 use gapless_fit::model::Model;
 use gapless_fit::parameters;
@@ -16,7 +16,7 @@ use std::path::Path;
 /// Damaged files of each format.
 const FILES: u64 = 10_000;
 
-/// What one process may hold beyond its start while all formats are read side by side.
+/// The memory that the process may take beyond its start while it reads all formats side by side.
 const MEMORY: u64 = 512 << 20;
 
 /// Numbers that look random, the same every time.
@@ -35,7 +35,7 @@ impl Dice {
     }
 }
 
-/// One way of damaging `bytes`. `hot` are bytes that mean something to the format.
+/// One way of damaging `bytes`. `hot` are bytes with a meaning in the format.
 fn damage(bytes: &mut Vec<u8>, other: &[u8], hot: &[u8], dice: &mut Dice) {
     let at = dice.below(bytes.len());
     match dice.below(9) {
@@ -71,8 +71,8 @@ fn damage(bytes: &mut Vec<u8>, other: &[u8], hot: &[u8], dice: &mut Dice) {
     }
 }
 
-/// Damages files of `corpus` and hands them to `try_it`, which says whether the file was accepted. At least one file in
-/// `one_in` must be: were there fewer, only the first bytes would be tested.
+/// Damages files of `corpus` and hands them to `try_it`, which returns true if it accepts the file. At least one file
+/// in `one_in` must be accepted, because otherwise only the first checks would be tested.
 fn torment(corpus: &[Vec<u8>], hot: &[u8], one_in: u64, mut try_it: impl FnMut(&[u8]) -> bool) {
     for whole in corpus {
         assert!(try_it(whole), "a file is accepted before it is damaged");
@@ -111,7 +111,7 @@ fn file(name: &str) -> Vec<u8> {
     content
 }
 
-/// Everything that a report does. `true`: the bytes are a trace.
+/// All code of a report. Returns true if the bytes are a trace.
 fn report(bytes: &[u8]) -> bool {
     let Ok(trace) = gapless_ingest::read(bytes, "damaged", &ReadOptions::default()) else { return false };
     if let Ok(analysis) = Analysis::of(&trace) {
@@ -124,7 +124,7 @@ fn report(bytes: &[u8]) -> bool {
     true
 }
 
-/// A short search for a plan of what could be read. What is found must be a plan.
+/// A short search for a plan of a problem. A solution must be valid.
 fn plan(problem: &Problem) {
     let options = gapless_plan::Options { effort: Some(200), ..gapless_plan::Options::default() };
     if let Ok(solution) = gapless_plan::solve(problem, &options, &mut Watch::default()) {
@@ -134,7 +134,7 @@ fn plan(problem: &Problem) {
 
 const TEXT: &[u8] = b"{}[]\",:.-+eE\\0 \n\r\t#'\xff\x00";
 const PICKLE: &[u8] = b"().012}dsu]lae)tNJKMG\x85\x86\x87\x88\x8a\x8b\x8c\x8d\x8e\x94\x95\x96Xqrhj";
-/// Protobuf keys and lengths, and what zip and our own headers hold.
+/// Protobuf keys and lengths, and bytes of zip's and our own headers.
 const BINARY: &[u8] = b"\x00\x01\x02\x08\x0a\x0d\x10\x12\x1a\x22\x7f\x80\xff";
 
 const SNAPSHOT: &str = r#"{"segments": [{"device": 0, "address": 1048576, "total_size": 2097152, "stream": 0, "blocks":
@@ -158,7 +158,7 @@ fn recordings() {
     let whole = gapless_ingest::read(SNAPSHOT.as_bytes(), "made up", &ReadOptions::default());
     let mut recording = Vec::new();
     gapless_export::gtrace::write(&whole.expect("a trace"), &mut recording).expect("memory");
-    // Every block has a checksum: few are read after damage, and those only in part.
+    // Every block has a checksum, so few damaged files are accepted, and those only in part.
     torment(&[recording], BINARY, 1_000, report);
 }
 
@@ -201,7 +201,7 @@ fn problems_as_onnx() {
     torment(&graphs, BINARY, 50, |bytes| gapless_problems::onnx::read(bytes, &[]).inspect(plan).is_ok());
 }
 
-/// What fit does with any model before it simulates one.
+/// The code of fit for any model, without a simulation.
 fn count(model: &Model) {
     if let Some(architecture) = &model.architecture {
         assert!(parameters::count(architecture).is_some());

@@ -1,4 +1,4 @@
-//! What a command writes: whole, to the right file, or a failure that names the file. Exit codes say what happened.
+//! Output of commands: whole and in the right file, or a failure that names the file, with the right exit code.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn temp() -> tempfile::TempDir {
 
 const BUFFERS: &str = "id,lower,upper,size\na,0,4,8\n";
 
-/// Every verb that writes a file, with what it reads at IN and what it writes at OUT.
+/// Every verb that writes a file, with its input at IN and its output at OUT.
 const WRITERS: &[&[&str]] = &[
     &["report", "IN", "-o", "OUT"],
     &["report", "IN", "--format", "html", "-o", "OUT"],

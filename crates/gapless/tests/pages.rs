@@ -1,4 +1,4 @@
-//! The pages of `plan` and `fit` show their own answers: what the page reads, in the file that it is written to.
+//! The pages of `plan` and `fit` show their own answers: the data of the page in the file that was written.
 
 mod support;
 

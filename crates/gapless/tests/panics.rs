@@ -1,5 +1,5 @@
 //! A panic in any worker of any pipeline ends the command: at once, with its message and exit code 101, and with
-//! nothing half-written. Development builds panic where `GAPLESS_TEST_PANIC` says (`gapless-threads`).
+//! nothing half-written. In development builds, `GAPLESS_TEST_PANIC` names the place of a panic (`gapless-threads`).
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{repo, trace};
 
-/// Pipelines that no command of this list runs, and where they are tried.
+/// Pipelines that no command of this list runs, and their tests.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("load", "crates/gapless-loader/tests/loading.rs"),
     ("watch of nodes", "a service: its thread ends the process"),
@@ -20,7 +20,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("fleet agent", "a service"),
 ];
 
-/// Files that start threads themselves, and why.
+/// Files that start threads themselves, and the reason.
 const OWN_THREADS: &[(&str, &str)] = &[
     ("gapless-threads/src/", "the mechanism"),
     ("gapless-loader/src/load.rs", "a loading that its caller waits for: a panic becomes its error"),
@@ -37,7 +37,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("gapless-pool/", "as above"),
 ];
 
-/// A pipeline, a command that runs it in a folder with the files of `prepare`, and what the command would write.
+/// A pipeline, a command that runs it in a folder with the files of `prepare`, and the files that it would write.
 const CASES: &[(&str, &[&str], &[&str])] = &[
     ("decompression", &["report", "TRACE", "-o", "out.txt"], &["out.txt"]),
     ("events", &["report", "TRACE", "-o", "out.txt"], &["out.txt"]),
@@ -97,7 +97,7 @@ fn prepare(folder: &Path) {
     assert_eq!(done.code, 0, "{}", done.err);
 }
 
-/// Exit code and standard error of a command in which `panic` happens; an error where it does not end.
+/// Exit code and standard error of a command in which `panic` happens; an error if it does not end.
 fn run(folder: &Path, args: &[&str], panic: &str) -> (Option<i32>, String) {
     let (err, train) = (folder.join("err"), trace("gpt2_train"));
     let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))
@@ -115,7 +115,7 @@ fn run(folder: &Path, args: &[&str], panic: &str) -> (Option<i32>, String) {
     let status = loop {
         match child.try_wait().expect("a child") {
             Some(status) => break status.code(),
-            // No measure of speed: what hangs would never end.
+            // Far above any run's time, so it only catches a command that hangs.
             None if began.elapsed() > Duration::from_secs(120) => {
                 child.kill().expect("killed");
                 break None;
@@ -131,13 +131,13 @@ fn a_panic_in_any_worker_ends_the_command_with_its_message() {
     let folder = tempfile::tempdir().expect("a folder");
     prepare(folder.path());
     for (name, args, outputs) in CASES {
-        // The first piece of work, and a later one, which another thread may have.
+        // The first piece of work, and a later one, which may be on another thread.
         for (number, must_panic) in [(0, true), (1, false)] {
             let (code, err) = run(folder.path(), args, &format!("{name}:{number}"));
             let told = format!("{name}:{number}, {args:?}: {code:?} {err}");
             let message = format!("a test asked for a panic of {name}, piece of work {number}");
             if !must_panic && code == Some(0) {
-                // There is one piece of work only.
+                // This pipeline has only one piece of work.
                 outputs.iter().for_each(|path| remove(&folder.path().join(path)));
                 remove(&folder.path().join("out"));
                 continue;
@@ -159,7 +159,7 @@ fn remove(path: &Path) {
     let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
 }
 
-/// What writers leave behind, anywhere below a folder.
+/// Unfinished files of writers, anywhere below a folder.
 fn parts(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -196,7 +196,7 @@ fn every_pipeline_is_in_this_list_and_no_other_code_starts_threads() {
     for file in files {
         let path = file.strip_prefix(&root).expect("below").to_string_lossy().into_owned();
         let text = fs::read_to_string(&file).expect("text");
-        // Tests may start threads as they like.
+        // Unit tests may start threads themselves.
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         let is_own = OWN_THREADS.iter().any(|(known, _)| path.starts_with(known));
         let starts =

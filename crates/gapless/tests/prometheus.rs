@@ -1,7 +1,7 @@
 //! `gapless metrics` scraped by a real Prometheus, Debian's package.
 //!
-//! PROMETHEUS names the folder with `prometheus` and `promtool`; `cargo xtask test` gets it and sets this. Without it,
-//! and with none on the path, the test says loudly that it did not run.
+//! PROMETHEUS names the folder with `prometheus` and `promtool`; `cargo xtask test` gets it and sets this. Without
+//! it, and without a Prometheus on the PATH, the test prints that it was skipped.
 
 use gapless_stats::{Card, Counters, Folder, Process, Statistics, Writer, process};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Ends with the test, however that ends.
+/// A process that is killed when the test ends, also by a panic.
 struct Running(Child);
 
 impl Drop for Running {
@@ -55,7 +55,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-/// The body of an answer; `None` where nobody answers.
+/// The body of an answer; `None` if no server answers.
 fn get(address: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
@@ -68,7 +68,7 @@ fn get(address: &str, path: &str) -> Option<String> {
 #[test]
 fn a_real_prometheus_scrapes_it() {
     let Some([prometheus, promtool]) = programs() else {
-        // A test that passes without having run would fool CI.
+        // In CI a skipped test must not pass.
         assert!(std::env::var_os("CI").is_none(), "no prometheus: `cargo xtask test` gets one");
         eprintln!(
             "\n********  SKIPPED: no prometheus; `cargo xtask test` gets one, or name its folder in PROMETHEUS  ********\n"
@@ -88,7 +88,7 @@ fn a_real_prometheus_scrapes_it() {
     BufReader::new(metrics.0.stderr.take().expect("a pipe")).read_line(&mut line).expect("a line");
     let address = line.trim().trim_start_matches("serving http://").trim_end_matches("/metrics").to_owned();
 
-    // What is served is what its own linter accepts.
+    // Prometheus' own linter accepts the metrics.
     let text = get(&address, "/metrics").expect("metrics");
     let mut lint = Command::new(&promtool)
         .args(["check", "metrics"])
@@ -119,7 +119,7 @@ fn a_real_prometheus_scrapes_it() {
         .expect("prometheus starts");
     let mut child = Running(child);
 
-    // It scrapes within a second of its start; a machine that is busy is given minutes.
+    // Prometheus scrapes within a second of its start, but a busy machine may need minutes.
     let query = |name: &str| -> Option<Value> {
         let body = get(&server, &format!("/api/v1/query?query={name}"))?;
         let value: Value = serde_json::from_str(&body).ok()?;

@@ -1,4 +1,4 @@
-//! Many files are one run: what `report`, `diff`, `check` and `advise` make of folders and lists of files.
+//! Many files are one run: `report`, `diff`, `check` and `advise` on folders and lists of files.
 
 mod support;
 
@@ -134,7 +134,7 @@ fn a_json_file_that_is_no_trace_is_left_out_and_changes_no_rank() {
         all["ranks"].as_array().expect("rows").iter().filter_map(|r| r["rank"].as_u64()).collect();
     assert_eq!(numbers, [0, 1, 2, 3]);
     assert_eq!(all["skipped_files"].as_array().map(Vec::len), Some(1));
-    // A file that is named is a row with its error, behind the ranks that have numbers.
+    // A file that is named is a row with its error, after the ranks that have numbers.
     let named =
         folder.run(&["report", "args.json", "rank0.pickle.gz", "rank2.pickle.gz", "--format", "json"]);
     let named = ranks(&named);
@@ -280,12 +280,12 @@ fn check_holds_every_rank_and_the_spread_against_budgets() {
         0,
         "replicas are alike, and the other rank is no replica"
     );
-    // Itself as the baseline, rank by rank; then a folder that lacks a rank.
+    // The run itself as the baseline, rank by rank; then a folder that lacks a rank.
     assert_eq!(check(&["--baseline", "."]).code, 0);
     let fewer = Folder::new(&[("rank0.pickle.gz", "leak")]);
     let unknown = check(&["--baseline", &fewer.name()]);
     assert_eq!(unknown.code, 2, "{}", unknown.out);
-    // A rank that cannot be read is not within its budget.
+    // A rank that cannot be read does not pass.
     fs::write(folder.file("rank4.pickle"), b"").expect("written");
     let torn = check(&["--max-peak-reserved", "1TiB"]);
     assert_eq!(torn.code, 2);
@@ -332,7 +332,7 @@ fn the_page_of_two_runs_of_many_ranks_says_what_the_json_says() {
     let html = fs::read_to_string(&page).expect("the page");
     assert!(html.contains("not readable: 2."), "the rank of one run is told");
     assert_eq!(html.matches("<g><title>rank ").count(), 3, "a column for each rank of both");
-    // The one that differs is shown whole, with the flame graph of its difference.
+    // The rank that differs is shown whole, with the flame graph of its difference.
     assert!(html.contains("<h2 id=\"rank\">Rank 1<span>") && html.contains("flame-box"));
     let diff = json(&run(&["diff", &before.name(), &after.name(), "--format", "json"]), "ranks-diff");
     let odd = diff["odd_ranks"]["after"].as_array().expect("odd ranks");
@@ -345,7 +345,7 @@ fn the_page_of_two_runs_of_many_ranks_says_what_the_json_says() {
     assert!(text.out.contains("Odd ranks after"), "{}", text.out);
 }
 
-/// Text of a member that must be there.
+/// The text of a member that must exist.
 fn member<'v>(value: &'v Value, at: &str) -> &'v str {
     value.pointer(at).and_then(Value::as_str).unwrap_or_else(|| panic!("{at} of {value}"))
 }
@@ -438,7 +438,7 @@ fn advise_gives_one_setting_for_all_ranks() {
     let advice = json(&done, "ranks-advice");
     assert_eq!(advice["rows"].as_array().expect("rows").len(), 2);
     assert_eq!(advice["fails_before"], 0);
-    // No setting makes room where there is none.
+    // No setting helps a card that is too small for the live bytes.
     let small = folder.run(&["advise", ".", "--capacity", "2MiB", "--format", "json"]);
     assert_eq!(small.code, 1, "{}", small.err);
     assert_eq!(json(&small, "ranks-advice")["verdict"], "no-setting");

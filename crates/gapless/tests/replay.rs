@@ -241,7 +241,7 @@ fn advice_gives_the_line_and_what_its_replay_showed() {
     let first = &value["suggestions"][0];
     assert_eq!(first["line"], "export PYTORCH_ALLOC_CONF=expandable_segments:True");
     assert!(first["saving"].as_u64() > Some(10 * GIB), "{first}");
-    // The saving is what a replay of that very line shows.
+    // The saving equals that of a replay with that very line.
     let settings = format!("torch:{}", first["settings"].as_str().expect("settings"));
     let shown =
         replay(&[&trace("llama1b_varlen_ckpt"), "--with", "torch", "--with", &settings, "--min-capacity"]);
@@ -296,7 +296,7 @@ fn advice_says_when_nothing_can_help_and_who_holds_the_bytes() {
         (batch["fixed"].as_u64().expect("bytes"), batch["scaling"].as_u64().expect("bytes"));
     let share = batch["fits_share"].as_f64().expect("a share");
     assert!(fixed as f64 + share * scaling as f64 <= (15 * GIB) as f64, "it fits");
-    // A little above what is live at once, no setting packs it: the live bytes would fit.
+    // On a card a little above the live bytes, no setting packs them, though they would fit.
     let tight = format!("{}B", floor + (2 << 20));
     let value = advise(&[&trace("mixtral_moe_expandable"), "--capacity", &tight]);
     assert_eq!((&value["verdict"], &value["batch"]), (&Value::from("no_setting"), &Value::Null));
@@ -473,7 +473,7 @@ fn no_row_holds_more_than_the_card_or_strands_more_than_it_holds() {
             for held in run["curve"]["reserved"].as_array().expect("bytes").iter().filter_map(Value::as_u64) {
                 assert!(held <= figure("peak_reserved"), "{told}");
             }
-            // Stranded when most is allocated: beside that much, not more than the rest can be free.
+            // Stranded bytes are those at peak allocated, so both together cannot exceed peak reserved.
             if figure("served") == 0 {
                 assert!(figure("stranded") + figure("peak_allocated") <= figure("peak_reserved"), "{told}");
             }
@@ -485,7 +485,7 @@ fn no_row_holds_more_than_the_card_or_strands_more_than_it_holds() {
 
 #[test]
 fn stranded_bytes_are_those_when_most_is_needed() {
-    // Here the last page is taken while nearly all of the heap is free: 14 GiB of 19 were called stranded then.
+    // In this run the last page is taken while nearly all of the heap is free. At that moment, 14 of 19 GiB are free.
     let runs =
         replay(&[&trace("mixtral_moe"), "--with", "torch:expandable_segments:True", "--with", "torch"]);
     for run in runs["runs"].as_array().expect("runs") {

@@ -1,5 +1,4 @@
-//! `gapless run` without a GPU and without Python: what the program finds in its environment, and what is said where it
-//! cannot start.
+//! `gapless run` without a GPU and without Python: the environment of the program, and the message if it cannot start.
 #![cfg(unix)]
 
 use std::fs;
@@ -14,8 +13,8 @@ struct Installed {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// One at a time: a binary cannot be started while a process that another thread just forked still holds the file open
-/// for writing.
+/// Lets one test run at a time, because a binary cannot be started while a process that another thread just forked
+/// still holds the file open for writing.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Installed {
@@ -143,7 +142,8 @@ mod host {
             "-c",
             shown,
         ];
-        // The file of the library is empty, and the loader says so and goes on: the words tell what it was given.
+        // The library's file is empty. The loader prints that and goes on, and its message shows the
+        // value of LD_PRELOAD.
         let variables =
             [("GAPLESS_RUN_DIR", run.as_str()), ("PATH", "/bin:/usr/bin"), ("LD_PRELOAD", "/mine.so")];
         let mut command = Command::new(installed.binary());
@@ -155,7 +155,7 @@ mod host {
         assert!(out.contains(&run) && out.trim_end().ends_with(".host"), "{out}");
         let left = || fs::read_dir(&run).expect("the folder").count();
         assert_eq!(left(), 1);
-        // The next one removes what the first left.
+        // The next run removes the file that the first left.
         assert!(Command::new(installed.binary()).args(flags).env_clear().envs(variables).output().is_ok());
         assert_eq!(left(), 1);
     }
@@ -175,7 +175,7 @@ mod host {
     #[test]
     fn a_program_that_is_watched_for_leaks_ends_as_it_would_alone() {
         let installed = Installed::new(&[WHOLE, HOST].concat());
-        // The library's file is empty: nothing is recorded, and the words say so.
+        // The library's file is empty: the program records nothing, and the message says so.
         let shown = "echo $GAPLESS_HOST_RECORD; exit 7";
         let (code, out, err) =
             installed.run(&["run", "--host", "--host-leaks", "--", "sh", "-c", shown], &[]);
@@ -197,7 +197,7 @@ mod host {
         let (code, _, err) = installed.run(&[&flags[..], &["sh", "-c", &write]].concat(), &[]);
         assert_eq!(code, 0, "{err}");
         assert!(file.is_file() && err.contains("mine.gtrace") && err.contains("mine.12.gtrace"), "{err}");
-        // Requests to end are handed on: the program has its say.
+        // Signals are forwarded, so the program decides how to end.
         let script = "trap 'echo ended; exit 3' TERM; kill -TERM $PPID; i=0; while [ $i -lt 100 ]; do /bin/sleep 0.1; i=$((i+1)); done";
         let (code, out, err) =
             installed.run(&["run", "--host", "--host-leaks", "--", "sh", "-c", script], &[]);

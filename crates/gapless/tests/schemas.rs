@@ -1,4 +1,4 @@
-//! What `diff`, `check` and `plan` write as JSON keeps to `schema/`, on real runs.
+//! The JSON of `diff`, `check` and `plan` keeps to `schema/`, on real runs.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn holds(name: &str, text: &str) -> Value {
 fn diff_keeps_its_schema() {
     let traces = all_traces();
     let mut with_holders = 0;
-    // Runs with and without steps, stacks and a clock; and ones that have little in common.
+    // Runs with and without steps, stacks and a clock; and runs that have little in common.
     for pair in traces.windows(2) {
         let [before, after] = [&pair[0].1, &pair[1].1].map(|path| path.display().to_string());
         let diff = keeps("diff", &["diff", &before, &after, "--format", "json"], &[0]);
@@ -41,7 +41,7 @@ fn check_keeps_its_schema() {
         for limit in ["1MiB", "4TiB"] {
             let budget = ["--max-peak-reserved", limit, "--max-fragmentation", "50%", "--format", "json"];
             let done = run(&[&["check", &path][..], &budget].concat());
-            // 2: a figure is not known. Where an answer is written, it keeps to the schema.
+            // Code 2 means that a figure is not known. Any JSON that is written keeps to the schema.
             assert!((0..=2).contains(&done.code), "{}", done.err);
             if !done.out.is_empty() {
                 holds("check", &done.out);

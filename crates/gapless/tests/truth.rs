@@ -1,5 +1,5 @@
-//! Every recorded run, through the binary: figures equal to what the run reported of itself, to the byte; and the JSON
-//! contract holds.
+//! Every recorded run, through the binary: figures equal those that the run reported of itself, to the byte, and the
+//! JSON contract holds.
 
 mod support;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 use support::schema::validate;
 use support::{all_traces, repo, report};
 
-/// What the run of `name` reported; `None` where the recording cannot know it.
+/// The figures that the run of `name` reported; `None` if the recording cannot know it.
 fn truth(name: &str) -> Option<Value> {
     let read = |path: &str| -> Value {
         serde_json::from_slice(&std::fs::read(repo(path)).expect("a file")).expect("JSON")
     };
     let cases = read("testdata/cases/truth.json");
     if let Some(case) = cases.get(name) {
-        // Nothing was recorded: peaks are not in the file.
+        // This file has no history, so it has no peaks.
         return (name != "nohistory").then(|| case.clone());
     }
     let runs = read("testdata/traces/ground_truth.json");
@@ -150,7 +150,7 @@ fn every_report_keeps_the_json_contract() {
         validate(&schema, &schema, &report, "$", &mut wrong);
         assert!(wrong.is_empty(), "{name}: {wrong:#?}");
     }
-    // The validator itself can say no.
+    // The validator itself must be able to fail.
     let mut wrong = Vec::new();
     validate(
         &schema,

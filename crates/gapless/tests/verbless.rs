@@ -1,4 +1,4 @@
-//! What stands around the report: the verb left out, the page opened, and a file that is followed.
+//! `gapless FILE` without a verb, `--open`, and `--watch`.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn a_misspelt_verb_keeps_its_suggestion_and_a_missing_file_is_told() {
     }
 }
 
-/// A folder with an `xdg-open` that writes down what it was asked to open.
+/// A folder with an `xdg-open` that notes the file that it was asked to open.
 fn opener(folder: &Path, exit: u32) {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join("xdg-open");
@@ -155,7 +155,7 @@ fn watch_rewrites_a_page_when_the_file_is_replaced() {
     let folder = temp();
     let path = folder.path().join("run.pickle.gz");
     let page = folder.path().join("page.json");
-    // What is no trace is waited for, not failed on.
+    // A file that is not a trace yet does not end the watch.
     fs::write(&path, "half").expect("written");
     let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))
         .args(["report", "run.pickle.gz", "--watch", "--format", "json", "-o", "page.json"])

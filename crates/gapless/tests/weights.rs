@@ -1,4 +1,4 @@
-//! `gapless weights` as a process: exit codes, both streams, and what is left on disk.
+//! `gapless weights` as a process: exit codes, both streams, and the files left on disk.
 
 mod support;
 
@@ -60,7 +60,7 @@ fn a_folder_is_packed_resumed_checked_and_restored() {
     assert!(fs::read(at("again/model-2.safetensors")).expect("there") == second);
     assert!(at("again/config.json").exists() && at("again/model.safetensors.index.json").exists());
 
-    // One bit of the second shard.
+    // Flips one bit of the second shard.
     let mut bytes = fs::read(at("packed/model-2.safetensors")).expect("there");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 16;
@@ -96,7 +96,7 @@ fn a_rank_gets_its_rows_of_every_shard() {
     let mine = fs::read(at("mine/model-1.safetensors")).expect("there");
     let header = u64::from_le_bytes(*mine.first_chunk().expect("a length")) as usize;
     let told: Value = serde_json::from_slice(&mine[8..8 + header]).expect("JSON");
-    // 100,001 rows for 4 ranks: 25,001 each, and the last has the 24,998 that are left.
+    // 100,001 rows for 4 ranks: 25,001 each, and the last has the remaining 24,998.
     assert_eq!((&told["a"]["shape"], &told["a.packed"]["shape"]), (&json!([24_998]), &json!([750])));
     let data = 8 + u64::from_le_bytes(*first.first_chunk().expect("a length")) as usize;
     let [from, to] = [0, 1].map(|k| told["a"]["data_offsets"][k].as_u64().expect("a number") as usize);
@@ -142,7 +142,7 @@ fn a_pipeline_of_several_models_is_packed_and_restored_whole() {
     shard(&at("pipe/text_encoder/model.safetensors"), "a", 30_000);
     fs::write(at("pipe/scheduler/config.json"), "{}").expect("written");
     fs::write(at("pipe/model_index.json"), "{}").expect("written");
-    // Larger than any settings: it is still a part of the folder.
+    // A large file without weights that can be packed is copied too.
     fs::File::create(at("pipe/model.gguf")).and_then(|file| file.set_len(300 << 20)).expect("made");
 
     let done = run_in(folder.path(), &["weights", "pack", "pipe", "-o", "packed"]);

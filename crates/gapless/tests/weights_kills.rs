@@ -1,6 +1,5 @@
-//! A command of `gapless weights` that is killed, wherever: what it was to write loads as the old model, as the new
-//! one, or not at all, with an error that says so; and the same command, run again, ends what it began. Development
-//! builds end where `GAPLESS_TEST_KILL` says.
+//! A command of `gapless weights` that is killed at any place: its output loads as the old model, as the new one, or
+//! fails with a clear error; and the same command, run again, completes. `GAPLESS_TEST_KILL` names the place.
 
 mod support;
 
@@ -44,7 +43,7 @@ fn shards(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// What a folder loads as: its shards unpacked, or the error.
+/// The result of loading a folder: its shards unpacked, or the error.
 fn loads(folder: &Path, of: &str) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let again = folder.join("again");
     let _ = fs::remove_dir_all(&again);
@@ -52,7 +51,7 @@ fn loads(folder: &Path, of: &str) -> Result<BTreeMap<String, Vec<u8>>, String> {
     if done.code == 0 { Ok(shards(&again)) } else { Err(done.err) }
 }
 
-/// Kills the command at every place in turn. `begin` makes what is there before; `want` is what a load may give.
+/// Kills the command at every place in turn. `begin` makes the files before it; `want` has the valid results of a load.
 fn killed_everywhere(
     folder: &Path,
     args: &[&str],
@@ -198,7 +197,7 @@ fn an_output_within_the_input_is_refused_by_every_verb() {
             assert_eq!(tree(&at("model")), before, "{args:?}");
         }
     }
-    // The other way round it is refused only where it would write over the input.
+    // The other way round it is refused only if it would write over the input.
     fs::create_dir(at("model/model")).expect("made");
     let index = "model.safetensors.index.json".to_owned();
     for name in shards(&at("model")).keys().chain([&index]) {

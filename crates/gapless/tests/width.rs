@@ -1,4 +1,4 @@
-//! Every text for people keeps to 80 columns where it is not shown on a terminal, on every recorded run.
+//! Every text for people keeps to 80 columns if it is not shown on a terminal, on every recorded run.
 
 mod support;
 
@@ -64,7 +64,7 @@ fn texts_of_many_ranks_fit_80_columns() {
 fn checks_fit_80_columns() {
     for (name, path) in all_traces() {
         let path = path.display().to_string();
-        // Whether a run without history kept to a limit is not known, and an error.
+        // It is an error if a run without history keeps to a limit, because its peak is unknown.
         let limits: &[&str] = if name == "nohistory" { &["1MiB"] } else { &["1MiB", "4TiB"] };
         for limit in limits {
             let limits = ["--max-peak-allocated", limit, "--baseline", &path, "--tolerance", "1%"];

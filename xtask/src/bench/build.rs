@@ -1,6 +1,6 @@
-//! What a user's first build costs: CPU seconds of a clean `cargo build --release` crate by crate, of `pip wheel .`
-//! after it, and the sizes of what they make. `cargo xtask bench build COMMIT` builds that commit in the same run for a
-//! ratio.
+//! The cost of a user's first build: CPU seconds of a clean `cargo build --release` by crate, and of `pip
+//! wheel .` after it, and the sizes of their results. `cargo xtask bench build COMMIT` builds that commit in
+//! the same run for a ratio.
 
 use crate::shell::{self, command};
 use crate::tools;
@@ -36,7 +36,7 @@ pub(crate) fn run(before: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// A clean copy of a commit: what lies in the working tree does not count.
+/// A clean copy of a commit: changes in the working tree do not count.
 fn clone(folder: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     let place = folder.join(name);
     let path = place.display().to_string();
@@ -102,7 +102,7 @@ fn measured(mut build: Command, target: &Path) -> Result<Cost> {
     Ok(Cost { total, wall: began.elapsed().as_secs_f64(), crates })
 }
 
-/// The sum of what `times` of a shell prints: `1m2.5s` four times.
+/// The sum of the times that a shell's `times` prints: `1m2.5s` four times.
 fn seconds(times: &str) -> f64 {
     let one = |word: &str| {
         let (minutes, rest) = word.split_once('m')?;

@@ -1,4 +1,4 @@
-//! Ten million random operations on a device that knows time: how many broke a rule of the allocator.
+//! Ten million random operations on a device with a clock, counting those that broke a rule of the allocator.
 
 use crate::shell::{self, command};
 use anyhow::Result;

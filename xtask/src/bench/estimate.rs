@@ -1,12 +1,12 @@
-//! `gapless.estimate()` against what an H200 measured: 48 cells of 16 modules, 12 of them set aside before anything was
-//! tuned, one cell with its imports, and the modules of torch-bench/estimate/zoo, the half that was set aside first.
+//! `gapless.estimate()` against measurements on an H200: 48 cells of 16 modules, 12 of them set aside before any
+//! tuning, one cell with its imports, and the modules of torch-bench/estimate/zoo, the half that was set aside first.
 //! Needs the model libraries, in an environment of its own.
 
 use crate::shell::{self, command};
 use crate::{test_python, tools};
 use anyhow::Result;
 
-/// What the cells were measured with.
+/// The packages with which the cells were measured.
 const PACKAGES: [&str; 3] = ["torch==2.11.0", "torchvision==0.26.0", "transformers==5.17.0"];
 
 pub(crate) fn run() -> Result<()> {

@@ -1,4 +1,4 @@
-//! `gapless fit` against what was measured on a GPU, the speed of its search, and its cold start.
+//! `gapless fit` against measurements on a GPU, the speed of its search, and its cold start.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, ensure};
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 const CONFIG: &str = "testdata/fit/models/llama-8b/config.json";
-/// What a cold start may take, process start included.
+/// The limit of a cold start, with the start of the process.
 const COLD_MS: f64 = 20.0;
 const ROUNDS: usize = 50;
 

@@ -1,9 +1,9 @@
 //! The host's memory: libgapless_malloc.so beside glibc, jemalloc, tcmalloc and mimalloc 3, all in one run.
 //!
-//! The programs are in `host-bench/`. Rounds go over all allocators in turn, so that a busy machine hurts all of them;
-//! a figure is the median of its rounds. glibc runs twice: the ratio of the two is the noise of the run.
-//! `cargo xtask bench host large`, `small` or `ai` measures one part, `record` what statistics and recordings cost and
-//! `long` what recordings cost in runs of some seconds, `leaks` and `paced` what recordings find.
+//! The programs are in `host-bench/`. Rounds go over all allocators in turn, so that other load slows all of them; a
+//! figure is the median of its rounds. glibc runs twice: the ratio of the two is the noise of the run. `cargo xtask
+//! bench host large`, `small` or `ai` measures one part, `record` the cost of statistics and recordings, `long` that
+//! of recordings in runs of some seconds, and `leaks` and `paced` the findings of recordings.
 
 use crate::bench::host_leaks;
 use crate::shell::{self, command};
@@ -32,7 +32,7 @@ const SMALL: &[&str] = &[
 const AI: &[&str] = &["collate", "tokenize", "checkpoint", "safetensors", "arrow", "workers", "files"];
 /// Seconds of CPU for which a program runs again and again, for `long`.
 const LONG: f64 = 7.0;
-/// What the Python programs import.
+/// The packages of the Python programs.
 const PACKAGES: &[&str] = &["numpy>=1.26,<3", "pyarrow>=15", "safetensors>=0.4"];
 
 /// Rounds of each program. `GAPLESS_BENCH_ROUNDS` sets another number.
@@ -119,7 +119,7 @@ fn ours() -> PathBuf {
     shell::target().join("release/libgapless_malloc.so")
 }
 
-/// What statistics and recordings cost, beside a null line: CPU of each program relative to Gapless without them.
+/// The cost of statistics and recordings, beside a null line: CPU of each program relative to Gapless without them.
 fn cost(folder: &Path, names: &[&str], start: &dyn Fn(&str) -> Result<Vec<String>>) -> Result<()> {
     let file = folder.join("cost.gtrace").display().to_string();
     let ways: Vec<(&str, Vec<(&str, &str)>)> = ["plain"]
@@ -155,7 +155,7 @@ fn cost(folder: &Path, names: &[&str], start: &dyn Fn(&str) -> Result<Vec<String
     Ok(())
 }
 
-/// All allocators; one that cannot be had is left out with a word.
+/// All allocators; one that is not available is left out with a message.
 fn peers(folder: &Path) -> Result<Vec<Peer>> {
     let mut all = vec![
         Peer { name: "glibc", library: None },

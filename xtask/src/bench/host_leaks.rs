@@ -1,5 +1,5 @@
-//! Programs that leak and programs that do not, recorded and reported: which lines are found, and what is found where
-//! nothing leaks. `host-bench/leaks.py` and `leaks.c` have them.
+//! Programs that leak and programs that do not, recorded and reported: the lines that are found, and false findings
+//! in clean programs. They are in `host-bench/leaks.py` and `leaks.c`.
 //!
 //! Half of the programs were set aside while the rules were made: they have a star.
 
@@ -66,12 +66,12 @@ const CLEAN: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Programs that keep 3,000 objects of some 100 bytes, however long they run: their lines grow.
+/// Programs that keep 3,000 objects of some 100 bytes, in a run of any length, so that their lines grow.
 const PACED_LEAKS: [(&str, &[&str]); 2] = [
     ("py", &["handlers", "waiting", "extension", "ended", "suspended", "keys"]),
     ("c", &["list", "names", "served"]),
 ];
-/// Those that keep 300: their lines are among those that were never freed.
+/// Programs that keep 300, whose lines are among those that were never freed.
 const PACED_FEW: [(&str, &[&str]); 2] = [
     ("py", &["handlers_few", "waiting_few", "extension_few", "ended_few"]),
     ("c", &["list_few", "names_few", "served_few"]),
@@ -94,7 +94,7 @@ const PACED_CLEAN: [(&str, &[&str]); 2] = [
     ("c", &["replaced", "ring", "workers", "waves", "filled"]),
 ];
 
-/// What must be said of a program.
+/// The required finding for a program.
 #[derive(Clone, Copy, PartialEq)]
 enum Wanted {
     /// Its line grows.
@@ -164,7 +164,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs the programs of `FILE.py` and `FILE.c`. Gives of how many the right thing is said, and how many there are.
+    /// Runs the programs of `FILE.py` and `FILE.c`. Returns the numbers of correct findings and of all programs.
     fn all(
         &self,
         file: &str,
@@ -225,7 +225,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// How labels of the lines begin that a comment says to leak in this program.
+/// The beginnings of labels of the lines that a comment marks as leaks of this program.
 fn marked(text: &str, file: &str, kind: &str, case: &str) -> Vec<String> {
     let is_marked = |line: &str| {
         line.split_once(" LEAK ").is_some_and(|(_, names)| names.split_whitespace().any(|name| name == case))

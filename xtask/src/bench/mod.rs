@@ -29,7 +29,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     {
         return host::run(parts);
     }
-    // It builds everything anew: only by name. A commit may follow, for a ratio.
+    // It builds all crates again, so it runs only by name. A commit may follow, for a ratio.
     if let ["build", commit @ ..] = names
         && commit.len() < 2
     {
@@ -93,7 +93,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     if wanted("serving") {
         serving::run()?;
     }
-    // Its peer needs torch, which is large.
+    // Its peer needs torch, which is large, so it runs only by name.
     if names.contains(&"quantize") {
         quantize::run()?;
     }

@@ -1,4 +1,4 @@
-//! The HTML report in a headless browser: how long until the first picture, and how large the file is.
+//! The HTML report in a headless browser: the time until the first picture, and the size of the file.
 
 use crate::shell::{self, command};
 use crate::{test, tools};
@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<()> {
     in_browser(&pages)
 }
 
-/// Prints when the first picture of each of `pages` is there.
+/// Prints the time until the first picture of each of `pages`.
 pub(super) fn in_browser(pages: &[String]) -> Result<()> {
     tools::install()?;
     test::install_page_packages()?;

@@ -1,4 +1,4 @@
-//! The packer on every kind of instance that it promises figures for, beside the planners that others ship.
+//! The packer on every kind of instance with promised figures, beside other planners.
 //!
 //! One table: the instances of `gapless-plan`'s own bench (with CP-SAT's figures in its column of peers), memory spaces
 //! against the optimum that HiGHS proves, the program as a whole process on the challenging set, and whole recorded
@@ -27,14 +27,14 @@ const PARTS: [&str; 13] = [
     "process",
     "traces",
 ];
-/// Those that need the program itself or an example of their own; the others are the first example's.
+/// Parts that need the program itself or their own example; the others belong to the first example.
 const OF_PROGRAM: [&str; 3] = ["spaces", "process", "traces"];
 const SET: &str = "testdata/planner/challenging";
 const LETTERS: &str = "ABCDEFGHIJK";
 const CAPACITY: &str = "1048576";
 /// Seconds of CPU that CP-SAT gets for each instance; `CPSAT_LIMIT` changes it.
 const CPSAT_LIMIT: &str = "10";
-/// The kernel counts the CPU of processes that ended in ticks of 10 ms: enough rounds make one instance more than that.
+/// The kernel counts the CPU of processes that ended in ticks of 10 ms: with enough rounds, one instance takes longer.
 const ROUNDS: u32 = 10;
 
 pub(crate) fn run() -> Result<()> {
@@ -88,7 +88,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// CP-SAT's figures on the challenging set: lines of a letter, a tab and what to print.
+/// CP-SAT's figures on the challenging set: lines of a letter, a tab and the text to print.
 fn cpsat(folder: &Path) -> Result<String> {
     let python = python_with(folder, "ortools.sat.python.cp_model", "ortools")?;
     let limit = std::env::var("CPSAT_LIMIT").unwrap_or_else(|_| CPSAT_LIMIT.to_owned());
@@ -109,7 +109,7 @@ fn cpsat(folder: &Path) -> Result<String> {
     Ok(lines)
 }
 
-/// A Python that can import the module, from this package, in a virtual environment of the bench's own.
+/// A Python that can import the module, from this package, in the bench's own virtual environment.
 fn python_with(folder: &Path, module: &str, package: &str) -> Result<String> {
     let venv = folder.join("venv");
     let python = venv.join("bin/python").display().to_string();
@@ -247,7 +247,7 @@ fn line(case: &str, ours: &str, cpu: f64, wanted: &str, met: bool, peers: &str) 
     println!("{}", row.trim_end());
 }
 
-/// User and system time of all processes that we started and that ended, in ticks of 10 ms; 0 where there is no /proc.
+/// User and system time of all child processes that have ended, in ticks of 10 ms; 0 if there is no /proc.
 fn children_cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name of the program, in parentheses, may hold spaces; the fields are counted after it.

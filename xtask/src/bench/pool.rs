@@ -1,4 +1,4 @@
-//! What a cached request costs in the live allocator, alone and with threads on streams of their own.
+//! The cost of a cached request in the live allocator, alone and with threads on their own streams.
 
 use crate::shell::{self, command};
 use anyhow::Result;

@@ -1,7 +1,7 @@
 //! The quantisers beside compressed-tensors: one matrix in memory, one thread each, speeds as quotients.
 //!
 //! Ours runs before and after the peer; the quotient of its two lines is noise. `ROUNDS=n` changes the rounds (3), of
-//! which the best counts. The peer needs torch, so this runs only when it is named.
+//! which the best counts. The peer needs torch, so this bench runs only by name.
 
 use crate::shell::{self, command};
 use crate::tools;
@@ -10,15 +10,15 @@ use serde_json::Value;
 
 const PACKAGES: [&str; 4] = ["torch", "compressed-tensors==0.20.0", "numpy", "xxhash"];
 const SCRIPT: &str = "xtask/bench/quantize.py";
-/// Of a layer of a model of seven billion parameters.
+/// The shape of a layer of a model of seven billion parameters.
 const SHAPE: [&str; 2] = ["4096", "4096"];
 
-/// What loads quantised models.
+/// The packages that load quantised models.
 const ENGINE: [&str; 6] =
     ["torch", "transformers==5.23.0", "compressed-tensors==0.20.0", "accelerate", "safetensors", "numpy"];
 const LOADS: &str = "xtask/bench/quantize_loads.py";
 
-/// Whether transformers loads what `gapless weights quantize` writes of small made models.
+/// Checks that transformers loads the output of `gapless weights quantize` for small generated models.
 pub(crate) fn loads() -> Result<()> {
     let folder = shell::target().join("bench/quantize-loads");
     let python = tools::environment(&folder.join("venv"), &ENGINE, &ENGINE.join(" "))?;

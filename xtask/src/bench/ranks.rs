@@ -1,5 +1,5 @@
-//! Many ranks: whether the odd one and its cause are named in planted runs and nothing in clean ones, and what 1,024
-//! files take.
+//! Many ranks: checks that the odd one and its cause are named in planted runs and nothing in clean ones, and
+//! measures 1,024 files.
 //!
 //! The runs are made from recorded ones, in two ways that share no code: by `rank_cases`, which serves perturbed
 //! requests on the model of PyTorch's allocator, and by `xtask/bench/odd_ranks.py`, which edits snapshot files.
@@ -16,13 +16,13 @@ const SEED: &str = "1";
 const CASES: &str = "20";
 const PAGE_RANKS: &str = "64";
 
-/// `GAPLESS_BENCH_SEED` makes other runs than those of the usual seed.
+/// `GAPLESS_BENCH_SEED` sets another seed.
 fn seed() -> String {
     std::env::var("GAPLESS_BENCH_SEED").unwrap_or_else(|_| SEED.to_owned())
 }
 
 pub(crate) fn run() -> Result<()> {
-    // In one call: two of them would build the crates below twice, with other features.
+    // One call builds all, because two calls would build the crates below twice, with different features.
     let packages = ["--package", "gapless", "--package", "gapless-report"];
     let targets = ["--bin", "gapless", "--example", "rank_cases", "--example", "ranks_page"];
     let build = [&["build", "--release", "--locked"][..], &packages, &targets].concat();
@@ -51,14 +51,14 @@ pub(crate) fn run() -> Result<()> {
     named.and(edited).context("a planted rank was not named, or a clean run was")
 }
 
-/// Snapshots that a script edited: how many ranks are named rightly.
+/// Snapshots that a script edited, and the number of ranks that are named correctly.
 fn edited(cases: &str) -> Result<()> {
     let folder = empty("bench/odd-ranks")?;
     shell::run(command(".", "python3", &["xtask/bench/odd_ranks.py", &folder, &seed(), CASES]))?;
     shell::run(command(".", cases, &["folders", &folder]))
 }
 
-/// How large the page of 64 ranks is, and when its first picture is there.
+/// The size of the page of 64 ranks, and the time until its first picture.
 fn page() -> Result<()> {
     let page = format!("{}/ranks.html", empty("bench/ranks-page")?);
     let example = shell::target().join("release/examples/ranks_page").display().to_string();

@@ -1,9 +1,9 @@
-//! The replay against recordings and against runs that were really made, and its speed.
+//! The replay against recordings and against real runs with other settings, and its speed.
 
 use crate::shell::{self, command};
 use anyhow::Result;
 
-/// `FILES=a.pickle,b.pickle` adds traces of one's own: each is replayed with its own settings and compared with itself.
+/// `FILES=a.pickle,b.pickle` adds the user's traces. Each is replayed with its own settings and compared with itself.
 pub(crate) fn run() -> Result<()> {
     let files = std::env::var("FILES").unwrap_or_default();
     let mut args = vec![

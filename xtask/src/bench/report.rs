@@ -1,10 +1,10 @@
 //! The report against CPython's `pickle.load` of the same file: time and peak memory, interleaved, medians.
 //!
-//! A report runs on two threads, `pickle.load` on one: CPU time is what it costs, time on the wall is what people wait
-//! for. Both are compared.
+//! A report runs on two threads, `pickle.load` on one: so both CPU time and wall time are compared.
 //!
-//! There are two recordings of about 900,000 events. One is a real trace repeated, with everything freed in between, so
-//! that its peaks are those of the trace. The other has random sizes and lifetimes and no stacks: nothing repeats.
+//! There are two recordings of about 900,000 events. One is a real trace repeated, with all memory freed in
+//! between, so that its peaks are those of the trace. The other has random sizes and lifetimes and no stacks, so
+//! that nothing repeats.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result, ensure};

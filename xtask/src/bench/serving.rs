@@ -1,5 +1,5 @@
-//! Memory that sleeps, is shared and grows, on a card: the programs of `torch-bench/live`. Without a card nothing is
-//! measured, and that is said.
+//! Memory that sleeps, is shared and grows, on a card: the programs of `torch-bench/live`. Without a card it prints
+//! that nothing is measured.
 
 use crate::shell::{self, command};
 use anyhow::{Context, Result};
@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Whether the driver lists a card.
+/// True if the driver lists a card.
 fn has_card() -> bool {
     let listed = Command::new("nvidia-smi").arg("-L").stderr(Stdio::null()).output();
     listed.is_ok_and(|listed| listed.status.success() && listed.stdout.starts_with(b"GPU "))

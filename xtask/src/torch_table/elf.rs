@@ -1,7 +1,7 @@
-//! The table of a class as a shared library has it: read from the file, nothing is loaded.
+//! The table of a class in a shared library, read from the file without loading it.
 //!
-//! A word of a table is filled when the library is loaded, so what it will be is a relocation: against a symbol, where
-//! the function is exported, or against an address inside of the library.
+//! The loader fills the words of a table, so in the file each is a relocation: against a symbol if the function is
+//! exported, else against an address inside of the library.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// What a word becomes.
+/// The value of a word after loading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// Nothing: it stays 0.
+    /// It stays 0.
     Zero,
     Symbol(String),
     /// An address without an exported name.

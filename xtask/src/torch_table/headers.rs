@@ -1,4 +1,4 @@
-//! What a release's headers say, as a compiler reads them: the table's functions, and the structures.
+//! The functions of the table and the structures, from a release's headers as a compiler reads them.
 //!
 //! One file that includes the plug-in's header is compiled with debug information, which has both in full: each virtual
 //! function with its place in the table and its name in the C++ ABI, and each member with its offset. (The dump of
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A structure: its size, and where its fields are.
+/// A structure: its size, and the offsets of its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) size: usize,
     pub(super) fields: Vec<(String, usize)>,
 }
 
-/// What the headers declare.
+/// The declarations of the headers.
 #[derive(Debug)]
 pub(super) struct Headers {
     /// The table's functions in their order, by their names in the C++ ABI.
@@ -25,7 +25,7 @@ pub(super) struct Headers {
     pub(super) structures: BTreeMap<String, Shape>,
 }
 
-/// The classes whose functions the table has: each one's replace those before.
+/// The classes whose functions the table has: the functions of each class replace those of the classes before.
 const CLASSES: [&str; 4] = [
     "c10::Allocator",
     "c10::DeviceAllocator",
@@ -64,7 +64,7 @@ pub(super) fn read(include: &Path, cuda: u32, work: &Path) -> Result<Headers> {
     parse(&dump)
 }
 
-/// An entry of the debug information, with what is known of it so far.
+/// An entry of the debug information, with the attributes read so far.
 #[derive(Default)]
 struct Item {
     tag: String,
@@ -72,7 +72,7 @@ struct Item {
     symbol: String,
 }
 
-/// Reads what `readelf --debug-dump=info` printed: entries by their depth, each followed by its attributes.
+/// Reads the output of `readelf --debug-dump=info`: entries by their depth, each followed by its attributes.
 fn parse(dump: &str) -> Result<Headers> {
     let mut around: Vec<Item> = Vec::new();
     let mut structures: BTreeMap<String, Shape> = BTreeMap::new();
@@ -112,7 +112,7 @@ fn parse(dump: &str) -> Result<Headers> {
     Ok(Headers { functions: table(&functions)?, structures })
 }
 
-/// What the table begins with: the destructor, twice. Debug information does not always have it.
+/// The first functions of the table: the destructor, twice. Debug information does not always have it.
 const DESTRUCTOR: &str = "_ZN3c109AllocatorD2Ev";
 
 /// The last class's functions, by their places.

@@ -1,13 +1,13 @@
-//! `cargo xtask torch-table VERSION`: what the overlay has to know of a release of PyTorch, made from its wheel.
+//! `cargo xtask torch-table VERSION`: the overlay's facts on a release of PyTorch, made from its wheel.
 //!
-//! The release's headers, compiled over the stand-in for CUDA's, say which function of the allocator's table is where
-//! and how the structures lie ([`headers`]); its library says so too, for all functions that it exports ([`elf`]).
-//! Where both agree, and no structure is another than in the releases before, a row for
-//! `crates/gapless-torch/src/overlay/rows/` is written, and what is new in it is printed ([`text`]).
+//! The release's headers, compiled over the stand-in for CUDA's, give the places of functions in the allocator's
+//! table and the layout of structures ([`headers`]). Its library gives the places of all functions that it exports
+//! ([`elf`]). If both agree, and each structure is as in an earlier release, a row for
+//! `crates/gapless-torch/src/overlay/rows/` is written, and its news are printed ([`text`]).
 //!
-//! A structure that changed stops this: `overlay/layout.rs` has to learn it first. Then `--new-layout` writes the row,
-//! and the tests of gapless-torch hold it against the layouts. `--from FOLDER` takes an unpacked wheel, or the folder
-//! of an environment's packages, instead of a download.
+//! A structure that changed stops this: `overlay/layout.rs` has to learn it first. Then `--new-layout` writes the
+//! row, and the tests of gapless-torch compare it with the layouts. `--from FOLDER` takes an unpacked wheel, or the
+//! folder of an environment's packages, instead of a download.
 
 mod elf;
 mod headers;
@@ -24,12 +24,12 @@ use headers::{Headers, Shape};
 use rows::{HEADER, ROWS};
 use std::path::{Path, PathBuf};
 
-/// What of a wheel is needed.
+/// The files that are needed of a wheel.
 const KEPT: [&str; 3] = ["torch/include/", "torch/version.py", "torch/lib/libtorch_cuda.so"];
 
 const CLASS: &str = "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE";
 
-/// Structures that cross the border, and where the headers have them: a name, or how a long one begins.
+/// Structures that cross the border, with their names in the headers; a long name is cut.
 const STRUCTURES: [(&str, &[&str]); 16] = [
     ("Stat", &["c10::CachingAllocator::Stat"]),
     ("DeviceStats", &["c10::CachingDeviceAllocator::DeviceStats"]),
@@ -64,11 +64,11 @@ const STRUCTURES: [(&str, &[&str]); 16] = [
 /// Structures that only newer releases have.
 const NEWER: [&str; 3] = ["PoolMap", "PoolEntry", "StreamSegmentSize"];
 
-/// What was found out about a release.
+/// The facts on a release.
 struct Found {
     version: String,
     commit: String,
-    /// Each with whether the library exports it.
+    /// Each with true if the library exports it.
     functions: Vec<(String, bool)>,
     structures: Vec<(&'static str, Shape)>,
 }
@@ -141,7 +141,7 @@ fn look(version: &str, folder: &Path, work: &Path) -> Result<Found> {
     Ok(Found { version: version.to_owned(), commit, functions, structures })
 }
 
-/// The functions, where headers and library say the same.
+/// The functions, if headers and library agree.
 fn agree(headers: &Headers, words: &[Word]) -> Result<Vec<(String, bool)>> {
     let (header, words) = words.split_at(HEADER.min(words.len()));
     if header != [Word::Zero, Word::Symbol(format!("_ZTI{CLASS}"))] {
@@ -169,7 +169,7 @@ fn structures(headers: &Headers) -> Result<Vec<(&'static str, Shape)>> {
     for (name, places) in STRUCTURES {
         let exact = places.iter().find_map(|place| headers.structures.get(*place));
         let long = || {
-            // The shortest of those that begin so: the others are parts of it.
+            // The shortest name with this beginning, because the others are its parts.
             let begins =
                 |path: &&String| places.iter().any(|place| place.contains('<') && path.starts_with(place));
             let path = headers.structures.keys().filter(begins).min_by_key(|path| path.len())?;
@@ -184,7 +184,7 @@ fn structures(headers: &Headers) -> Result<Vec<(&'static str, Shape)>> {
     Ok(list)
 }
 
-/// The structures that are laid out as in no release before, each with what is different.
+/// The structures whose layout no release in the table has, each with its size.
 fn unknown_structures(found: &Found) -> Vec<String> {
     let is_known = |name: &str, shape: &Shape| {
         ROWS.iter().flat_map(|row| row.structures).any(|s| s.name == name && text::is_same(shape, s))

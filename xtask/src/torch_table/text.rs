@@ -1,6 +1,6 @@
-//! A row as Rust, and what is new in it.
+//! A row as Rust, and its differences from earlier ones.
 //!
-//! What a release has in common with one before is named, not repeated: most releases change a commit and little else.
+//! Parts that equal those of an earlier release refer to it, because most releases change a commit and little else.
 
 use super::Found;
 use super::headers::Shape;
@@ -45,7 +45,7 @@ fn before<'a>(found: &Found, rows: &'a [Row]) -> Vec<&'a Row> {
     rows.iter().filter(|row| numbers(row.version) < own).collect()
 }
 
-/// What the release has that the newest one before it has not, and the other way round.
+/// The differences between the release and the newest one before it.
 pub(super) fn difference(found: &Found, rows: &[Row]) -> String {
     let words = found.functions.len() + super::HEADER;
     let named = found.functions.iter().filter(|(_, exported)| *exported).count();

@@ -3,7 +3,7 @@
 
 use super::thrift::{varint, zigzag};
 
-/// How many bits the largest number takes.
+/// The bits of the largest number.
 pub(super) fn width(largest: u64) -> u32 {
     u64::BITS - largest.leading_zeros()
 }
@@ -63,8 +63,8 @@ const BLOCK: usize = 128;
 const MINI_BLOCKS: usize = 4;
 const MINI_BLOCK: usize = BLOCK / MINI_BLOCKS;
 
-/// Packed differences of numbers of 64 bits, or of 32 bits that were extended with their sign: `bits` says which. A
-/// difference wraps around as numbers of that size do.
+/// Packed differences of numbers of 64 bits, or of 32 bits that were extended with their sign: as `bits` tells.
+/// Differences wrap around at that size.
 pub(super) fn differences(values: &[i64], bits: u32) -> Vec<u8> {
     let wrap = |difference: i64| {
         if bits == 32 { i64::from(difference as i32) } else { difference }
@@ -97,7 +97,7 @@ pub(super) fn differences(values: &[i64], bits: u32) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Reads bytes and bits as the specification says, one at a time.
+    /// Reads bytes and bits by the specification, one at a time.
     struct Reader<'a>(&'a [u8]);
 
     impl Reader<'_> {
@@ -175,7 +175,7 @@ mod tests {
         values
     }
 
-    /// Numbers that look random, the same in every run.
+    /// Pseudo-random numbers, the same in every run.
     fn random(seed: u64) -> impl FnMut() -> u64 {
         let mut state = seed;
         move || {

@@ -1,5 +1,5 @@
-//! A Parquet file: pages compressed with Snappy, a column after the other in each row group, and a footer that says
-//! where they are.
+//! A Parquet file: pages compressed with Snappy, a column after the other in each row group, and a footer
+//! with their places.
 //!
 //! ```text
 //!   "PAR1"
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const MAGIC: &[u8; 4] = b"PAR1";
 
-// Parquet's numbers for what this file uses.
+// Parquet's numbers for the encodings, codec and page types of this file.
 const PLAIN: i32 = 0;
 const RLE: i32 = 3;
 const DELTA_BINARY_PACKED: i32 = 5;
@@ -26,7 +26,7 @@ const SNAPPY: i32 = 1;
 const DATA_PAGE: i32 = 0;
 const DICTIONARY_PAGE: i32 = 2;
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     U32,
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     Text,
 }
 
-/// A column: its name, what it holds, and whether values may be missing.
+/// A column: its name, its type, and true if values may be missing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) name: &'static str,
@@ -96,7 +96,7 @@ pub(super) struct Writer<'a> {
     compressor: snap::raw::Encoder,
 }
 
-/// Where a column's pages are, for the footer.
+/// The places of a column's pages, for the footer.
 struct Chunk {
     dictionary: Option<u64>,
     data: u64,
@@ -150,7 +150,7 @@ impl<'a> Writer<'a> {
     fn column(&mut self, column: &Column, values: &Values) -> Result<Chunk, ExportError> {
         let start = self.at;
         let mut sizes = (0, 0);
-        // The data page: which values are there, then those that are.
+        // The data page: the map of present values, then these values.
         let mut page = Vec::new();
         let (count, dictionary, encoding, statistics) = match values {
             Values::Numbers(numbers) => {
@@ -189,8 +189,8 @@ impl<'a> Writer<'a> {
         Ok(Chunk { dictionary, data, plain, packed, statistics })
     }
 
-    /// Writes a page with its header, and adds its bytes before and after compression to `sizes`. `about`: what the
-    /// header says of a page of this kind, and the number of the field that holds it.
+    /// Writes a page with its header, and adds its bytes before and after compression to `sizes`. `about` has the
+    /// header's part for this kind of page, and the number of its field.
     fn page(
         &mut self,
         kind: i32,
@@ -215,7 +215,7 @@ impl<'a> Writer<'a> {
         let root = Struct::default().binary(4, b"allocations").i32(5, columns.len() as i32);
         let schema = std::iter::once(root).chain(columns.iter().map(Column::element));
         let schema: Vec<Struct> = schema.collect();
-        // Minima and maxima are compared as the logical types say.
+        // Minima and maxima are ordered by the logical types.
         let orders = columns.iter().map(|_| Struct::default().inner(1, Struct::default()));
         let footer = Struct::default()
             .i32(1, 2)
@@ -252,7 +252,7 @@ impl Chunk {
     }
 }
 
-/// For a column whose values may be missing: which ones are there, with the length in front.
+/// The map of present values for a column whose values may be missing, with its length in front.
 fn levels(page: &mut Vec<u8>, column: &Column, known: impl Iterator<Item = bool>) {
     if column.is_optional {
         let levels = runs(&known.map(u32::from).collect::<Vec<u32>>(), 1);
@@ -261,7 +261,7 @@ fn levels(page: &mut Vec<u8>, column: &Column, known: impl Iterator<Item = bool>
     }
 }
 
-/// Each text once, in the order in which they come, and which of them each value is.
+/// Each text once, in order of first use, and the index of each value's text.
 fn indexed(texts: &[Option<Arc<str>>]) -> (Vec<&str>, Vec<u32>) {
     let mut known: HashMap<&str, u32> = HashMap::new();
     let mut words: Vec<&str> = Vec::new();
@@ -275,7 +275,7 @@ fn indexed(texts: &[Option<Arc<str>>]) -> (Vec<&str>, Vec<u32>) {
     (words, indices)
 }
 
-/// How many values are missing, and the largest and smallest of the others.
+/// The number of missing values, and the largest and smallest of the others.
 fn number_statistics(column: &Column, count: usize, known: &[u64]) -> Struct {
     let statistics = Struct::default().i64(3, (count - known.len()) as i64);
     let bytes = |value: &u64| match column.kind {

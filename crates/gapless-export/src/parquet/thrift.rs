@@ -15,7 +15,7 @@ const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
 impl Struct {
-    /// A field's header: how far its number is from the last one, and its type.
+    /// A field's header: its number's distance from the last one, and its type.
     fn field(&mut self, number: i16, kind: u8) {
         let step = number - self.last;
         debug_assert!((1..16).contains(&step), "fields come in order");

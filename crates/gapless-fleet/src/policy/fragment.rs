@@ -1,9 +1,9 @@
-//! Fragmentation as FGD counts it (USENIX ATC'23), and FGD itself: a pod goes where the expected fragment grows least.
+//! Fragmentation by FGD (USENIX ATC'23), and FGD itself: a pod goes to the node whose expected fragment grows least.
 //!
-//! The fragment of a node is the sum over typical requests of share x (what of its free thousandths the request could
-//! not use): all of them if the request is CPU-only, wants another model, or does not fit by GPU or by CPU; if it fits,
-//! the GPUs with less left than it asks for. Parts are added in the published order, because a score on the edge of two
-//! integers depends on the last bit.
+//! The fragment of a node is the sum over typical requests of share x (free thousandths that the request could not
+//! use): all of them if the request is CPU-only, wants another model, or does not fit by GPU or by CPU; if it fits,
+//! the GPUs with less left than it asks for. Parts are added in the published order, because a score on the edge of
+//! two integers depends on the last bit.
 
 use crate::ledger::{Ledger, View, gpu_state, node_state};
 use crate::mix::Mix;
@@ -17,7 +17,7 @@ pub(super) struct Typical {
     pub(super) milli: u16,
     pub(super) gpus: u32,
     pub(super) share: f64,
-    /// Whether it accepts the model.
+    /// True if it accepts the model.
     pub(super) accepts: bool,
 }
 
@@ -47,7 +47,7 @@ impl Fragments {
         Fragments { typical: typical(ledger, mix) }
     }
 
-    /// Typical requests for each model: what a fragment costs to compute.
+    /// The most typical requests of a model, which is the cost of computing a fragment.
     pub fn requests(&self) -> usize {
         self.typical.iter().map(Vec::len).max().unwrap_or(0)
     }
@@ -89,7 +89,7 @@ impl Fragments {
     }
 }
 
-/// FGD with what it has computed so far.
+/// FGD with its computed fragments.
 #[derive(Clone, Debug)]
 pub struct Fgd {
     fragments: Fragments,
@@ -97,7 +97,7 @@ pub struct Fgd {
     scratch: Vec<u16>,
 }
 
-/// States that are remembered; more are forgotten at once.
+/// The most remembered states. Beyond it, all are forgotten at once.
 const MOST_STATES: usize = 4_000_000;
 
 impl Fgd {
@@ -143,7 +143,7 @@ impl Fgd {
         let milli = request.milli_of(view.slot.units) as u16;
         let before = self.before(view);
         let gpu = self.best(view, milli, request, before)?.1;
-        // Thousandths are rounded; the ledger decides.
+        // Thousandths are rounded, so the units decide.
         (left[gpu as usize] >= request.units_of(view.slot.units)).then_some(gpu)
     }
 

@@ -1,7 +1,7 @@
 //! Policies: an integer score for a node that a request fits on, and the GPUs to take there.
 //!
-//! The highest score wins, of equals the node with the lowest rank. No policy may turn away a request that fits. The
-//! peers follow the published experiment to the rounding, because rounding makes the ties. [`value`] is the default.
+//! The highest score wins; among equals, the node with the lowest rank. No policy may refuse a request that fits. The
+//! peers follow the published experiment even in rounding, because rounding causes the ties. [`value`] is the default.
 
 pub mod fragment;
 mod peers;
@@ -17,7 +17,7 @@ use value::Value;
 /// The names of policies, the weakest first.
 pub const NAMES: [&str; 7] = ["random", "dotprod", "clustering", "packing", "bestfit", "fgd", "gapless"];
 
-/// A policy with all that it has learned of the mix.
+/// A policy with its knowledge of the mix.
 #[derive(Clone, Debug)]
 pub enum Policy {
     Random(Box<GoRandom>),
@@ -44,7 +44,7 @@ impl Policy {
         })
     }
 
-    /// Whether the policy can score this node of the ledger, which it may not have seen yet.
+    /// True if the policy can score this node of the ledger, which it may not have seen yet.
     pub fn knows(&self, ledger: &Ledger, node: u32) -> bool {
         match self {
             Policy::Value(value) => value.knows(ledger, node),
@@ -52,8 +52,8 @@ impl Policy {
         }
     }
 
-    /// The score of a node on which `request` fits. `before` is for the policy to keep, as long as the node does not
-    /// change; it is NaN at first.
+    /// The score of a node on which `request` fits. `before` is the policy's own memory until the node changes;
+    /// it is NaN at first.
     pub fn score(&mut self, view: View<'_>, request: &Request, before: &mut f64) -> i32 {
         match self {
             Policy::Random(_) => 0,
@@ -84,7 +84,7 @@ impl Policy {
         fullest(left, need, request.gpus as usize)
     }
 
-    /// Whether every node that fits is as good as any other, and one is drawn.
+    /// The generator by which a policy draws one of the nodes that fit; `None` for policies that score.
     pub(crate) fn draws(&mut self) -> Option<&mut GoRandom> {
         match self {
             Policy::Random(random) => Some(random),

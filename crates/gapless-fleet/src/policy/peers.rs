@@ -19,7 +19,7 @@ pub(super) fn best_fit(view: View<'_>, request: &Request) -> i32 {
     ((1.0 - (cpu + gpu)) * 100.0) as i32
 }
 
-/// The node with the smallest product of what is free and what is asked.
+/// The node with the smallest product of free and requested resources.
 pub(super) fn dot_product(view: View<'_>, request: &Request) -> i32 {
     let cpu = view.slot.cpu as f64 / MOST_CPU * (request.cpu_milli as f64 / MOST_CPU);
     let gpu = f64::from(view.slot.free) / MOST_GPU * (f64::from(asked(view, request)) / MOST_GPU);

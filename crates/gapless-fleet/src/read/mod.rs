@@ -1,6 +1,6 @@
 //! Lists of nodes and pods from files: the openb CSVs, or our JSON; plain, or compressed with gzip or zstd.
 //!
-//! A file is hostile until it is parsed: sizes are limited, and every error says where it is and what is wrong.
+//! Files are untrusted: sizes are limited, and every error has its place and cause.
 
 mod json;
 mod openb;

@@ -4,7 +4,7 @@ use super::{Named, Simulated, counted, fragmented, grouped, refusals};
 use crate::sim::Run;
 use std::fmt::Write;
 
-/// Nodes that the heat map shows at most.
+/// The most nodes of the heat map.
 const MOST_NODES: usize = 4_000;
 /// Colours of lines, in the order of policies; from Okabe and Ito's palette, which colour-blind people tell apart.
 const COLOURS: [&str; 7] = ["#999999", "#56b4e9", "#cc79a7", "#e69f00", "#009e73", "#d55e00", "#0072b2"];
@@ -253,7 +253,7 @@ fn heat(out: &mut String, simulated: &Simulated, run: &Run) {
         }
         for (gpu, &free) in run.free[node].iter().enumerate() {
             let used = 1000 - usize::from(free);
-            // A GPU that is full stands out from one that is almost full.
+            // A full GPU gets its own shade, so that it differs from one that is almost full.
             let shade = if used == 1000 { SHADES } else { (used * (SHADES - 1)).div_ceil(1000) };
             let _ = write!(squares[shade], "M{} {}h6v6h-6z", x * CELL, y + gpu * CELL);
         }

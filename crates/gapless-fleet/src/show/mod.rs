@@ -19,7 +19,7 @@ pub struct Named {
     pub run: Run,
 }
 
-/// What was simulated.
+/// A simulation and its inputs.
 #[derive(Clone, Debug)]
 pub struct Simulated {
     pub nodes: Vec<Node>,
@@ -30,7 +30,7 @@ pub struct Simulated {
     pub runs: Vec<Named>,
 }
 
-/// How many arrivals were refused for each cause that occurred.
+/// The number of refused arrivals for each cause that occurred.
 fn refusals(run: &Run) -> Vec<(Cause, usize)> {
     let count =
         |cause: Cause| run.outcomes.iter().filter(|outcome| **outcome == Outcome::Failed(cause)).count();

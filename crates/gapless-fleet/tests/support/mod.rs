@@ -58,7 +58,7 @@ pub(crate) fn pod(name: &str, request: Request) -> Pod {
     Pod { name, request, created: None, deleted: None, priority: 0, gang: String::new() }
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {

@@ -1,17 +1,17 @@
-//! What is known of the cluster, and what is taken of it.
+//! The known nodes and pods of the cluster, and the resources in use.
 //!
-//! Nodes and pods come from lists and watches. From them follows what each pod holds:
+//! Nodes and pods come from lists and watches. The resources of each pod follow from them:
 //!
 //! ```text
 //! bound to a node         the node's entry for the pod; else the one that is remembered, if the pod says the same;
-//!                         else only CPUs. If it uses GPUs and nobody can tell which, the node gets no more pods
+//!                         else only CPUs. If it uses unknown GPUs, the node gets no more pods
 //! not bound, assumed      the place that filter chose; it may expire
 //! not bound, booked       the entry that a replica has made, and is about to bind or never will
 //! finished or deleted     nothing
 //! ```
 //!
-//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern: for a node
-//! that changes, those that it holds. If many nodes change at once, the desk is built anew.
+//! `settle` makes the desk agree with that table, and is called for every pod that an event may concern; for a
+//! changed node, for its pods. If many nodes change at once, the desk is built again.
 
 mod nodes;
 mod settle;
@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// If more nodes change at once, the desk is built anew.
+/// If more nodes change at once, the desk is built again.
 const FEW_NODES: usize = 64;
 
 /// A pod that has a place and is not bound yet.
@@ -48,9 +48,9 @@ struct NodeState {
     page: Page,
     /// A name for each GPU.
     gpus: Vec<String>,
-    /// Why it gets no more pods, if the object makes no sense.
+    /// The reason why it gets no more pods, if its object is invalid.
     fault: Option<String>,
-    /// Pods that are bound there and for which it has no room.
+    /// Pods that are bound to it although it has no room for them.
     over: FxHashSet<String>,
 }
 
@@ -59,8 +59,8 @@ impl NodeState {
         self.page.entries.iter().find(|entry| entry.uid == uid)
     }
 
-    /// The places of an entry's GPUs. A GPU that is lost has none. Nothing: nobody can tell which ones they are, for
-    /// the node has given its GPUs other kinds of names since.
+    /// The places of an entry's GPUs. A lost GPU has none. `None` if they cannot be matched, because the node has
+    /// changed from indices to UUIDs or back.
     fn places(&self, gpus: &[String]) -> Option<Vec<u16>> {
         let is_index = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
         let mut places = Vec::new();
@@ -92,18 +92,18 @@ pub struct Account {
     /// Nodes on which a pod is booked.
     booked: FxHashMap<String, Vec<String>>,
     assumed: FxHashMap<String, Assumed>,
-    /// The last entry of each pod, and its node: a witness if a page is lost.
+    /// The last entry of each pod, and its node, which confirm a pod's annotations if a page is lost.
     witnessed: FxHashMap<String, (String, Entry)>,
-    /// Entries of pods that are not bound, and since when they are seen as they are.
+    /// Entries of pods that are not bound, with the time since which they have not changed.
     waiting: FxHashMap<(String, String), (String, Instant)>,
-    /// Pods that hold something by the table and found no room in the desk: tried again when something is freed.
+    /// Pods that have resources by the table but no room in the desk. They are tried again after each release.
     unheld: FxHashSet<String>,
     dead: FxHashSet<String>,
     /// The node that has no room for a pod that is bound to it.
     over: FxHashMap<String, String>,
-    /// Pods that were looked at, for tests of what an event costs.
+    /// Calls of `settle`, for tests of an event's cost.
     pub settled: u64,
-    /// Bound pods that were found to share a GPU that cannot hold both.
+    /// Bound pods for which a node was found to have no room.
     pub conflicts: u64,
 }
 
@@ -132,7 +132,7 @@ impl Account {
         &self.desk
     }
 
-    /// Nodes that get no pods because their object or their bookings make no sense.
+    /// Nodes that get no pods because their object or their bookings are invalid.
     pub fn closed(&self) -> usize {
         self.nodes.values().filter(|state| state.kube.schedulable && !state.is_open()).count()
     }
@@ -154,7 +154,7 @@ impl Account {
         self.assumed.get(uid)
     }
 
-    /// The names of a place's GPUs, and how much it is of each; nothing if the node is not known.
+    /// The names of a place's GPUs, and the amount of each; `None` if the node is not known.
     pub fn named(&self, place: &Place) -> Option<(Vec<String>, Amount)> {
         let state = self.nodes.get(&place.node)?;
         let gpus: Option<Vec<String>> =
@@ -167,22 +167,22 @@ impl Account {
         self.nodes.get(node).and_then(|state| state.places(&entry.gpus)).unwrap_or_default()
     }
 
-    /// Whether a pod on this node names the device that the agent there describes. If the pod brings a value, it is
-    /// written over on every node.
+    /// True if binding a pod to this node writes the annotation that names its device. A value of the pod's own is
+    /// always overwritten.
     pub fn names_device(&self, uid: &str, node: &str) -> bool {
         let has_agent = self.nodes.get(node).is_some_and(|state| state.kube.has_agent);
         let has_own = self.pods.get(uid).is_some_and(|pod| pod.asked.devices.has_own);
         cdi::is_name(uid) && (has_agent || has_own)
     }
 
-    /// What is remembered of pods that are bound to a node.
+    /// The remembered entries of pods that are bound to a node.
     pub fn bound_on(&self, name: &str) -> Vec<Entry> {
         let uids = self.bound.get(name).into_iter().flatten();
         let entry = |uid: &String| self.witnessed.get(uid).filter(|(node, _)| node == name);
         uids.filter_map(entry).map(|(_, entry)| entry.clone()).collect()
     }
 
-    /// Pods whose entries on a node are void, as far as is known here: worth a question, and no proof.
+    /// Pods whose entries on a node seem void. That is a reason to ask the API server, but no proof.
     pub fn suspects(&self, name: &str) -> Vec<String> {
         let entries = self.nodes.get(name).map(|state| state.page.entries.as_slice()).unwrap_or_default();
         let is_suspect = |entry: &&Entry| match self.pods.get(&entry.uid) {
@@ -198,12 +198,12 @@ impl Account {
         all.iter().filter(|name| *name != node).cloned().collect()
     }
 
-    /// Whether a pod is booked on a node.
+    /// True if a pod is booked on a node.
     pub fn is_booked(&self, uid: &str, node: &str) -> bool {
         self.booked.get(uid).is_some_and(|names| names.iter().any(|name| name == node))
     }
 
-    /// Pods that are booked and not bound for long, by their nodes: whoever booked them is gone.
+    /// Pods that have been booked for long without a bind, by their nodes: the replica that booked them is gone.
     pub fn left_behind(&mut self, now: Instant) -> Vec<(String, Vec<String>)> {
         let mut waiting = FxHashMap::default();
         let mut left: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -227,7 +227,7 @@ impl Account {
         left.into_iter().collect()
     }
 
-    /// The size that `auto` stands for is known.
+    /// Sets the size for `auto`.
     pub fn set_size(&mut self, uid: &str, size: Result<u64, String>) {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.set_size(size);
@@ -236,7 +236,7 @@ impl Account {
 
     /// Chooses a node for a pod that is not bound, and assumes the pod there.
     pub fn choose(&mut self, uid: &str, request: &Request, names: &[&str]) -> Result<Place, Cause> {
-        // Asked again: the old place may not be among the candidates any more.
+        // The old assumption is dropped first, because its place may no longer be among the candidates.
         self.assumed.remove(uid);
         self.desk.delete(uid);
         let is_unknown = |uid: &&String| !self.pods.contains_key(*uid);
@@ -249,7 +249,7 @@ impl Account {
                 let (place, request) = (place.clone(), request.clone());
                 self.assumed.insert(uid.to_owned(), Assumed { place, request, when: Instant::now() });
             }
-            // A booking that is left of an earlier attempt counts again.
+            // A booking of an earlier attempt counts again.
             Err(_) => self.settle(uid),
         }
         result
@@ -262,12 +262,12 @@ impl Account {
         }
     }
 
-    /// A bind has worked, of this entry if this replica did it.
+    /// Records a successful bind; `entry` is set if this replica made it.
     pub fn bound(&mut self, uid: &str, node: &str, entry: Option<Entry>) {
         let Some(pod) = self.pods.get_mut(uid) else { return };
         node.clone_into(&mut pod.node);
         if let Some(entry) = entry {
-            // The pod's annotations say the same, once the event comes.
+            // The event will show the same in the pod's annotations.
             pod.claim = Some(entry.claim());
             self.witnessed.insert(uid.to_owned(), (node.to_owned(), entry));
         }
@@ -276,7 +276,7 @@ impl Account {
         self.settle(uid);
     }
 
-    /// Drops assumptions that were not bound in time, and says how many.
+    /// Drops assumptions that were not bound in time, and returns their number.
     pub fn expire(&mut self, now: Instant) -> u64 {
         let is_old = |(uid, assumed): &(&String, &Assumed)| {
             let most = if self.pods.contains_key(*uid) { ASSUMED_FOR } else { UNKNOWN_FOR };
@@ -287,7 +287,7 @@ impl Account {
         old.len() as u64
     }
 
-    /// All pods that there are.
+    /// Takes the list of all pods.
     pub fn replace_pods(&mut self, objects: &[Value], log: &Log) {
         let there: FxHashSet<&str> =
             objects.iter().map(|pod| objects::text(pod, &["metadata", "uid"])).collect();
@@ -296,7 +296,7 @@ impl Account {
         gone.iter().for_each(|uid| self.forget_pod(uid));
         for object in objects {
             let pod = objects::pod(object);
-            // A server that comes back from a backup may have unbound it.
+            // An API server that was restored from a backup may have unbound it.
             if let Some(known) = self.pods.get_mut(&pod.uid)
                 && known.node != pod.node
             {
@@ -316,19 +316,19 @@ impl Account {
         }
     }
 
-    /// An answer tells of a pod. It may be older than what the watch has told.
+    /// Takes a pod from an answer, which may be older than the watch's last event.
     pub fn hear_pod(&mut self, pod: KubePod, log: &Log) {
         if !self.dead.contains(&pod.uid) {
             self.see_pod(pod, log);
         }
     }
 
-    /// A pod is new or has changed.
+    /// Takes a pod that is new or has changed.
     pub fn see_pod(&mut self, mut pod: KubePod, log: &Log) {
         if pod.uid.is_empty() {
             return;
         }
-        // A pod that was deleted once may be back, from a backup.
+        // A deleted pod may be back if the API server was restored from a backup.
         self.dead.remove(&pod.uid);
         if pod.finished {
             self.forget_pod(&pod.uid);
@@ -339,7 +339,7 @@ impl Account {
             if known.auto.is_some() && known.auto == pod.auto && known.asked == pod.asked {
                 pod.request.clone_from(&known.request);
             }
-            // A pod is bound for good: an event that says otherwise is an old one.
+            // A pod is never unbound, so an event without its node is an old one.
             if pod.node.is_empty() {
                 known.node.clone_into(&mut pod.node);
                 pod.claim.clone_from(&known.claim);
@@ -348,7 +348,7 @@ impl Account {
         }
         if !pod.node.is_empty() {
             self.bound.entry(pod.node.clone()).or_default().insert(uid.clone());
-            // The assumption has come true, or something else has.
+            // The pod is bound, as assumed or elsewhere, so the assumption ends.
             self.assumed.remove(&uid);
         }
         let conflicts = self.conflicts;
@@ -363,7 +363,7 @@ impl Account {
         }
     }
 
-    /// A pod is deleted or finished.
+    /// Forgets a pod that is deleted or finished.
     pub fn forget_pod(&mut self, uid: &str) {
         if let Some(pod) = self.pods.remove(uid) {
             self.leave(&pod.node, uid);

@@ -1,4 +1,4 @@
-//! News of nodes: lists, changes, deletions. A change costs the work of its own node.
+//! News of nodes: lists, changes, deletions. A change only costs work for its own node.
 
 use super::{Account, FEW_NODES, NodeState};
 use crate::book::{self, Page};
@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 use serde_json::{Value, json};
 
 impl Account {
-    /// All nodes that there are.
+    /// Takes the list of all nodes.
     pub fn replace_nodes(&mut self, objects: &[Value], log: &Log) {
         let there: FxHashSet<&str> =
             objects.iter().map(|node| objects::text(node, &["metadata", "name"])).collect();
@@ -34,7 +34,7 @@ impl Account {
         self.settle_all();
     }
 
-    /// A node is new or has changed.
+    /// Takes a node that is new or has changed.
     pub fn see_node(&mut self, object: &Value, log: &Log) {
         self.change_node(object, false, log);
     }
@@ -63,7 +63,7 @@ impl Account {
         uids.iter().for_each(|uid| self.settle(uid));
     }
 
-    /// Pods that may hold something on a node; `before`: the entries of its last page.
+    /// Pods that may have resources on a node; `before`: the entries of its last page.
     fn holders(&self, name: &str, before: &[Entry]) -> FxHashSet<String> {
         let bound = self.bound.get(name).into_iter().flatten();
         let now = self.nodes.get(name).map(|state| state.page.entries.as_slice()).unwrap_or_default();
@@ -78,7 +78,7 @@ impl Account {
         }
     }
 
-    /// A node is gone.
+    /// Forgets a node that is gone.
     pub fn forget_node(&mut self, name: &str) {
         let holders = self.holders(name, &[]);
         if !self.take_node(name) {
@@ -93,8 +93,8 @@ impl Account {
         }
     }
 
-    /// Takes note of a node. True if its capacities or GPUs are others. A list is believed even if its versions are
-    /// lower: the API server may have been restored from a backup.
+    /// Records a node. Returns true if its capacities or GPUs have changed. A list counts even if its versions are
+    /// lower, because the API server may have been restored from a backup.
     fn put_node(&mut self, object: &Value, is_listed: bool, log: &Log) -> bool {
         let name = objects::text(object, &["metadata", "name"]).to_owned();
         let version = objects::text(object, &["metadata", "resourceVersion"]).to_owned();
@@ -107,7 +107,7 @@ impl Account {
         let kube = match objects::node(object) {
             Ok(kube) => kube,
             Err(what) => {
-                // What it had before still holds pods, but it gets no more of them.
+                // Its old capacities still hold its pods, but it gets no more pods.
                 match self.nodes.get_mut(&name) {
                     Some(state) => {
                         if state.fault.as_ref() != Some(&what) {
@@ -146,7 +146,7 @@ impl Account {
             }
         }
         let gpus = kube.gpus();
-        // Places shift if a GPU is lost.
+        // Indices shift if a GPU is lost.
         let is_other = before.as_ref().is_none_or(|state| state.kube.node != kube.node || state.gpus != gpus);
         let over = before.map(|state| state.over).unwrap_or_default();
         self.nodes.insert(name, NodeState { kube, version, page, gpus, fault, over });
@@ -166,7 +166,7 @@ impl Account {
         true
     }
 
-    /// A desk with the nodes that there are now.
+    /// Builds the desk from the present nodes.
     fn rebuild(&mut self) {
         let nodes: Vec<Node> = self.nodes.values().map(|state| state.kube.node.clone()).collect();
         self.desk = self.desk.rebuilt(nodes);
@@ -177,7 +177,7 @@ impl Account {
     }
 
     fn settle_all(&mut self) {
-        // Bound pods first: they are facts.
+        // Bound pods come first, because they are facts.
         let bound: Vec<String> = self.bound.values().flatten().cloned().collect();
         let booked: Vec<String> = self.booked.keys().cloned().collect();
         let assumed: Vec<String> = self.assumed.keys().cloned().collect();
@@ -187,7 +187,7 @@ impl Account {
     }
 }
 
-/// A version as a number. Versions of one API server grow; others are not compared.
+/// A version as a number. Versions of one API server grow. A version that is not a number counts as the highest.
 fn number(version: &str) -> u64 {
     version.parse().unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a pod holds, by the table, and the desk made to agree with it.
+//! Finds the resources of a pod by the table, and makes the desk agree.
 
 use super::{Account, Assumed, NodeState};
 use crate::objects::KubePod;
@@ -7,7 +7,7 @@ use gapless_fleet::words::{Request, Share};
 use gapless_ledger::promise::Entry;
 use gapless_ledger::promise::life::{Facts, Life};
 
-/// What a pod holds.
+/// The resources of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hold {
     node: String,
@@ -15,13 +15,13 @@ struct Hold {
     units: u64,
     cpu_milli: u64,
     memory: u64,
-    /// The pod uses GPUs, and nobody says which.
+    /// True if the pod uses unknown GPUs.
     is_lost: bool,
 }
 
 impl Account {
-    /// The entry that counts for a bound pod: that of its node's page. If that is lost, the one that is remembered, if
-    /// the pod says the same. Where the page is whole and has none, its news are on their way, and the pod's word does.
+    /// The entry that counts for a bound pod: that of its node's page. If the page is lost, the remembered one, if
+    /// the pod's annotations agree. If an intact page has none, its event is on its way, and the annotations count.
     fn entry_of(&self, uid: &str, pod: &KubePod, state: &NodeState) -> Option<Entry> {
         if let Some(entry) = state.entry(uid) {
             return Some(entry.clone());
@@ -39,7 +39,7 @@ impl Account {
         }
     }
 
-    /// What a pod holds by the table above.
+    /// The resources of a pod by the table in `account`.
     fn wanted(&self, uid: &str) -> Option<Hold> {
         let pod = self.pods.get(uid);
         let home = pod.filter(|pod| !pod.node.is_empty());
@@ -80,7 +80,7 @@ impl Account {
         Some(Hold { node: state.kube.node.name.clone(), gpus, units, cpu_milli, memory, is_lost })
     }
 
-    /// Makes the desk agree with what a pod holds.
+    /// Makes the desk agree with the resources of a pod.
     pub(super) fn settle(&mut self, uid: &str) {
         self.settled += 1;
         let wanted = self.wanted(uid);
@@ -135,7 +135,7 @@ impl Account {
             share,
             models: String::new(),
         };
-        // Others may use more CPUs than a node says it has: then the GPUs are counted without them.
+        // Pods of other schedulers may use more CPUs than the node has. Then only the GPUs are counted.
         let bare = Request { cpu_milli: 0, memory: 0, ..request.clone() };
         let fits = |desk: &Desk| {
             desk.restore(uid, &hold.node, &request, &hold.gpus).is_ok()
@@ -143,7 +143,7 @@ impl Account {
         };
         let mut is_held = fits(&self.desk);
         if !is_held && !self.assumed.contains_key(uid) {
-            // A fact beats what this replica only assumes.
+            // A bound or booked pod takes precedence over assumptions of this replica.
             let here = self.assumed.iter().filter(|(_, one)| one.place.node == hold.node);
             let dropped: Vec<String> = here.map(|(uid, _)| uid.clone()).collect();
             for other in &dropped {
@@ -168,7 +168,7 @@ impl Account {
         self.nodes.get(node).is_some_and(|state| state.over.contains(uid))
     }
 
-    /// Remembers whether a node has no room for a pod that is bound to it.
+    /// Sets the node that has no room for a pod that is bound to it, if there is one.
     fn set_over(&mut self, uid: &str, node: Option<&str>) {
         if let Some(name) = node
             && let Some(state) = self.nodes.get_mut(name)

@@ -1,6 +1,6 @@
-//! What a pod's annotations ask for, as a ResourceClaimTemplate; and the pod with a claim instead of the annotations.
+//! A pod's annotations as a ResourceClaimTemplate; and the pod with a claim instead of the annotations.
 //!
-//! A claim counts bytes of GPUs. Thousandths of a GPU of any size cannot be said in it.
+//! A claim counts bytes of GPUs. It cannot express thousandths of a GPU of any size.
 
 use super::{API_VERSION, CLASS, DEVICE, DRIVER, MEMORY, MODEL, STEP, is_subdomain, quantity, short};
 use crate::objects::{GPU_MEMORY, GPU_MILLI, GPU_MODELS, GPUS};
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 /// The name of the claim within a pod, and of the request within a claim.
 const CLAIM: &str = "gapless";
 const REQUEST: &str = "gpu";
-/// Devices in one claim.
+/// The most devices in one claim.
 const MOST_DEVICES: u32 = 32;
-/// Characters of a selector's expression.
+/// The most characters of a selector's expression.
 const MOST_EXPRESSION: usize = 10 << 10;
 
-/// What a claim asks for. Without `shared`, it leaves out what a cluster without DRAConsumableCapacity does not know:
-/// it then gets whole GPUs that are large enough.
+/// The specification of a claim. Without `shared`, it leaves out members that a cluster without DRAConsumableCapacity
+/// does not know, and then gets whole GPUs that are large enough.
 pub fn spec(request: &Request, shared: bool) -> Result<Value, String> {
     let bytes = match request.share {
         Share::Bytes(bytes) => Some(bytes.div_ceil(STEP) * STEP),
@@ -34,7 +34,7 @@ pub fn spec(request: &Request, shared: bool) -> Result<Value, String> {
         selectors.push(format!("device.capacity[{DRIVER:?}].{MEMORY}.compareTo(quantity({size:?})) >= 0"));
     }
     if !request.models.is_empty() {
-        // JSON's way to write a text is one of CEL's.
+        // A JSON string is a valid CEL string.
         let models: Vec<Value> = request.models.split('|').map(|model| json!(short(model.trim()))).collect();
         selectors.push(format!("device.attributes[{DRIVER:?}].{MODEL} in {}", Value::Array(models)));
     }
@@ -52,7 +52,7 @@ pub fn spec(request: &Request, shared: bool) -> Result<Value, String> {
     }
     let mut devices = json!({"requests": [{"name": REQUEST, "exactly": exactly}]});
     if shared && request.gpus > 1 {
-        // Otherwise one GPU could be taken twice.
+        // Without this constraint one GPU could be taken twice.
         let attribute = format!("{DRIVER}/{DEVICE}");
         devices["constraints"] = json!([{"requests": [REQUEST], "distinctAttribute": attribute}]);
     }
@@ -84,7 +84,7 @@ fn named(kind: &str, name: &str, namespace: &str) -> Result<Value, String> {
     Ok(json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata}))
 }
 
-/// Where the pod is in a manifest: the object itself, or the template of a workload.
+/// The pod in a manifest: the object itself, or the template of a workload.
 pub fn pod_of(manifest: &mut Value) -> Option<&mut Value> {
     let path = match manifest["kind"].as_str()? {
         "Pod" => "",
@@ -94,8 +94,8 @@ pub fn pod_of(manifest: &mut Value) -> Option<&mut Value> {
     manifest.pointer_mut(path).filter(|pod| pod["spec"]["containers"].is_array())
 }
 
-/// Lets all containers of a pod use the claim of this template, and takes away the annotations that it was made from:
-/// otherwise the extender would book the memory too.
+/// Lets all containers of a pod use the claim of this template, and removes the annotations that it was made from,
+/// because the extender would book the memory a second time.
 pub fn use_template(pod: &mut Value, template: &str) -> Result<(), String> {
     let claims = &mut pod["spec"]["resourceClaims"];
     if !claims.is_array() {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Sharing needs the feature gate DRAConsumableCapacity (KEP 5075, alpha and off in 1.34). Without it the API server
-//! drops the members that say so, and a GPU goes to one claim as a whole. Claims carry a selector for the memory too,
-//! so that such a GPU is large enough.
+//! drops those members, and a GPU goes to one claim as a whole. Claims carry a selector for the memory too, so that
+//! such a GPU is large enough.
 
 pub mod claims;
 pub mod publish;
@@ -29,9 +29,9 @@ pub const UUID: &str = "uuid";
 pub const INDEX: &str = "index";
 /// The device's own name: different for each device of a node.
 pub const DEVICE: &str = "device";
-/// Claims take whole steps.
+/// The step in bytes by which claims take memory.
 pub const STEP: u64 = 1 << 20;
-/// Strings of attributes have at most so many bytes.
+/// The most bytes of an attribute's string.
 const MOST_TEXT: usize = 64;
 
 /// The class of all GPUs that Gapless publishes.
@@ -44,7 +44,7 @@ pub fn class() -> Value {
     })
 }
 
-/// A text as an attribute can hold it.
+/// The text, cut to the length of an attribute.
 fn short(text: &str) -> &str {
     let mut end = text.len().min(MOST_TEXT);
     while !text.is_char_boundary(end) {
@@ -53,7 +53,7 @@ fn short(text: &str) -> &str {
     &text[..end]
 }
 
-/// A number of bytes as the API server itself would write it: the largest binary suffix without a fraction.
+/// A number of bytes in the API server's canonical form: the largest binary suffix without a fraction.
 fn quantity(bytes: u64) -> String {
     let suffixes = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"];
     let sizes = [60, 50, 40, 30, 20, 10];
@@ -64,7 +64,7 @@ fn quantity(bytes: u64) -> String {
     }
 }
 
-/// Whether this is a DNS subdomain, as names of objects are.
+/// True if this is a DNS subdomain, as names of objects are.
 fn is_subdomain(name: &str) -> bool {
     let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let label = |part: &str| {
@@ -73,7 +73,7 @@ fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// Whether this is a DNS label, as names of devices are.
+/// True if this is a DNS label, as names of devices are.
 fn is_label(name: &str) -> bool {
     name.len() <= 63 && !name.contains('.') && is_subdomain(name)
 }

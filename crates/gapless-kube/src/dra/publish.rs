@@ -1,7 +1,7 @@
-//! Keeps the ResourceSlices of a node as its GPUs are.
+//! Keeps the ResourceSlices of a node equal to its GPUs.
 //!
-//! A change raises the generation of all slices of the node, as the API asks, so that a scheduler never mixes old and
-//! new ones. If the API server drops what makes GPUs shareable, it is not told again until the next start.
+//! A change raises the generation of all slices of the node, as the API requires, so that a scheduler never mixes old
+//! and new ones. If the API server drops the members that make GPUs shareable, they are left out until the next start.
 
 use super::slices::{Gpu, Owner, slices};
 use super::{API_VERSION, DRIVER};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Why nothing was published.
+/// The reason why nothing was published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     #[error("the cluster has no {API_VERSION}: Dynamic Resource Allocation needs Kubernetes 1.34 or later")]
@@ -21,24 +21,24 @@ pub enum PublishError {
     Api(#[from] ApiError),
 }
 
-/// What was done.
+/// The result of [`Publisher::publish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     pub written: usize,
     pub deleted: usize,
-    /// Several claims may share a GPU: the cluster has the feature gate DRAConsumableCapacity.
+    /// True if several claims may share a GPU: the cluster has the feature gate DRAConsumableCapacity.
     pub is_shared: bool,
 }
 
 /// Publishes for one node.
 #[derive(Debug, Default)]
 pub struct Publisher {
-    /// The API server has dropped what makes GPUs shareable.
+    /// True if the API server has dropped the members that make GPUs shareable.
     is_whole: AtomicBool,
 }
 
 impl Publisher {
-    /// Writes what differs.
+    /// Writes the slices that differ.
     pub fn publish(&self, api: &Api, owner: &Owner, gpus: &[Gpu]) -> Result<Published, PublishError> {
         let there = there(api, &owner.node)?;
         let generation_of = |slice: &Value| slice["spec"]["pool"]["generation"].as_u64().unwrap_or(0);
@@ -96,12 +96,12 @@ fn there(api: &Api, node: &str) -> Result<BTreeMap<String, Value>, PublishError>
         result => result?,
     };
     let Value::Array(items) = list["items"].take() else { return Ok(BTreeMap::new()) };
-    // A server that ignores the selector must not make us delete slices of others.
+    // If a server ignores the selector, the agent still must not delete slices of others.
     let is_ours = |slice: &Value| slice["spec"]["driver"] == DRIVER && slice["spec"]["nodeName"] == node;
     Ok(items.into_iter().filter(is_ours).map(|slice| (name(&slice).to_owned(), slice)).collect())
 }
 
-/// Whether a value has all that is wanted. A later API server may add members.
+/// True if a value has all wanted members. It may have more, which later API servers add.
 fn holds(there: &Value, wanted: &Value) -> bool {
     match (there, wanted) {
         (Value::Object(there), Value::Object(wanted)) => {
@@ -114,7 +114,7 @@ fn holds(there: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// Whether the answer lacks what was asked for.
+/// True if the API server dropped the members that make GPUs shareable.
 fn is_dropped(asked: &Value, answer: &Value) -> bool {
     let shares = |slice: &Value| {
         let devices = slice["spec"]["devices"].as_array().map(Vec::as_slice).unwrap_or_default();

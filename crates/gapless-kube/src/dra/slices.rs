@@ -6,15 +6,15 @@
 //!   1Mi .. 143771Mi by 1Mi   what a claim may take of it; the scheduler rounds up to the next step
 //! ```
 //!
-//! A GPU that is divided (MIG) is published as its instances, which are devices of their own: nothing is shared between
-//! them, so that no counters are needed.
+//! A GPU that is divided (MIG) is published as its instances, which are devices of their own. They share nothing, so
+//! no counters are needed.
 
 use super::{
     API_VERSION, DEVICE, DRIVER, INDEX, MEMORY, MODEL, STEP, UUID, is_label, is_subdomain, quantity, short,
 };
 use serde_json::{Value, json};
 
-/// Devices in one slice.
+/// The most devices in one slice.
 pub const MOST_DEVICES: usize = 128;
 
 /// A GPU, or an instance of one.
@@ -28,7 +28,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The name of the device: the UUID, which stays when other cards are removed; else the number.
+    /// The name of the device: the UUID, which does not change when other cards are removed; else the number.
     fn name(&self) -> String {
         let uuid = self.uuid.as_ref().map(|uuid| uuid.to_ascii_lowercase());
         uuid.filter(|name| is_label(name)).unwrap_or_else(|| match self.instance {
@@ -60,15 +60,15 @@ impl Gpu {
     }
 }
 
-/// The node that the slices belong to, and are deleted with.
+/// The node that owns the slices. Kubernetes deletes them with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub node: String,
-    /// Empty if it is not known: then nothing deletes the slices.
+    /// Empty if it is not known. Kubernetes then does not delete the slices with the node.
     pub uid: String,
 }
 
-/// The slices of a node; none if it has no GPUs. GPUs without a size are left out: nothing can be promised of them.
+/// The slices of a node; none if it has no GPUs. GPUs without a size are left out, because claims count bytes.
 pub fn slices(owner: &Owner, gpus: &[Gpu], shared: bool, generation: u64) -> Result<Vec<Value>, String> {
     let node = &owner.node;
     // A policy needs room for two steps.

@@ -4,11 +4,11 @@ use crate::http::Stream;
 use std::net::TcpStream;
 use std::path::Path;
 
-/// What the side that serves would be configured with.
+/// The configuration of a server, which has no value here.
 #[derive(Clone, Debug)]
 pub enum Server {}
 
-/// What the side that asks would be configured with.
+/// The configuration of a client, which has no value here.
 #[derive(Clone, Debug)]
 pub enum Client {}
 

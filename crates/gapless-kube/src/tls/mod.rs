@@ -1,4 +1,4 @@
-//! TLS for both sides. The feature `tls` brings rustls in; a build without it talks plain HTTP, and refuses the rest.
+//! TLS for both sides. The feature `tls` adds rustls. A build without it speaks plain HTTP and refuses TLS.
 
 #[cfg(not(feature = "tls"))]
 #[path = "absent.rs"]
@@ -9,5 +9,5 @@ mod side;
 
 pub use side::{Client, Server, accept, client, connect, server};
 
-/// Whether this build has TLS.
+/// True if this build has TLS.
 pub const IS_BUILT_IN: bool = cfg!(feature = "tls");

@@ -8,9 +8,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The side that serves: its certificates and key.
+/// The configuration of a server: its certificates and key.
 pub type Server = Arc<ServerConfig>;
-/// The side that asks: the authorities that it trusts.
+/// The configuration of a client: the authorities that it trusts.
 pub type Client = Arc<ClientConfig>;
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -24,7 +24,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(all)
 }
 
-/// The side that serves, from its certificates and key.
+/// A server's configuration from its certificates and key.
 pub fn server(certificate: &Path, key: &Path) -> Result<Server, String> {
     let chain = certificates(certificate)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
@@ -38,7 +38,7 @@ pub fn server(certificate: &Path, key: &Path) -> Result<Server, String> {
     Ok(Arc::new(config))
 }
 
-/// The side that asks, which trusts the authorities in a file.
+/// A client's configuration, which trusts the authorities in a file.
 pub fn client(authorities: &Path) -> Result<Client, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(authorities)? {

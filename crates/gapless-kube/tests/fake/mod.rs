@@ -12,13 +12,13 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct Store {
     version: u64,
-    /// Versions up to this one are forgotten: watches from them get 410.
+    /// Versions up to this one are forgotten, so watches from them get 410.
     forgotten: u64,
-    /// Grows when the server comes back from a backup.
+    /// Grows with each restore from a backup.
     epoch: u64,
-    /// What versions begin with.
+    /// The prefix of versions.
     mark: &'static str,
-    /// By the path of the object.
+    /// Objects by path.
     objects: BTreeMap<String, Value>,
     events: Vec<(u64, &'static str, String, Value)>,
 }
@@ -32,10 +32,10 @@ pub(crate) struct Fake {
     pub(crate) drop_every: AtomicU64,
     /// Every n-th call is refused for now (429); 0: none.
     pub(crate) busy_every: AtomicU64,
-    /// Bindings are carried out and not answered, and questions about pods are refused from then on (429).
+    /// If set, bindings are carried out but not answered, and later reads of pods are refused (429).
     pub(crate) loses_bindings: AtomicBool,
     has_lost: AtomicBool,
-    /// Whether there are ResourceSlices, and whether their GPUs can be shared.
+    /// True if there are ResourceSlices; `shares` is true if their GPUs can be shared.
     pub(crate) has_dra: AtomicBool,
     pub(crate) shares: AtomicBool,
     pub(crate) calls: AtomicU64,
@@ -138,7 +138,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Binds a pod, and no watch hears of it.
+    /// Binds a pod without an event for watches.
     pub(crate) fn bind_behind_the_back(&self, name: &str, node: &str, notes: &Value) {
         let mut store = self.store.lock().expect("no panic");
         let object =
@@ -168,7 +168,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// The server comes back from a backup: all versions are small again, and all watches end.
+    /// Restores a backup: all versions are small again, and all watches end.
     pub(crate) fn restore(&self) {
         self.restore_from(self.backup());
     }
@@ -189,7 +189,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Versions are no numbers from now on.
+    /// Makes versions that are not numbers from now on.
     pub(crate) fn write_odd_versions(&self) {
         self.store.lock().expect("no panic").mark = "x";
     }
@@ -209,7 +209,7 @@ impl Fake {
         let mut connection: Connection = BufReader::new(Box::new(stream));
         let epoch = self.store.lock().expect("no panic").epoch;
         while let Ok(Some(request)) = read_request(&mut connection) {
-            // A backup is restored while no server runs: connections do not outlive it.
+            // Connections end at a restore, because no server runs meanwhile.
             if self.store.lock().expect("no panic").epoch != epoch {
                 return;
             }
@@ -297,7 +297,7 @@ impl Fake {
                 }
                 self.bound.fetch_add(1, Ordering::Relaxed);
                 object["spec"]["nodeName"] = body["target"]["name"].clone();
-                // As the real one: the binding's annotations become the pod's.
+                // Like the real server, it copies the binding's annotations to the pod.
                 if let Some(annotations) = body["metadata"]["annotations"].as_object() {
                     for (name, value) in annotations {
                         object["metadata"]["annotations"][name] = value.clone();
@@ -315,7 +315,7 @@ impl Fake {
         if !self.has_dra.load(Ordering::Relaxed) {
             return (404, json!({"message": "the server could not find the requested resource"}));
         }
-        // As the real one without the feature gate: what it does not know is dropped in silence.
+        // Like the real server without the feature gate, it silently drops unknown members.
         if !self.shares.load(Ordering::Relaxed) {
             for device in body["spec"]["devices"].as_array_mut().into_iter().flatten() {
                 device.as_object_mut().expect("a device").remove("allowMultipleAllocations");
@@ -367,7 +367,7 @@ impl Fake {
                     .filter(|(_, _, path, _)| path.contains(kind))
                     .map(|(_, what, _, object)| json!({"type": what, "object": object}).to_string())
                     .collect();
-                // A version that is too large is one from before the backup.
+                // A version that is too large is from before the restore.
                 let is_forgotten = from < store.forgotten || from > store.version || epoch != store.epoch;
                 from = from.max(if is_forgotten { 0 } else { store.version });
                 (lines, is_forgotten)

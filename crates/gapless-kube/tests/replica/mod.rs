@@ -1,4 +1,4 @@
-//! A replica of the extender over the fake API server, and what the tests ask both.
+//! A replica of the extender over the fake API server, and helpers for tests of both.
 
 use crate::fake::Fake;
 use gapless_kube::api::{Address, Api};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A replica of the extender, which is ended as a kill would end it: its state is lost.
+/// A replica of the extender, which ends as by a kill, without saving its state.
 pub(crate) struct Replica {
     port: u16,
     stop: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ impl Replica {
         self.port
     }
 
-    /// Waits for something that must come true.
+    /// Waits until a condition holds.
     pub(crate) fn wait(&self, what: &str, is_true: impl Fn(&Replica) -> bool) {
         let began = Instant::now();
         while !is_true(self) {
@@ -97,7 +97,7 @@ impl Drop for Replica {
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// The bytes that bound pods hold on each GPU, by what the pods themselves say.
+/// The bytes that bound pods hold on each GPU, by the pods' own annotations.
 pub(crate) fn held(fake: &Fake) -> BTreeMap<(String, String), u64> {
     let mut held = BTreeMap::new();
     for pod in fake.all("pods") {

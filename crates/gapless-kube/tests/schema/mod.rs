@@ -1,10 +1,10 @@
-//! Whether objects keep to the API of Kubernetes 1.34 (testdata/kubernetes). As a strict API server does, members that
-//! the schema lacks are refused.
+//! Checks objects against the API of Kubernetes 1.34 (testdata/kubernetes). Like a strict API server, it refuses
+//! members that the schema lacks.
 
 use serde_json::Value;
 use std::path::Path;
 
-/// What in an object is against the schema of its kind; empty if nothing is.
+/// The parts of an object that violate the schema of its kind.
 pub(crate) fn against(object: &Value) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/kubernetes/schema.json");
     let text = std::fs::read(path).expect("the schema");
@@ -70,7 +70,7 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, wrong: &mut V
     }
 }
 
-/// A quantity, or the name of a port: the schema has one mark for both.
+/// A quantity, or the name of a port: the schema has one type for both.
 fn is_quantity_or_name(text: &str) -> bool {
     let is_name = |c: char| c.is_ascii_lowercase() || c == '-';
     gapless_kube::quantity::whole(text).is_ok() || (!text.is_empty() && text.chars().all(is_name))

@@ -1,9 +1,9 @@
-//! One pod on its way to one node: read, booked, bound. Whatever gets lost, what is not proven is not undone.
+//! One pod on its way to one node: read, booked, bound. Even if answers are lost, nothing is undone without a proof.
 
 use super::mutants::{self, Mutant};
 use super::{Amount, Ask, Entry, NotBooked, Told};
 
-/// How often a pod that changes in between is read again.
+/// The most reads of a pod that changes meanwhile.
 const TRIES: u32 = 3;
 
 /// A pod on its way.
@@ -19,20 +19,20 @@ pub struct Attempt {
     step: Step,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     Ask(Ask),
-    /// To be booked: tell what came of it with [`Attempt::booked`].
+    /// Book this entry, then call [`Attempt::booked`] with the result.
     Book(Entry),
     /// The place is full: give another one with [`Attempt::place`], or [`Attempt::give_up`].
     Choose(NotBooked),
-    /// Bound to the node, with this entry; nothing: another call did it, and the page tells what it has.
+    /// The pod is bound to the node, with this entry; `None`: another call bound it, and the page has its entry.
     Bound(Option<Entry>),
     Failed(Failure),
 }
 
-/// Why a pod was not bound.
+/// The reason why a pod was not bound.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// It is deleted or finished.
@@ -40,9 +40,9 @@ pub enum Failure {
     /// It is bound to another node.
     Elsewhere(String),
     NotBooked(NotBooked),
-    /// It is not bound, and this attempt will not do it.
+    /// It is not bound, and this attempt will not bind it.
     Refused,
-    /// The API server did not say.
+    /// The API server gave no answer.
     Unknown,
 }
 
@@ -59,7 +59,7 @@ impl Attempt {
         &self.step
     }
 
-    /// Hears the answer to a question.
+    /// Takes the answer to a question.
     pub fn hear(&mut self, told: Told) {
         let Step::Ask(asked) = &self.step else { return };
         let entry = match asked {
@@ -85,7 +85,7 @@ impl Attempt {
         };
     }
 
-    /// Hears what came of [`Step::Book`]. Another booking of this pod may have come first: then that one is bound.
+    /// Takes the result of [`Step::Book`]. If another booking of this pod came first, that one is bound.
     pub fn booked(&mut self, result: Result<Entry, NotBooked>) {
         if !matches!(self.step, Step::Book(_)) {
             return;
@@ -98,7 +98,7 @@ impl Attempt {
         };
     }
 
-    /// Tries another place on the node. The pod is read again, for that may take a while.
+    /// Tries another place on the node. The pod is read again, because it may have changed meanwhile.
     pub fn place(&mut self, gpus: Vec<String>, amount: Amount) {
         (self.gpus, self.amount) = (gpus, amount);
         self.step = Step::Ask(Ask::Pod(self.name.clone()));

@@ -1,26 +1,26 @@
-//! Entries on the page of one node: made if there is room, taken off if there is proof, and nothing if neither is sure.
+//! Entries on the page of one node: they are made if there is room, and removed if there is a proof.
 //!
-//! A booking reads the node, checks pods where that matters, and writes the page with the version that it read. If the
-//! node has changed since, it starts again.
+//! A booking reads the node, checks pods if their entries matter, and writes the page with the version that it read.
+//! If the node has changed since, it starts again.
 
 use super::entry::{Verdict, first_full, is_on};
 use super::mutants::{self, Mutant};
 use super::{Ask, Claim, Entry, Node, Pod, Told};
 use std::fmt;
 
-/// How often a page is tried; kubelets change nodes all the time.
+/// The most tries for a page. They are many, because kubelets change nodes all the time.
 const TRIES: u32 = 20;
 
-/// Why there is no entry.
+/// The reason why there is no entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NotBooked {
     /// Another booking came first.
     Full { gpu: String, left: u64, need: u64 },
     /// The pod has changed since it was read.
     Stale,
-    /// A pod is bound here, and nobody can tell which GPUs it has.
+    /// A pod with unknown GPUs is bound here.
     Closed { pod: String },
-    /// The API server did not say.
+    /// The API server gave no answer.
     Unknown,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for NotBooked {
     }
 }
 
-/// What was read of the pod of an entry. Nothing: it could not be read.
+/// The name of an entry's pod and its state; the outer `None`: it could not be read.
 type Read = (String, Option<Option<Pod>>);
 
 /// Entries on the page of one node, on their way.
@@ -49,9 +49,9 @@ type Read = (String, Option<Option<Pod>>);
 pub struct Booking {
     node: String,
     wishes: Vec<Entry>,
-    /// What this replica remembers of pods that are bound here.
+    /// Entries that this replica remembers of pods that are bound here.
     known: Vec<Entry>,
-    /// Pods whose entries are checked, whether there is room or not.
+    /// Pods whose entries are checked, even if there is room.
     suspects: Vec<String>,
     /// Ends binds of suspects that are on their way, so that their entries can go.
     fences: bool,
@@ -77,14 +77,14 @@ impl Booking {
         Booking { node, wishes, known, suspects, fences: false, tries: 0, page, bound, reads, next }
     }
 
-    /// Checks the entries of these pods too. `fences`: even those that may yet come true are ended.
+    /// Checks the entries of these pods too. With `fences`, binds of them that may still succeed are ended.
     #[must_use]
     pub fn with_suspects(mut self, suspects: Vec<String>, fences: bool) -> Booking {
         (self.suspects, self.fences) = (suspects, fences);
         self
     }
 
-    /// What to ask next; `Err` has the results, one for each wish.
+    /// The next question; `Err` has the results, one for each wish.
     ///
     /// # Errors
     /// When it is done.
@@ -95,13 +95,13 @@ impl Booking {
         }
     }
 
-    /// The page as it was read last.
+    /// The last page that was read.
     #[must_use]
     pub fn page(&self) -> Option<&Node> {
         self.page.as_ref()
     }
 
-    /// Hears the answer to [`Booking::ask`].
+    /// Takes the answer to [`Booking::ask`].
     pub fn hear(&mut self, told: Told) {
         let Next::Ask(asked) = &self.next else { return };
         match (asked, told) {
@@ -115,7 +115,7 @@ impl Booking {
                 let name = name.clone();
                 self.note(name, Some(Some(pod)));
             }
-            // It stays: the next booking asks again.
+            // Without an answer the entry stays, and the next booking asks again.
             (Ask::Pod(name) | Ask::Touch { name, .. }, _) => {
                 let name = name.clone();
                 let is_touch = matches!(asked, Ask::Touch { .. });
@@ -148,7 +148,7 @@ impl Booking {
         self.reads.push((name, read));
     }
 
-    /// What was read of a pod since the page was: `None` if it was not asked for.
+    /// The state of a pod that was read after the page; `None` if it was not read.
     fn read_of(&self, name: &str) -> Option<&Option<Option<Pod>>> {
         self.reads.iter().find(|(other, _)| other == name).map(|(_, read)| read)
     }
@@ -196,11 +196,11 @@ impl Booking {
         ((!is_written).then(write), results)
     }
 
-    /// Adds bound pods to the entries of a page that is not this node's, or was edited. A pod of which nobody can tell
-    /// what it has closes the node.
+    /// Adds bound pods to the entries of a page that is not this node's, or was edited. Returns a pod with unknown
+    /// GPUs, which closes the node.
     fn found(&self, entries: &mut Vec<Entry>, bound: &[Pod]) -> Option<String> {
         for pod in bound.iter().filter(|pod| !pod.is_finished && pod.is_ours) {
-            // Two witnesses: the pod, and the page or this replica.
+            // An entry needs two sources that agree: the pod's annotations, and the page or this replica's memory.
             let is_right =
                 |entry: &&Entry| entry.uid == pod.uid && pod.claim.as_ref() == Some(&entry.claim());
             let mut right = entries.iter().chain(&self.known).find(is_right).cloned();
@@ -216,7 +216,7 @@ impl Booking {
         None
     }
 
-    /// Enters a wish if that can be; `Err` asks for more.
+    /// Enters a wish if there is room; `Err` is a question that must be answered first.
     fn place(
         &self,
         node: &Node,
@@ -227,7 +227,7 @@ impl Booking {
         if let Some(old) = old.filter(|_| !mutants::is(Mutant::OneOverAnother)) {
             if old.seen == wish.seen {
                 let is_here = old.gpus.iter().all(|gpu| node.gpus.contains(gpu));
-                // A bind of the old one may be on its way: this one must be the same.
+                // A bind of the old entry may be on its way, so this one must be equal.
                 return Ok(if is_here { Ok(old.clone()) } else { Err(NotBooked::Stale) });
             }
             match self.read_of(&old.pod) {

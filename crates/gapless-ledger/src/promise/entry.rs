@@ -1,21 +1,21 @@
-//! What one pod is promised on one node, in memory and in one line of text.
+//! The promise to one pod on one node, in memory and in one line of text.
 
 use super::mutants::{self, Mutant};
 use super::{Node, Pod};
 use std::fmt;
 use std::str::FromStr;
 
-/// How much of a GPU. The unit is a part of the value: what a node says of its GPUs may change.
+/// An amount of a GPU's memory. The unit is a part of the value, because a node's facts on its GPUs may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Amount {
     Bytes(u64),
-    /// Thousandths of a GPU whose bytes nobody knew.
+    /// Thousandths of a GPU whose bytes were not known.
     Milli(u32),
 }
 
 impl Amount {
-    /// The amount in the units of a GPU: bytes if its capacity is known, else thousandths. Bytes of an unknown whole
-    /// are the whole.
+    /// The amount in the units of a GPU: bytes if its capacity is known, else thousandths. Without a capacity, bytes
+    /// count as a whole GPU.
     #[must_use]
     pub fn units(self, capacity: Option<u64>) -> u64 {
         match (self, capacity) {
@@ -30,7 +30,7 @@ impl Amount {
         }
     }
 
-    /// So many units of a GPU of this capacity.
+    /// This many units of a GPU of this capacity.
     #[must_use]
     pub fn of_units(units: u64, capacity: Option<u64>) -> Amount {
         match capacity {
@@ -61,14 +61,14 @@ impl FromStr for Amount {
     }
 }
 
-/// What a pod's own annotations say that it got. Its owner can edit them.
+/// The resources that a pod got by its own annotations, which its owner can edit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
     pub gpus: Vec<String>,
     pub amount: Amount,
 }
 
-/// What a pod is promised on a node.
+/// A promise to a pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub uid: String,
@@ -78,18 +78,18 @@ pub struct Entry {
     pub gpus: Vec<String>,
     /// Of each GPU.
     pub amount: Amount,
-    /// The version of the pod that a bind of this entry asks for.
+    /// The version of the pod that a bind of this entry requires.
     pub seen: String,
 }
 
-/// What a pod says of an entry that was read before.
+/// The state of an entry, judged by a pod that was read after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// No bind of it can succeed, and none has.
     Void,
-    /// It has come true.
+    /// The pod is bound by it.
     Bound,
-    /// It may come true.
+    /// A bind of it may still succeed.
     Open,
 }
 
@@ -99,7 +99,7 @@ impl Entry {
         Claim { gpus: self.gpus.clone(), amount: self.amount }
     }
 
-    /// What the pod, read after this entry, says of it.
+    /// Judges this entry by the pod, which must have been read after it.
     #[must_use]
     pub fn verdict(&self, node: &str, pod: Option<&Pod>) -> Verdict {
         match pod {
@@ -136,7 +136,7 @@ impl Entry {
     }
 }
 
-/// The first GPU of `entry` that the node lacks, or that has too little left beside `others`, with what is left.
+/// The first GPU of `entry` that the node lacks, or that has too little left beside `others`, with its units left.
 #[must_use]
 pub fn first_full<'a>(node: &Node, others: &[Entry], entry: &'a Entry) -> Option<(&'a str, u64)> {
     let need = entry.amount.units(node.capacity);
@@ -151,7 +151,7 @@ pub fn first_full<'a>(node: &Node, others: &[Entry], entry: &'a Entry) -> Option
     })
 }
 
-/// Whether an entry is on a GPU. A mutant knows GPUs by their places, which shift when one is lost.
+/// True if an entry is on a GPU. A mutant identifies GPUs by their indices, which shift when one is lost.
 #[must_use]
 pub fn is_on(node: &Node, entry: &Entry, gpu: &str) -> bool {
     if mutants::is(Mutant::GpuByIndex) {
@@ -160,7 +160,7 @@ pub fn is_on(node: &Node, entry: &Entry, gpu: &str) -> bool {
         let at = node.gpus.iter().position(|known| known == gpu);
         return entry.gpus.iter().any(|name| place(name) == at);
     }
-    // A GPU that has no UUID is known by its index. If the node has named its GPUs since, it may be any of them.
+    // A GPU without a UUID is named by its index. If the node has UUIDs now, the entry may be of any of its GPUs.
     let is_index = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     entry
         .gpus

@@ -1,30 +1,30 @@
-//! The state of a pod as one replica sees it. It follows from what is known, so no lost event can leave it wrong.
+//! The state of a pod for one replica. It is computed from facts, so no lost event can leave it wrong.
 
 /// A pod's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Life {
-    /// It is known, or not even that, and holds nothing.
+    /// It has no resources; it may even be unknown.
     Seen,
-    /// This replica chose a place, and nobody else knows of it. It may be dropped at any time.
+    /// This replica alone has chosen a place for it. It may be dropped at any time.
     Assumed,
-    /// A page has an entry. It holds what that says, until a proof comes.
+    /// A page has an entry. It holds those resources until a proof removes the entry.
     Booked,
-    /// It is bound, and the page says what it holds.
+    /// It is bound, and the page has its resources.
     Bound,
-    /// It is bound and uses GPUs, and nobody can tell which: the node takes no more pods.
+    /// It is bound and uses unknown GPUs, so the node takes no more pods.
     Lost,
-    /// It is deleted or finished, and holds nothing. A pod that is seen again, from a backup, is not gone.
+    /// It is deleted or finished, and has no resources. A pod that is seen again, from a backup, is not gone.
     Gone,
 }
 
-/// What a replica knows of a pod.
+/// A replica's facts on a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The last that was heard of it: deleted or finished.
+    /// By the last event it is deleted or finished.
     pub is_gone: bool,
-    /// It is there, and bound to a node.
+    /// It exists and is bound to a node.
     pub is_bound: bool,
-    /// It uses GPUs, or may do so.
+    /// It uses GPUs, or may use them.
     pub is_ours: bool,
     /// A page has an entry for it: if it is bound, that of its node, or else one that this replica remembers and the
     /// pod's annotations confirm.
@@ -33,7 +33,7 @@ pub struct Facts {
 }
 
 impl Life {
-    /// What follows from these facts. A fact counts more than what this replica only assumes.
+    /// The state that follows from these facts. A bound pod takes precedence over an assumption.
     #[must_use]
     pub fn of(facts: Facts) -> Life {
         match facts {

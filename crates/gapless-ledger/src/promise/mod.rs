@@ -1,5 +1,5 @@
-//! Which pod was promised what of the GPUs of a cluster: the rules, as pure code. The API server is the one place where
-//! all replicas agree; whoever drives this module asks it ([`Ask`]) and tells the answers ([`Told`]).
+//! Promises of GPU memory to the pods of a cluster: the rules, as pure code. The API server is the one place where all
+//! replicas agree. The caller of this module makes the calls to it ([`Ask`]) and passes the answers on ([`Told`]).
 //!
 //! ```text
 //! a node has a page      entries: pod, GPUs by UUID, amount with its unit, the version of the pod that was read
@@ -9,18 +9,19 @@
 //!                        not bound and of another version than v. Such a bind can never succeed any more.
 //! ```
 //!
-//! From this follows: **a bound pod has an entry**, whoever bound it, however late, and whatever answers were lost; and
-//! since a page never holds more than the GPUs have, no byte is promised twice. Two replicas that bind one pod with the
-//! same version find the same entry, and bind the same. A change of the pod is a fence: it ends all binds before it.
+//! From this follows: **a bound pod has an entry**, whichever replica bound it, even late and with lost answers. Since
+//! a page never holds more than the GPUs have, no byte is promised twice. Two replicas that bind one pod with the same
+//! version find the same entry, and bind the same. A change of the pod is a fence, as all earlier binds then fail.
 //!
-//! A page belongs to one node object (by its uid) and has a sum. Where that is not so, somebody has edited it or made
-//! the node anew. It is then founded again from the pods that are bound there. What a pod's own annotations say is
-//! believed only if this replica remembers the same; else the node takes no more pods until that pod is gone.
+//! A page belongs to one node object (by its uid) and has a sum. If they do not match, a user has edited the page or
+//! made the node again. The page is then founded again from the pods that are bound there. A pod's own annotations
+//! count only if this replica remembers the same; else the node takes no more pods until that pod is gone.
 //!
-//! Relied on: reads without a version are consistent, and versions of one object never come back while the API server
-//! runs. A backup is restored while it is down, so calls over one connection see one history: a booking reads and
-//! writes a page over one connection, and an attempt reads and binds a pod over one. A node is not made anew, or its
-//! page edited, while a bind to it is on its way: the checker leaves this out.
+//! This relies on the API server: reads without a version are consistent, and versions of one object never come
+//! back while the API server runs. A backup is restored while it is down, so calls over one connection see one
+//! history: a booking reads and writes a page over one connection, and an attempt reads and binds a pod over one.
+//! It also assumes that no node is made again, and no page edited, while a bind to that node is on its way; the
+//! checker leaves this out.
 
 pub mod attempt;
 pub mod booking;
@@ -41,13 +42,13 @@ pub struct Node {
     pub gpus: Vec<String>,
     /// Bytes of each GPU, if known.
     pub capacity: Option<u64>,
-    /// The page is this node's, and as it was written.
+    /// True if the page is this node's and unedited.
     pub is_founded: bool,
     pub entries: Vec<Entry>,
 }
 
 impl Node {
-    /// Units of each of its GPUs: bytes, or thousandths if nobody knows the bytes.
+    /// Units of each of its GPUs: bytes, or thousandths if the bytes are not known.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.capacity.unwrap_or(1000)
@@ -64,9 +65,9 @@ pub struct Pod {
     /// The node that it is bound to; empty if it is not.
     pub node: String,
     pub is_finished: bool,
-    /// It uses GPUs, or may do so.
+    /// True if it uses GPUs, or may use them.
     pub is_ours: bool,
-    /// What its annotations say that it got.
+    /// The resources that it got by its annotations.
     pub claim: Option<Claim>,
 }
 
@@ -80,7 +81,7 @@ pub enum Ask {
     BoundPods,
     /// The page of the node, if the node still has this version.
     Write(String, Vec<Entry>),
-    /// A change of the pod that means nothing, if it still has this id and version.
+    /// A change of the pod without another effect, if it still has this id and version.
     Touch {
         name: String,
         uid: String,
@@ -99,6 +100,6 @@ pub enum Told {
     Done,
     /// A precondition does not hold (409), or the object is not there (404).
     Conflict,
-    /// No answer, or one that says nothing (429, 500): the call was made, will be made, or not.
+    /// No answer, or an unclear one (429, 500): the call may have been made, or may still be made.
     Nothing,
 }

@@ -1,6 +1,6 @@
-//! Mistakes that can be switched on, to see that the checker finds them: each was made once, or nearly.
+//! Mistakes that can be switched on, to test that the checker finds them. Each was made once, or nearly.
 //!
-//! Without the feature `mutants`, [`is`] is `false` where it is compiled, and nothing is left of it.
+//! Without the feature `mutants`, [`is`] is the constant `false`, and the compiler removes the branches.
 
 #[cfg(feature = "mutants")]
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mutant {
-    /// GPUs are known by their indices, which shift when one falls off the bus.
+    /// GPUs are identified by their indices, which shift when one falls off the bus.
     GpuByIndex = 1,
     /// Thousandths are read as bytes, once the memory is known.
     UnitsWithoutName,
     /// A pod that was deleted once is void for ever, though a backup may bring it back.
     DeadStayDead,
-    /// What a pod's annotations say is believed when a page is founded.
+    /// A pod's annotations count alone when a page is founded.
     BelieveClaims,
     /// A read that is refused (429) counts as a proof.
     RefusalIsProof,
-    /// A second booking of one pod takes the place of the first.
+    /// A second booking of one pod replaces the first.
     OneOverAnother,
     /// A conflict of a bind counts as its success.
     ConflictIsMine,
     /// A pod that is not bound proves that its entry is void.
     UnboundIsProof,
-    /// A bind does not ask for the version that was booked.
+    /// A bind does not require the version that was booked.
     BindAnyVersion,
     /// A page that was read before a restore is written after it.
     PageOutlivesServer,
@@ -57,14 +57,14 @@ pub fn set(mutant: Option<Mutant>) {
     let _ = mutant;
 }
 
-/// Whether a mutant is switched on.
+/// True if a mutant is switched on.
 #[cfg(feature = "mutants")]
 #[inline]
 pub fn is(mutant: Mutant) -> bool {
     PRESENT.load(Ordering::Relaxed) == mutant as u8
 }
 
-/// Never.
+/// Always false.
 #[cfg(not(feature = "mutants"))]
 #[inline]
 pub const fn is(_: Mutant) -> bool {

@@ -1,4 +1,4 @@
-//! A cluster in a few bytes: an API server, replicas that run the real machines, and everything that can happen to
+//! A cluster in a few bytes: an API server, replicas that run the real machines, and all events that can happen to
 //! them. Each action is one step of one of them, so that all interleavings can be tried.
 
 pub(crate) mod search;
@@ -9,12 +9,12 @@ use gapless_ledger::promise::mutants::{self, Mutant};
 use gapless_ledger::promise::{Ask, Attempt, Booking, Entry, NotBooked, Step, Told};
 pub(crate) use server::{CAPACITY, Server};
 
-/// What a replica is busy with.
+/// Work of a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Job {
     pod: usize,
     node: usize,
-    /// Nothing: only entries are checked.
+    /// `None`: only entries are checked.
     attempt: Option<Attempt>,
     booking: Option<Booking>,
     /// The server's life in which the pod and the page were read: connections do not outlive it.
@@ -31,20 +31,20 @@ pub(crate) struct Replica {
     dead: Vec<String>,
 }
 
-/// How a call goes wrong.
+/// A fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// It is done, and the answer is lost.
+    /// The call is carried out, but its answer is lost.
     LostAnswer,
     /// It is refused for now (429), or never arrives.
     Refused,
-    /// No answer comes, and it is done at some later time.
+    /// No answer comes, and the call is carried out later.
     Late,
-    /// It is done twice, and the second answer comes.
+    /// The call is carried out twice, and the second answer comes.
     Doubled,
 }
 
-/// What can happen next.
+/// An action that can happen next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Start {
@@ -59,7 +59,7 @@ pub(crate) enum Action {
         fault: Option<Fault>,
     },
     Late(usize),
-    /// What follows is an event.
+    /// This and the actions below are events.
     Sweep {
         replica: usize,
         node: usize,
@@ -77,7 +77,7 @@ pub(crate) enum Action {
     Restore,
 }
 
-/// How much may happen.
+/// Limits on the actions of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub(crate) starts: u8,
@@ -94,7 +94,7 @@ pub(crate) struct World {
     pub(crate) budget: Budget,
     /// The events that may happen, by their kind.
     events: Vec<Action>,
-    /// What a machine said that is not so.
+    /// A false statement of a state machine.
     pub(crate) lie: Option<String>,
 }
 
@@ -104,7 +104,7 @@ impl World {
         World { server, backup: None, replicas, late: Vec::new(), budget, events, lie: None }
     }
 
-    /// Everything that can happen now.
+    /// All actions that can happen now.
     pub(crate) fn actions(&self) -> Vec<Action> {
         let mut all = Vec::new();
         for (replica, state) in self.replicas.iter().enumerate() {
@@ -145,7 +145,7 @@ impl World {
             Action::Restore => self.backup.is_some(),
             Action::Backup => self.backup.is_none(),
             Action::Sweep { node, .. } => !self.server.entries(*node).is_empty(),
-            // A bind that is on its way to a node that is made anew: see what the rules rely on.
+            // The rules rely on that no node is made again while a bind to it is on its way.
             Action::MakeAnew(node) => {
                 let jobs = self.replicas.iter().flat_map(|replica| &replica.jobs);
                 let is_late = |(_, ask): &(usize, Ask)| matches!(ask, Ask::Bind(_));
@@ -185,7 +185,7 @@ impl World {
                 let uid = server::uid(pod);
                 self.replicas.iter_mut().for_each(|replica| replica.dead.push(uid.clone()));
             }
-            // The first one: the places of the others shift.
+            // The first GPU is lost, so that the indices of the others shift.
             Action::LoseGpu(node) => self.server.change(node, |node| node.gpus.retain(|gpu| *gpu > 0)),
             Action::ReturnGpus(node) => self.server.change(node, |node| node.gpus = (0..node.all).collect()),
             Action::SetMemory(node, is_known) => {
@@ -202,7 +202,7 @@ impl World {
                     self.server = (**backup).clone();
                     self.server.era = era;
                 }
-                // No server was there to take them.
+                // Late calls are lost, because no server ran during the restore.
                 self.late.clear();
             }
             _ => {}
@@ -218,7 +218,7 @@ impl World {
         self.replicas[replica].jobs.push(job);
     }
 
-    /// Checks all entries of a node, and ends what is on its way.
+    /// Checks all entries of a node, and ends binds that are on their way.
     pub(crate) fn sweep(&mut self, replica: usize, node: usize) {
         let uids = (0..self.server.pods.len()).map(server::uid).collect();
         let booking =
@@ -228,7 +228,7 @@ impl World {
         self.replicas[replica].jobs.push(job);
     }
 
-    /// One step of a job. Gives the node, if it was found closed.
+    /// One step of a job. Returns the node, if it was found closed.
     fn step(&mut self, replica: usize, at: usize, fault: Option<Fault>) -> Option<usize> {
         let mut job = self.replicas[replica].jobs[at].clone();
         if let Some(ask) = job.asks() {
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// Runs all that has begun to its end, without faults. Gives the nodes that were found closed.
+    /// Runs all that has begun to its end, without faults. Returns the nodes that were found closed.
     pub(crate) fn finish(&mut self) -> Vec<usize> {
         while !self.late.is_empty() {
             self.act(&Action::Late(0));
@@ -328,7 +328,7 @@ impl Job {
         }
     }
 
-    /// Goes on where no call is needed. Whether it is over.
+    /// Goes on if no call is needed. Returns true if the job is over.
     fn go_on(&mut self, replica: &Replica) -> bool {
         let Some(attempt) = &mut self.attempt else {
             return self.booking.as_ref().is_none_or(|booking| booking.ask().is_err());
@@ -336,7 +336,7 @@ impl Job {
         match (&self.booking, attempt.step().clone()) {
             (Some(booking), _) => {
                 if let Err(results) = booking.ask() {
-                    // One more step, so that a closed node is seen from outside.
+                    // The booking ends in a step of its own, so that a closed node is seen from outside.
                     let result = results[0].clone();
                     attempt.booked(result);
                     self.booking = None;

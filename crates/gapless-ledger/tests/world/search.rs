@@ -4,19 +4,19 @@ use super::{Action, Budget, CAPACITY, Server, World, server};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// A world that went wrong, and the way there.
+/// A world that violates a rule, and the actions that led there.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub(crate) what: String,
     pub(crate) way: Vec<Action>,
 }
 
-/// What must hold after each step.
+/// The rule that a world violates, if any; checked after each step.
 fn wrong(world: &World) -> Option<String> {
     world.server.judge().or_else(|| world.lie.clone())
 }
 
-/// Whether every pod that fits is placed once nothing goes wrong any more.
+/// A pod that fits and is not placed although no more faults happen, if there is one.
 fn unplaced(world: &World) -> Option<String> {
     let mut world = world.clone();
     let mut closed = world.finish();
@@ -58,7 +58,7 @@ fn places(server: &Server) -> Vec<(usize, usize)> {
     (0..server.nodes.len()).flat_map(of).collect()
 }
 
-/// What a search saw.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) states: usize,
@@ -66,7 +66,7 @@ pub(crate) struct Seen {
     pub(crate) wrong: Option<Wrong>,
 }
 
-/// Every world that can follow, each once, and at most so many.
+/// Visits every reachable world once, up to `most` of them.
 pub(crate) fn exhaust(first: &World, most: usize) -> Seen {
     let hasher = RandomState::new();
     let mut known = HashSet::new();
@@ -91,7 +91,7 @@ pub(crate) fn exhaust(first: &World, most: usize) -> Seen {
         }
         let actions = next.actions();
         let mut what = wrong(&next);
-        // Nothing more can happen, or nothing that would not leave the same.
+        // The world is at an end: all replicas are idle.
         if what.is_none() && next.replicas.iter().all(super::Replica::is_idle) {
             seen.ends += 1;
             what = unplaced(&next);
@@ -107,7 +107,7 @@ pub(crate) fn exhaust(first: &World, most: usize) -> Seen {
     seen
 }
 
-/// A number below another, the same each time.
+/// Pseudo-random numbers, the same in every run.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -117,7 +117,7 @@ impl Dice {
     }
 }
 
-/// Random walks: three replicas, each given every pod. Gives the steps made.
+/// Random walks: three replicas, each given every pod. Returns the number of steps.
 pub(crate) fn walk(seed: u64, walks: usize) -> Result<usize, Wrong> {
     let mut dice = Dice(seed);
     let mut steps = 0;
@@ -132,7 +132,7 @@ pub(crate) fn walk(seed: u64, walks: usize) -> Result<usize, Wrong> {
             if actions.is_empty() {
                 break;
             }
-            // Work that is under way goes on more often than all the rest.
+            // Work that has begun goes on more often than other actions happen.
             let is_work = |action: &&Action| matches!(action, Action::Step { fault: None, .. });
             let work: Vec<&Action> = actions.iter().filter(is_work).collect();
             let action = match dice.below(3) {
@@ -153,7 +153,7 @@ pub(crate) fn walk(seed: u64, walks: usize) -> Result<usize, Wrong> {
     Ok(steps)
 }
 
-/// Everything that can happen to a cluster of this size.
+/// All events of a cluster of this size.
 pub(crate) fn all_events(nodes: usize, pods: usize, replicas: usize) -> Vec<Action> {
     let mut all = vec![Action::Backup, Action::Restore];
     all.extend((0..replicas).map(Action::Restart));
@@ -179,7 +179,7 @@ pub(crate) fn all_events(nodes: usize, pods: usize, replicas: usize) -> Vec<Acti
 /// A small world and its name.
 pub(crate) type Scope = (&'static str, World);
 
-/// A world of these nodes, by their GPUs, and pods, by what they want.
+/// A world of these nodes, by their GPUs, and pods, by the bytes that they want.
 fn world(nodes: &[usize], pods: &[u64], replicas: usize, budget: [u8; 3], events: &[Action]) -> World {
     let [starts, faults, happenings] = budget;
     let budget = Budget { starts, faults, events: happenings };
@@ -205,7 +205,7 @@ pub(crate) fn races() -> Vec<Scope> {
     ]
 }
 
-/// Worlds in which GPUs are lost, nodes made anew, backups restored and annotations edited.
+/// Worlds in which GPUs are lost, nodes made again, backups restored and annotations edited.
 pub(crate) fn upheavals() -> Vec<Scope> {
     let lost = [Action::LoseGpu(0), Action::ReturnGpus(0)];
     let memory = [Action::SetMemory(0, false), Action::SetMemory(0, true)];
@@ -219,7 +219,7 @@ pub(crate) fn upheavals() -> Vec<Scope> {
     ]
 }
 
-/// A way that went wrong, for people: what is not the usual next step.
+/// The way to a violation, for people: all actions except usual next steps.
 pub(crate) fn told(wrong: &Wrong) -> String {
     let is_usual = |action: &&Action| matches!(action, Action::Step { fault: None, .. });
     let main: Vec<&Action> = wrong.way.iter().filter(|action| !is_usual(action)).collect();

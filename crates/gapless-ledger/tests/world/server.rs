@@ -1,10 +1,10 @@
-//! The API server of the model, as the real one does it: versions, preconditions, bindings that are made once. And the
-//! judge, who looks only at what bound pods were told when they were bound.
+//! The API server of the model, like the real one: versions, preconditions, bindings that are made once. And the
+//! judge, which only uses the claims that bound pods got at their binding.
 
 use gapless_ledger::promise::mutants::{self, Mutant};
 use gapless_ledger::promise::{Amount, Ask, Claim, Entry, Node, Pod, Told};
 
-/// Bytes of each GPU: more than a thousand, as thousandths must not pass for bytes.
+/// Bytes of each GPU: more than a thousand, so that thousandths differ from bytes.
 pub(crate) const CAPACITY: u64 = 80_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub(crate) struct PodObject {
     pub(crate) node: Option<usize>,
     /// Its annotations.
     claim: Option<Claim>,
-    /// What it was told when it was bound; nobody can edit this.
+    /// The claim that it got at its binding, which no action can edit.
     promised: Option<Claim>,
     pub(crate) wants: u64,
 }
@@ -52,7 +52,7 @@ pub(crate) fn node_name(node: usize) -> String {
     format!("n{node}")
 }
 
-/// The digit at the end is what a mutant takes for its place.
+/// A mutant takes the digit at the end for its index.
 pub(crate) fn gpu(node: usize, gpu: usize) -> String {
     format!("G{node}-{gpu}")
 }
@@ -62,7 +62,7 @@ fn pod_number(name: &str) -> usize {
 }
 
 impl Server {
-    /// Nodes with so many GPUs, and pods that want so many bytes.
+    /// Nodes with these numbers of GPUs, and pods that want these bytes.
     pub(crate) fn new(nodes: &[usize], pods: &[u64]) -> Server {
         let node = |&all: &usize| NodeObject {
             version: 0,
@@ -86,13 +86,13 @@ impl Server {
             nodes: nodes.iter().map(node).collect(),
             pods: pods.iter().map(pod).collect(),
         };
-        // Each object was made at a version of its own.
+        // Each object gets its own version.
         (0..nodes.len()).for_each(|node| server.change(node, |_| {}));
         (0..pods.len()).for_each(|pod| server.touch(pod));
         server
     }
 
-    /// What a pod asks for on a node, as it is known there.
+    /// The amount that a pod asks for on a node, in bytes if the node's memory is known.
     pub(crate) fn amount(&self, pod: usize, node: usize) -> Amount {
         let bytes = self.pods[pod].wants;
         if self.nodes[node].knows_memory {
@@ -199,7 +199,7 @@ impl Server {
         }
     }
 
-    /// The bytes of a GPU that are promised, by what bound pods were told.
+    /// The bytes of a GPU that are promised, by the claims of bound pods.
     pub(crate) fn promised(&self, node: usize, name: &str) -> u64 {
         let bound = self.pods.iter().filter(|pod| pod.exists && pod.node == Some(node));
         let bytes = |pod: &PodObject| {

@@ -1,13 +1,13 @@
-//! The tensors of an ONNX model as buffers: what inference needs memory for beside the weights.
+//! The tensors of an ONNX model as buffers: the memory of inference beside the weights.
 //!
-//! Time is the position in the graph's list of nodes. A tensor that a node produces is alive from that node through its
-//! last reader, `[producer, last reader + 1)`; a graph input from 0; a graph output to the end. Initializers and the
-//! outputs of `Constant` nodes are weights and no buffers; outputs without a name are not made. Sizes come from the
+//! Time is the position in the graph's list of nodes. A tensor that a node produces is alive from that node through
+//! its last reader, `[producer, last reader + 1)`; a graph input from 0; a graph output to the end. Initializers and
+//! the outputs of `Constant` nodes are weights, not buffers; outputs without a name do not exist. Sizes come from the
 //! declared types, so the model must have been through shape inference; named dimensions take the values given.
 //!
-//! What a subgraph (`If`, `Loop`, `Scan`) reads of the graph around it counts as read by its node; the tensors within
-//! it are left out, as are those within a model-local function. No two tensors share a place, even where an operator
-//! could work in place. The file is hostile until parsed: see `wire.rs`.
+//! Tensors of the outer graph that a subgraph (`If`, `Loop`, `Scan`) reads count as read by its node; the tensors
+//! within it are left out, as are those within a model-local function. No two tensors share a place, even if an
+//! operator could work in place. The file is untrusted: see `wire.rs`.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ mod wire;
 /// Subgraphs deeper than this are refused; models nest two or three.
 pub const DEPTH_LIMIT: usize = 64;
 
-/// How many tensors or names a message lists.
+/// The most tensors or names that a message lists.
 const LISTED: usize = 5;
 
 /// Reads the buffers of a model from the bytes of its file; `dims` gives named dimensions their values. The order is
@@ -66,14 +66,14 @@ struct Live<'f> {
 }
 
 impl<'f> Live<'f> {
-    /// False where the name is taken.
+    /// Begins a tensor's lifetime; false if the name is taken.
     fn begin(&mut self, name: &'f str, time: usize) -> bool {
         let fresh = self.tensors.insert(name, Some(self.spans.len())).is_none();
         self.spans.push((name, time, time + 1));
         fresh
     }
 
-    /// False where nothing of this name was met.
+    /// Extends a tensor's lifetime; false if the name is unknown.
     fn reach(&mut self, name: &str, end: usize) -> bool {
         match self.tensors.get(name) {
             None => false,
@@ -123,8 +123,8 @@ impl<'f> Live<'f> {
         Ok(())
     }
 
-    /// What a subgraph reads of the tensors around it: names that its nodes read or that it hands out. Names of its
-    /// own are not known here and passed over; ONNX forbids that they hide outer ones.
+    /// Notes outer tensors that a subgraph reads: names that its nodes read or that are its outputs. The subgraph's
+    /// own names are unknown here and skipped; ONNX forbids that they hide outer ones.
     fn subgraph(
         &mut self,
         time: usize,
@@ -310,7 +310,7 @@ fn listed(mut items: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// A name for a message, quoted, and cut where it is long: a name may be as long as the file.
+/// A name for a message, quoted, and cut if it is long: a name may be as long as the file.
 fn quoted(name: &str) -> String {
     const LONGEST: usize = 80;
     match name.char_indices().nth(LONGEST) {

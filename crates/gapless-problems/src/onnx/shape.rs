@@ -1,4 +1,4 @@
-//! How many bytes a tensor takes, from the type that an ONNX model declares for it (`ValueInfoProto`).
+//! The bytes of a tensor, from the type that an ONNX model declares for it (`ValueInfoProto`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use super::quoted;
 use super::wire::Message;
 use crate::error::Result;
 
-/// The size of a tensor, or why it is not known.
+/// The size of a tensor, or the reason why it is not known.
 pub(super) type Size = std::result::Result<Bytes, String>;
 
-/// The values that were given for named dimensions, and the names that the model has.
+/// The user's values for named dimensions, and the names in the model.
 #[derive(Default)]
 pub(super) struct Dims<'d> {
     pub(super) given: BTreeMap<&'d str, u64>,
@@ -66,7 +66,7 @@ fn tensor_size<'f: 'd, 'd>(mut tensor: Message<'f>, dims: &mut Dims<'d>) -> Resu
     }))
 }
 
-/// The number of elements: the product of the dimensions, 1 where there is none.
+/// The number of elements: the product of the dimensions, 1 if there is none.
 fn shape<'f: 'd, 'd>(
     mut shape: Message<'f>,
     dims: &mut Dims<'d>,

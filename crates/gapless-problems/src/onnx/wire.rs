@@ -1,8 +1,8 @@
-//! The wire format of protocol buffers, as much of it as ONNX uses: a message is a row of fields, each a number, a wire
+//! The wire format of protocol buffers, the part that ONNX uses: a message is a row of fields, each a number, a wire
 //! type (0: varint, 1: eight bytes, 2: a length and that many bytes, 5: four bytes) and a value.
 //!
 //! Nothing is copied and nothing is trusted: lengths are checked against the message around them, and a message is
-//! read only when its reader asks, so that the depth is the reader's. Errors name the byte in the file.
+//! read only on request, so that the reader controls the depth. Errors name the byte in the file.
 
 use crate::error::{Error, Result};
 

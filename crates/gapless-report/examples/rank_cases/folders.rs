@@ -1,4 +1,4 @@
-//! Runs that lie in folders: `rank0.pickle` and so on, and `case.json` with the rank that is odd and why.
+//! Runs that lie in folders: `rank0.pickle` and so on, and `case.json` with the odd rank and its cause.
 
 use gapless_report::Analysis;
 use gapless_report::ranks::{self, RankFile, Run, Summary};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Judges every run below `root`; whether all were right.
+/// Judges every run below `root`; true if all answers were right.
 pub(crate) fn cases(root: &Path) -> bool {
     let mut all: Vec<PathBuf> = std::fs::read_dir(root)
         .expect("a folder of runs")
@@ -37,7 +37,7 @@ pub(crate) fn cases(root: &Path) -> bool {
     planted[0] == planted[1] && clean[0] == clean[1]
 }
 
-/// Whether something was planted, and whether the answer is right.
+/// True if a fault was planted, and true if the answer is right.
 fn judge(folder: &Path) -> (bool, bool) {
     let text = std::fs::read_to_string(folder.join("case.json")).expect("a readable case");
     let case: Value = serde_json::from_str(&text).expect("JSON");

@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// What a rank does differently.
+/// The fault of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// Bytes that stay behind in every step.
@@ -52,13 +52,13 @@ pub(crate) enum Fault {
     Scratch(u64),
     /// Another configuration of the allocator.
     Settings(&'static str),
-    /// A card of this share of what the run needs.
+    /// A card of this share of the run's need.
     SmallCard(f64),
     /// Steps last this many times as long.
     Slow(f64),
 }
 
-/// What every rank does a little differently.
+/// Small differences between all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noise {
     /// Transient sizes of a step, as a share up or down.
@@ -71,7 +71,7 @@ pub(crate) struct Noise {
     pub(crate) logging: u64,
     /// A factor on all transient sizes of a rank: stages of a pipeline keep different numbers of micro-batches.
     pub(crate) stage: f64,
-    /// Whether annotations, which tell the steps, are left out.
+    /// True if annotations, which tell the steps, are left out.
     pub(crate) bare: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Base {
     script: Script,
     version: TorchVersion,
     settings: TorchSettings,
-    /// For each slot: whether its size follows the batch, its step, and its stack.
+    /// For each slot: true if its size follows the batch, its step, and its stack.
     slots: Vec<(bool, Option<usize>, StackId)>,
     /// Ticks at which steps begin and end.
     pub(crate) steps: Vec<(u32, u32)>,
@@ -100,7 +100,7 @@ impl Base {
             let script = Script::refined(&trace, d.device, &d.history, &settings, version);
             let mut steps: Vec<(u32, u32)> = d.steps.spans.iter().map(|s| (s.start.0, s.end.0)).collect();
             if steps.is_empty() {
-                // A run without steps: four parts of it are planted in as steps are.
+                // A run without steps: faults are planted into four parts of it as if those were steps.
                 let part = d.history.last_tick.0 / 4;
                 steps = (0..4).map(|i| (i * part, (i + 1) * part)).collect();
             }
@@ -230,7 +230,7 @@ impl Base {
                 }
             }
             writer.now = time(tick) + round * length;
-            // What happens beside the program: in the middle of a step, and when it ends.
+            // Faults act in the middle of a step and at its end.
             if step < spans.len() && tick.0 >= u32::midpoint(spans[step].0, spans[step].1) {
                 let index = step;
                 step += 1;
@@ -267,7 +267,7 @@ impl Base {
                     let (follows, step, stack) = self.slots.get(slot as usize).copied().unwrap_or_default();
                     let each = 1.0 + random.real(-noise.each, noise.each);
                     let factor = each * if follows { factors[step.unwrap_or(0).min(steps - 1)] } else { 1.0 };
-                    // Small ones are counters and scalars, which follow nothing.
+                    // Small requests are counters and scalars, whose sizes do not follow the batch.
                     let size = if size.0 >= 4096 {
                         ((size.0 as f64 * factor) as u64).div_ceil(512) * 512
                     } else {
@@ -297,7 +297,7 @@ impl Base {
     }
 }
 
-/// The allocator at work, and what a recording of it says.
+/// The allocator, and the recording of its work.
 pub(crate) struct Writer {
     pub(crate) out: DeviceTrace,
     torch: Torch<SimDevice>,
@@ -341,7 +341,7 @@ impl Writer {
         });
     }
 
-    /// What the allocator did with its device.
+    /// Records the allocator's device calls.
     fn notes(&mut self) {
         for note in self.torch.take_notes() {
             let action = match note.kind {

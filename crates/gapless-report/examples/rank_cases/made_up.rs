@@ -1,5 +1,5 @@
-//! Training runs made up from nothing recorded: a model of a few layers, steps that keep activations and free them in
-//! reverse order, gradients, an optimizer's state, a clock. Model, length, noise, fault and what the recording knows
+//! Training runs made up without a recording: a model of a few layers, steps that keep activations and free them in
+//! reverse order, gradients, an optimizer's state, a clock. Model, length, noise, fault and the recording's contents
 //! (steps, stacks) are random. The model of PyTorch's allocator places the blocks.
 
 use super::generate::{Random, Writer};
@@ -12,7 +12,7 @@ use gapless_trace::{Action, Annotation, Micros, PoolId, StackId, Stage, StreamId
 const MIB: f64 = (1 << 20) as f64;
 const VERSION: TorchVersion = TorchVersion(2, 11);
 
-/// What one rank does differently.
+/// The fault of one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// Bytes that stay behind in every step, from one on.
@@ -20,7 +20,7 @@ pub(crate) enum Fault {
         bytes: u64,
         from: usize,
     },
-    /// A factor on what follows the batch, in one step or in all.
+    /// A factor on sizes that follow the batch, in one step or in all.
     Batch {
         factor: f64,
         step: Option<usize>,
@@ -40,9 +40,9 @@ pub(crate) enum Fault {
         bytes: u64,
         step: usize,
     },
-    /// Everything takes so many times as long.
+    /// A factor on all durations.
     Slow(f64),
-    /// It waits so many microseconds before every step.
+    /// Microseconds that the rank waits before every step.
     Waits(u64),
 }
 
@@ -59,7 +59,7 @@ impl Fault {
     }
 }
 
-/// How many kinds of faults [`Case::new`] plants.
+/// The number of kinds of faults that [`Case::new`] plants.
 pub(crate) const FAULTS: u64 = 10;
 
 /// A model, or a stage of one.
@@ -87,15 +87,15 @@ impl Model {
     }
 }
 
-/// A run: its ranks, and which of them has which fault.
+/// A run: its ranks, and the rank with a fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     seed: u64,
     pub(crate) ranks: u32,
     models: Vec<Model>,
-    /// Whether ranks of one stage lie behind each other, or take turns.
+    /// True if ranks of one stage are contiguous; else the stages take turns.
     in_blocks: bool,
-    /// How long the batch of each step is, on all ranks.
+    /// The length of the batch of each step, on all ranks.
     lengths: Vec<f64>,
     /// Shares by which sizes of a step, lengths of batches and the clock differ between ranks.
     sizes: f64,
@@ -112,7 +112,8 @@ impl Case {
     pub(crate) fn new(i: u64, seed: u64, planted: bool) -> Case {
         let mut random = Random::new(seed.wrapping_mul(1_000_003) + 2 * i + u64::from(planted));
         let stages = [1, 1, 1, 2][random.below(4)];
-        // Two replicas can tell who failed, but not who is set as usual; stages have at least three.
+        // Of two replicas, the one that failed is known, but not the one with usual settings; stages
+        // have three or more.
         let fewest = if planted && i % FAULTS == 3 { 1 } else { 0 };
         let sizes: [u32; 12] = [2, 3, 4, 4, 6, 8, 8, 12, 16, 24, 32, 64];
         let mut ranks = sizes[fewest + random.below(sizes.len() - fewest)];
@@ -163,7 +164,7 @@ impl Case {
             .since(events.time_at(gapless_trace::Tick(0)))
             .0;
         let share = |random: &mut Random, low, high| (peak as f64 * random.real(low, high)) as u64;
-        // Where batches vary between ranks, and of two ranks, a fault must stand out from that.
+        // A fault must be larger if batches vary between ranks, and between two ranks, to stand out.
         let more = if self.varied > 0.0 { 1.3 } else { 1.0 };
         let pair = if self.ranks == 2 { 1.3 } else { 1.0 };
         match i % FAULTS {
@@ -203,7 +204,7 @@ impl Case {
     }
 }
 
-/// One rank at work.
+/// One rank while it is made.
 struct Maker<'a> {
     case: &'a Case,
     rank: u32,

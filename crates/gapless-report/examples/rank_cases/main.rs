@@ -1,4 +1,4 @@
-//! Planted and clean runs of many ranks: whether the odd rank and its cause are named, and nothing else is.
+//! Planted and clean runs of many ranks: checks that the odd rank and its cause are named, and nothing else.
 //!
 //! `cargo run --example rank_cases -- cases [tuned|seen|held-out|made-up|all] [SEED] [COUNT]`
 //! `cargo run --example rank_cases -- folders FOLDER` judges runs that `xtask/bench/odd_ranks.py` left there as files.
@@ -15,17 +15,17 @@ use gapless_trace::gtrace::{Options, write_trace};
 use generate::{Base, Fault, Noise, Random};
 use std::path::Path;
 
-/// Thresholds were chosen while looking at these...
+/// Runs with which the thresholds were chosen ...
 const TUNED: [(&str, bool); 4] =
     [("gpt2_train_stacks", true), ("gpt2_train", false), ("resnet_varbatch", false), ("multistream", false)];
-/// ... a mistake in the grouping was found with these ...
+/// ... runs that showed a mistake in the grouping ...
 const SEEN: [(&str, bool); 4] = [
     ("llama1b_varlen_ckpt", false),
     ("mixtral_moe", false),
     ("llama_offload", false),
     ("mixtral_moe_expandable", false),
 ];
-/// ... and nothing was changed after looking at these.
+/// ... and runs that changed nothing, so that they test the result.
 const HELD_OUT: [(&str, bool); 4] =
     [("exp_empty", false), ("gc_cap", false), ("infer_cnn", false), ("split_round", false)];
 
@@ -66,12 +66,12 @@ fn open(name: &str) -> Base {
     Base::open(paths.iter().find(|path| path.exists()).expect("a recorded run"))
 }
 
-/// One case: what is planted, and how the ranks are made.
+/// One case: the fault, and the noise of the ranks.
 struct Case {
     ranks: u32,
     odd: Option<(u32, Fault)>,
     stacks: bool,
-    /// Ranks of a stage; as many as there are for one stage.
+    /// Ranks of a stage; all ranks if there is one stage.
     stage: u32,
     sizes: f64,
     each: f64,
@@ -106,7 +106,7 @@ impl Case {
             _ => Fault::Scratch(share(&mut random, 0.1, 0.2)),
         };
         let mut case = Case::clean(i, seed, stacks);
-        // Among those of the first stage: the card is small for what these need.
+        // The odd rank is in the first stage, whose need the small card is computed from.
         case.odd = Some((random.below(case.ranks.min(case.stage) as usize) as u32, fault));
         case
     }
@@ -169,7 +169,7 @@ fn cases(set: &str, bases: &[(&str, bool)], seed: u64, count: u64) -> bool {
     println!("{set}, seed {seed}");
     for planted in [true, false] {
         for i in 0..count {
-            // Each fault meets each base.
+            // The offset makes each fault meet each base.
             let (name, stacks, base) = &opened[((i + i / 8) % opened.len() as u64) as usize];
             let case =
                 if planted { Case::planted(i, seed, base, *stacks) } else { Case::clean(i, seed, *stacks) };

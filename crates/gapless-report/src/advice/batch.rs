@@ -1,20 +1,20 @@
-//! What a smaller batch would need: activations and temporaries follow it, weights, gradients and optimizer state do
-//! not. Kinds are inferred, so this is too, and is said to be; where the trace shows no steps, nothing is said.
+//! Memory that a smaller batch would need: activations and temporaries scale with the batch; weights, gradients and
+//! optimizer state do not. Kinds are inferred, so this is too ([`BatchInfo::inferred`]). It needs steps.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::Tick;
 use gapless_trace::kinds::Kind;
 use serde::{Deserialize, Serialize};
 
-/// How live bytes follow the batch when most is live.
+/// The dependence of live bytes on the batch, at their peak.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchInfo {
-    /// Always: kinds are not recorded.
+    /// Always true: kinds are not recorded.
     pub inferred: bool,
     /// Bytes that do not depend on the batch, and bytes that scale with it.
     pub fixed: u64,
     pub scaling: u64,
-    /// The share of the batch whose live bytes fit on the card; 0 where what stays is too large by itself.
+    /// The share of the batch whose live bytes fit on the card; 0 if the fixed bytes alone are too many.
     pub fits_share: f64,
 }
 
@@ -24,24 +24,24 @@ pub(crate) fn scaling(d: &DeviceAnalysis<'_>, tick: Tick, asked: u64, capacity: 
         return None;
     }
     let by_kind = d.kinds.active_at(&d.history, tick);
-    // A program whose weights are not told apart shows nothing of what would stay.
+    // Without known weights, the bytes that would stay cannot be told from those that scale.
     if by_kind[Kind::Weights as usize].0 == 0 {
         return None;
     }
     let of = |kinds: &[Kind]| kinds.iter().map(|&k| by_kind[k as usize].0).sum::<u64>();
     let scaling = of(&[Kind::Activations, Kind::Temporaries]) + asked;
-    // What nothing is known of is taken to stay: a batch that fits then fits all the same.
+    // Unexplained bytes count as fixed: if some of them scale after all, the batch fits all the more.
     let fixed = of(&[Kind::Weights, Kind::Gradients, Kind::OptimizerState, Kind::Unexplained]);
     share(fixed, scaling, capacity).map(|fits_share| BatchInfo { inferred: true, fixed, scaling, fits_share })
 }
 
-/// The share of what scales that fits beside what stays; `None` where nothing scales or all of it fits.
+/// The share of `scaling` that fits beside `fixed`; `None` if nothing scales or if all of it fits.
 fn share(fixed: u64, scaling: u64, capacity: u64) -> Option<f64> {
     if scaling == 0 || fixed + scaling <= capacity {
         return None;
     }
     let share = capacity.saturating_sub(fixed) as f64 / scaling as f64;
-    // Downward to a hundredth: the promise is that it fits.
+    // Rounded down to a hundredth, because the report says that this share fits.
     Some((share * 100.0).floor() / 100.0)
 }
 

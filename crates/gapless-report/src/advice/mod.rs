@@ -1,5 +1,5 @@
-//! What to set, for people and programs: the advice of `gapless_replay::advise` with the exact lines, and where no
-//! setting helps, who holds the bytes and what a smaller batch would need. The JSON contract is `gapless.advice/1`.
+//! Settings to change, for people and programs: the advice of `gapless_replay::advise` with the exact lines and, if
+//! no setting helps, the holders and the need of a smaller batch. The JSON contract is `gapless.advice/1`.
 
 mod batch;
 mod text;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "gapless.advice/1";
 
-/// Holders that are named where the live bytes are too many.
+/// Holders that are named if the live bytes exceed the card.
 const HOLDERS: usize = 5;
 
 /// The advice for one device of a trace.
@@ -44,31 +44,31 @@ pub struct Answer {
     pub verdict: Word,
     /// The verdict in a sentence.
     pub sentence: String,
-    /// Settings that were replayed, and that were to be.
+    /// Settings that were replayed, and settings that were planned.
     pub tried: u64,
     pub planned: u64,
-    /// Whether it was ended before all were replayed.
+    /// True if the search ended before all planned settings were replayed.
     pub stopped: bool,
     /// The most bytes that were live at once: no allocator needs less.
     pub floor: u64,
-    /// By how much the live bytes exceed the card, where they do.
+    /// Bytes by which the live bytes exceed the card, if they do.
     pub excess: Option<u64>,
-    /// The run as it was.
+    /// The run with the settings that it had.
     pub baseline: Setting,
     /// The simplest first.
     pub suggestions: Vec<Suggestion>,
-    /// The largest holders when most was live; only where no setting helps.
+    /// The largest holders when most was live; only if no setting helps.
     pub holders: Vec<HolderInfo>,
-    /// What a smaller batch would need; only where no setting helps and the trace shows it.
+    /// Bytes that a smaller batch would need; only if no setting helps and the trace has steps.
     pub batch: Option<BatchInfo>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
-    /// Some settings hold less memory, or survive where the run would not.
+    /// Some settings hold less memory, or survive although the run as recorded would not.
     Helps,
-    /// The run gets along, and nothing holds noticeably less.
+    /// The run survives, and no setting holds noticeably less.
     Fine,
     /// The live bytes themselves exceed the card.
     TooLarge,
@@ -76,10 +76,10 @@ pub enum Word {
     NoSetting,
 }
 
-/// One way to run, and what it takes.
+/// One way to run, with the figures of its replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// As one writes it; empty: the defaults.
+    /// As PyTorch's environment variable takes them; empty: the defaults.
     pub settings: String,
     pub survives: bool,
     pub peak_reserved: u64,
@@ -96,13 +96,13 @@ pub struct Setting {
 /// Settings that help.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Suggestion {
-    /// What to put into the environment, as it is.
+    /// The exact line for the environment.
     pub line: String,
-    /// The oldest release that knows all of it, where older ones refuse it: "2.11".
+    /// The oldest release that knows all of it, if older ones refuse it: "2.11".
     pub needs: Option<String>,
-    /// How many settings differ from the run's.
+    /// The number of settings that differ from the run's.
     pub changes: u32,
-    /// Peak reserved bytes less than the run's, and as a share of it; 0 where it is about surviving.
+    /// Peak reserved bytes less than the run's, and as a share of it; 0 if the gain is that the run survives.
     pub saving: u64,
     pub saving_share: f64,
     #[serde(flatten)]
@@ -110,7 +110,7 @@ pub struct Suggestion {
 }
 
 impl Suggestion {
-    /// Whether the smallest card on which the run survives grows: less is held, and it fits on fewer cards.
+    /// True if the smallest card on which the run survives grows: it then reserves less but fits on fewer cards.
     #[must_use]
     pub fn needs_larger_card(&self, answer: &Answer) -> bool {
         answer.baseline.survives && self.setting.min_capacity > answer.baseline.min_capacity
@@ -161,7 +161,7 @@ impl Answer {
         answer
     }
 
-    /// Whether anything gets along: `false` only where a card was named that is too small for every setting.
+    /// False only if the card that was named is too small for every setting.
     #[must_use]
     pub fn survives(&self) -> bool {
         matches!(self.verdict, Word::Helps | Word::Fine)
@@ -184,10 +184,10 @@ pub fn json(advice: &Advice) -> serde_json::Result<String> {
     serde_json::to_string_pretty(advice).map(|text| text + "\n")
 }
 
-/// The line for the environment. Defaults are set by setting nothing.
+/// The line for the environment. Defaults need no variable.
 pub(crate) fn line(conf: &str, producer: &str) -> String {
     if conf.is_empty() {
-        // A release reads both names as long as one of them is set: neither may be.
+        // A release reads both names as long as one of them is set: so both are unset.
         "unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF".to_owned()
     } else {
         advise::environment_line(conf, producer)
@@ -228,7 +228,7 @@ fn suggestion(s: &advise::Suggestion, advice: &advise::Advice, producer: &str) -
     }
 }
 
-/// When most was needed at once, and how much of it was asked for and never given: a request that failed counts too.
+/// The moment of the largest need, and the part of it that failed requests asked for: a failed request counts too.
 fn most_live(d: &DeviceAnalysis<'_>) -> (Tick, u64) {
     let peak = &d.history.usage.active;
     let largest = d.churn.ooms.iter().max_by_key(|oom| oom.asked);

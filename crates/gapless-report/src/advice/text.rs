@@ -1,5 +1,5 @@
-//! Advice for a terminal: the verdict, then each suggestion with the line to set, what its replay showed and what it
-//! costs.
+//! Advice for a terminal: the verdict, then each suggestion with the line to set, the results of its
+//! replay and its costs.
 
 use super::{Advice, Answer, BatchInfo, Setting, Suggestion, Word};
 use crate::replay::text::driver_time;
@@ -81,13 +81,13 @@ fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
     }
     let card = arrow(before, after, |t| bytes(t.min_capacity));
     row("smallest card", if s.needs_larger_card(a) { format!("{card}: it grows") } else { card });
-    // A run that ended early made fewer calls for that reason alone: then only what the other one costs is told.
+    // A run that ended early made fewer calls for that reason alone, so then only the suggestion's cost is shown.
     let costs: fn(&Setting) -> String = |t| {
         let calls = [plural(t.device_allocs, "device alloc"), plural(t.device_frees, "free")].join(", ");
         format!("{calls}, {}, {} in the driver", plural(t.retries, "retry"), driver_time(t.driver_time_ms))
     };
     if before.survives {
-        // What grows is a cost, what shrinks is a gain, and what stays the same is neither.
+        // A figure that grows is a cost, one that shrinks is a gain; equal figures are left out.
         let (mut costs, mut gains) = (Vec::new(), Vec::new());
         let figures: [Figure; 4] = [
             ("device allocs", |t| t.device_allocs as f64, |t| count(t.device_allocs)),
@@ -119,7 +119,7 @@ fn suggestion(out: &mut String, number: usize, s: &Suggestion, a: &Answer) {
     table.render(out, "     ");
 }
 
-/// A figure of a setting: its name, its value, and how it is shown.
+/// A figure of a setting: its name, its value, and its format.
 type Figure = (&'static str, fn(&Setting) -> f64, fn(&Setting) -> String);
 
 fn arrow(before: &Setting, after: &Setting, of: fn(&Setting) -> String) -> String {
@@ -134,7 +134,7 @@ fn holders(out: &mut String, a: &Answer) {
     table_of_holders(out, &a.holders);
 }
 
-/// Also for the post-mortem.
+/// The post-mortem uses this too.
 pub(crate) fn table_of_holders(out: &mut String, holders: &[crate::model::HolderInfo]) {
     let mut table = Table::new(&[Right, Right, Right, Left, Left]).names(4, 24).spare(&[3]);
     for h in holders {
@@ -147,7 +147,7 @@ pub(crate) fn table_of_holders(out: &mut String, holders: &[crate::model::Holder
     table.render(out, "    ");
 }
 
-/// Also for the post-mortem.
+/// The post-mortem uses this too.
 pub(crate) fn batch_share(out: &mut String, b: &BatchInfo) {
     let (fixed, scaling) = (bytes(b.fixed), bytes(b.scaling));
     let text = if b.fits_share > 0.0 {

@@ -1,5 +1,5 @@
-//! What a verdict and its subject say, as the issues that code scanners know: each with a rule, a level, a sentence, a
-//! file and a fingerprint. SARIF and GitLab's format are two spellings of this list.
+//! A verdict and its subject as issues for code scanners: each with a rule, a level, a sentence, a file and a
+//! fingerprint. SARIF and GitLab's format are two spellings of this list.
 
 use super::subject::{Noticed, Subject};
 use super::verdict::{Row, Unknown, Verdict};
@@ -8,13 +8,13 @@ use crate::explain;
 use crate::finding::Severity;
 use std::collections::BTreeMap;
 
-/// A rule: what is held against a run.
+/// A rule: a limit or a finding that issues refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     /// `peak-reserved`, or a finding's code.
     pub(super) id: String,
     pub(super) title: String,
-    /// What it means and what to do, in Markdown.
+    /// Its meaning and the next step, in Markdown.
     pub(super) help: String,
 }
 
@@ -26,11 +26,11 @@ pub(super) struct Issue {
     pub(super) message: String,
     /// The file that it is about: of many ranks, that of its rank.
     pub(super) file: String,
-    /// The same for the same issue of the same file in every run: figures are no part of it.
+    /// Equal for the same issue of the same file in every run, because no figures enter it.
     pub(super) fingerprint: String,
 }
 
-/// Where an issue is: a rank of many, and a device.
+/// The place of an issue: a rank of many, and a device.
 type Place = (Option<u32>, Option<u32>);
 
 /// Figures over their limits first, then limits that could not be checked, then findings.
@@ -40,10 +40,10 @@ pub(super) fn issues(verdict: &Verdict, subject: &Subject) -> Vec<Issue> {
     let mut add = |rule: Rule, (rank, device): Place, level: Severity, against: &str, message: String| {
         let number = |number: Option<u32>| number.map_or_else(String::new, |number| number.to_string());
         let mut parts = vec![verdict.path.clone(), rule.id.clone(), number(device), against.to_owned()];
-        // Of one run there is no rank, and the issue keeps the fingerprint that it always had.
+        // A single run has no rank. Its key then has no part for one, so that its fingerprint stays as it was.
         parts.extend(rank.map(|rank| format!("rank {rank}")));
         let key = parts.join("\0");
-        // Two findings may have one code and one device: the second of them is another issue.
+        // Two findings may have one code and one device: `nth` tells them apart.
         let nth = seen.entry(key.clone()).or_default();
         let fingerprint = fingerprint(&format!("{key}\0{nth}"));
         *nth += 1;
@@ -101,7 +101,7 @@ fn coded(code: &str) -> Rule {
     }
 }
 
-/// A tolerance may change without making it another issue.
+/// A changed tolerance must not change the fingerprint, so only the kind of limit enters it.
 fn kind_of_limit(row: &Row) -> &'static str {
     if row.against.starts_with("baseline") { "baseline" } else { "budget" }
 }
@@ -130,7 +130,7 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
-/// FNV-1a with 128 bits, as hexadecimal digits. It names an issue and protects nothing.
+/// FNV-1a with 128 bits, as hexadecimal digits. It identifies an issue; nothing relies on its secrecy.
 fn fingerprint(key: &str) -> String {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

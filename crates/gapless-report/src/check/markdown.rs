@@ -1,4 +1,4 @@
-//! A verdict as a summary for a pull request: the answer first, then the figures, then what holds the peak, folded.
+//! A verdict as a summary for a pull request: the answer first, then the figures, then (folded) the peak's holders.
 
 use super::shown::{LISTED, shown};
 use super::subject::Subject;

@@ -1,4 +1,4 @@
-//! Budgets held against a report: the gate for CI. [`check`] gives a [`Verdict`], a value; each format has its module.
+//! Compares a report with budgets: the gate for CI. [`check`] gives a [`Verdict`], a value; each format has its module.
 
 mod gitlab;
 mod issues;

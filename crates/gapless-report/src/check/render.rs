@@ -42,7 +42,7 @@ pub fn text(verdict: &Verdict) -> String {
         let _ = writeln!(out, "      {DIM}and {} more are not known{RESET}", verdict.unknown.len() - LISTED);
     }
     for holder in &verdict.holders {
-        // "1.53 GiB by train.py:26 step": the name gives way, never the bytes.
+        // "1.53 GiB by train.py:26 step": a long line shortens the name, never the bytes.
         let holder = clean(holder);
         let (bytes, name) = holder.split_at(holder.find(" by ").map_or(0, |at| at + " by ".len()));
         let lead = format!("      at the peak: {bytes}");

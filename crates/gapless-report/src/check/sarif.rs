@@ -90,7 +90,7 @@ fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// A file's name as a URI reference: what RFC 3986 reserves is percent-encoded, and an absolute path is a file URI.
+/// A file's name as a URI: reserved characters (RFC 3986) are percent-encoded, and an absolute path is a file URI.
 fn uri(path: &str) -> String {
     let mut out = String::new();
     if path == "-" {

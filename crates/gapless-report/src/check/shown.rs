@@ -1,11 +1,11 @@
-//! Which rows of a verdict a person is shown. Of many ranks that is not all of them.
+//! Selects the rows of a verdict that text formats show. Of many ranks these are not all of them.
 
 use super::verdict::{Row, Verdict};
 
-/// Rows that a person is shown of many ranks.
+/// The most rows that text formats show.
 pub(super) const LISTED: usize = 32;
 
-/// The rows to show, and how many are left out: of many ranks those over a limit, and the highest of each figure.
+/// The rows to show, and the number of others: of many ranks, those over a limit and the highest of each figure.
 pub(super) fn shown(verdict: &Verdict) -> (Vec<&Row>, usize) {
     let all = &verdict.rows;
     if all.len() <= LISTED {

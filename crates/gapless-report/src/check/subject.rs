@@ -1,7 +1,7 @@
-//! What a verdict is about, beyond its figures: the file of each rank, what was noticed, and what holds the peak.
+//! The subject of a verdict, beyond its figures: the file of each rank, the findings, and the holders of the peak.
 //!
-//! One report gives a subject here; a run of many ranks gives one in `ranks`, which knows this module and is not known
-//! to it.
+//! One report gives a subject here; a run of many ranks gives one in `ranks`, which depends on this module. This
+//! module does not depend on it.
 
 use crate::finding::Finding;
 use crate::markdown;
@@ -9,21 +9,21 @@ use crate::model::Report;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What was checked.
+/// The run that was checked.
 #[derive(Clone, Debug, Default)]
 pub struct Subject {
     /// The file of each rank; empty for one file, which the verdict names.
     pub(crate) files: BTreeMap<u32, String>,
     pub(crate) noticed: Vec<Noticed>,
-    /// What stands below the figures in a summary, in Markdown.
+    /// The Markdown below the figures in a summary.
     pub(crate) details: String,
 }
 
-/// A finding, and where it was made.
+/// A finding and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Noticed {
     pub(crate) rank: Option<u32>,
-    /// "device 1", "rank 3"; empty where there is only one place.
+    /// "device 1", "rank 3"; empty if there is only one place.
     pub(crate) place: String,
     pub(crate) finding: Finding,
 }
@@ -51,7 +51,7 @@ impl Subject {
         Subject { files: BTreeMap::new(), noticed: report.findings.iter().map(noticed).collect(), details }
     }
 
-    /// The file that an issue of `rank` is about; `whole` where there is no file of that rank.
+    /// The file that an issue of `rank` is about; `whole` if the rank has no file of its own.
     pub(crate) fn file<'a>(&'a self, rank: Option<u32>, whole: &'a str) -> &'a str {
         rank.and_then(|rank| self.files.get(&rank)).map_or(whole, String::as_str)
     }

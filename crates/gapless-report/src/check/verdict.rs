@@ -1,4 +1,4 @@
-//! Budgets held against a report: figures, limits and what is not known, as values.
+//! Compares a report with budgets: figures, limits and unknown figures, as values.
 
 use crate::model::{DeviceReport, Report};
 use gapless_trace::Bytes;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 pub const SCHEMA: &str = "gapless.check/1";
 
-/// What a run may use. `None`: not limited.
+/// Limits of a run. `None`: not limited.
 #[derive(Clone, Debug, Default)]
 pub struct Budgets {
     pub peak_reserved: Option<Bytes>,
@@ -16,12 +16,12 @@ pub struct Budgets {
     pub growth_per_step: Option<Bytes>,
     /// Highest peak / mean peak - 1, among the replicas of a run of many ranks.
     pub spread: Option<f64>,
-    /// By which share the baseline's peaks may be exceeded.
+    /// The share by which a run may exceed the baseline's peaks.
     pub tolerance: f64,
 }
 
 impl Budgets {
-    /// Whether anything is limited on each rank.
+    /// True if a budget limits single ranks.
     pub(crate) fn limits_ranks(&self) -> bool {
         let Budgets {
             peak_reserved,
@@ -48,7 +48,7 @@ pub(crate) struct Checked {
     pub(crate) fragmentation: Option<f64>,
     /// `None`: too few steps.
     pub(crate) growth_per_step: Option<f64>,
-    /// Whether the run recorded events. Without any, it held this much at the end, and more at its peak perhaps.
+    /// True if the run recorded events. Without events the peak may be above the bytes at the end.
     pub(crate) recorded: bool,
 }
 
@@ -66,7 +66,7 @@ impl Checked {
     }
 }
 
-/// Why nothing could be checked at all.
+/// The reason why nothing could be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     #[error("no budget was given")]
@@ -90,7 +90,7 @@ impl CheckError {
     }
 }
 
-/// Why a figure that is limited is not known.
+/// The reason why a limited figure is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Reserved,
@@ -126,7 +126,7 @@ impl Missing {
     }
 }
 
-/// How a figure is measured.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -139,7 +139,7 @@ pub enum Unit {
 pub struct Row {
     /// "peak reserved".
     pub figure: &'static str,
-    /// Of a run of many ranks: which one.
+    /// The rank, in a run of many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     pub device: u32,
@@ -147,7 +147,7 @@ pub struct Row {
     pub value: f64,
     pub limit: f64,
     pub passed: bool,
-    /// Where the limit comes from: "budget", or "baseline + 2 %".
+    /// The source of the limit: "budget", or "baseline + 2 %".
     pub against: String,
 }
 
@@ -156,11 +156,11 @@ pub struct Row {
 pub struct Unknown {
     /// "peak reserved".
     pub figure: &'static str,
-    /// Of a run of many ranks: which one.
+    /// The rank, in a run of many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     pub device: u32,
-    /// Why the figure is not known.
+    /// The reason why the figure is not known.
     pub why: String,
     /// The next step.
     pub help: &'static str,
@@ -175,22 +175,22 @@ pub struct Verdict {
     /// Every figure is known and within its limit.
     pub passed: bool,
     pub rows: Vec<Row>,
-    /// Limits whose figures are not known. They hide no row: what can be checked is checked.
+    /// Limits whose figures are not known. They hide no row: every figure that is known is checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Unknown>,
-    /// Who holds memory at the peak, for those over a budget.
+    /// Holders of memory at the peak, of devices with a figure over its limit.
     pub holders: Vec<String>,
 }
 
 impl Verdict {
-    /// Whether a figure is over its limit, whatever else is not known.
+    /// True if a figure is over its limit, even if others are unknown.
     #[must_use]
     pub fn exceeded(&self) -> bool {
         self.rows.iter().any(|row| !row.passed)
     }
 }
 
-/// Holds `report` against `budgets`, and against the peaks of `baseline` where there is one.
+/// Holds `report` against `budgets`, and against the peaks of `baseline` if there is one.
 ///
 /// # Errors
 /// When there is nothing to check: no limit, or no device.
@@ -240,7 +240,7 @@ impl Found {
         let mut hold = |figure, unit, limit: Option<f64>, value: Result<f64, Missing>| {
             let Some(limit) = limit else { return };
             match value {
-                // What is held at the end is too much whatever was held before.
+                // Bytes at the end above the limit are enough to fail. If they are below it, the peak is unknown.
                 Ok(value) if !d.recorded && value <= limit => {
                     self.unknown.push(unknown(figure, d, Missing::History));
                 }

@@ -1,4 +1,4 @@
-//! What every format of a verdict says of a figure.
+//! Sentences on a figure that every format of a verdict shares.
 
 use super::verdict::{Row, Unit, Unknown};
 use crate::text::{bytes, percent};
@@ -11,12 +11,12 @@ pub(super) fn unknown_title(unknown: &Unknown) -> String {
     format!("{} {}", place(unknown.rank, unknown.device), unknown.figure)
 }
 
-/// "rank 3", or "device 0" where there is only one rank.
+/// "rank 3", or "device 0" if there is only one rank.
 fn place(rank: Option<u32>, device: u32) -> String {
     rank.map_or_else(|| format!("device {device}"), |rank| format!("rank {rank}"))
 }
 
-/// Why a limit could not be checked.
+/// The sentence on a limit that could not be checked.
 #[must_use]
 pub fn unknown_sentence(unknown: &Unknown) -> String {
     let place = place(unknown.rank, unknown.device);

@@ -8,11 +8,11 @@ use gapless_trace::Tick;
 pub(super) struct Series {
     pub(super) x: Vec<f64>,
     pub(super) allocated: Vec<u64>,
-    /// Empty where the run does not know it.
+    /// Empty if the recording has no segments.
     pub(super) reserved: Vec<u64>,
 }
 
-/// The axis of two runs: `start` is 0, or -1 where something happens before the first step.
+/// The axis of two runs: `start` is 0, or -1 if something happens before the first step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Aligned {
     pub(super) by_steps: bool,
@@ -44,7 +44,7 @@ fn series(run: &DeviceAnalysis<'_>, by_steps: bool) -> Series {
     series
 }
 
-/// Where a tick lies: `2.5` is the middle of step 2.
+/// The place of a tick on the axis: `2.5` is the middle of step 2.
 fn place(run: &DeviceAnalysis<'_>, tick: Tick, by_steps: bool) -> f64 {
     let part = |from: u32, to: u32| {
         f64::from(tick.0.saturating_sub(from)) / f64::from(to.saturating_sub(from).max(1))
@@ -61,7 +61,7 @@ fn place(run: &DeviceAnalysis<'_>, tick: Tick, by_steps: bool) -> f64 {
     if tick < span.end {
         return at + part(span.start.0, span.end.0);
     }
-    // Between two steps nothing is as wide as a step; behind the last one there is room for the rest.
+    // The gap between two steps has no width. Behind the last step, the rest of the run has the width of a step.
     match spans.get(begun) {
         Some(_) => at + 1.0,
         None => at + 1.0 + part(span.end.0, run.history.last_tick.0),

@@ -36,7 +36,7 @@ pub fn compare(before: &Analysis<'_>, before_name: &str, after: &Analysis<'_>, a
     }
 }
 
-/// How many frames, from the innermost, two stacks must share to be taken for one.
+/// Frames, from the innermost, that two stacks must share to count as one.
 const INNER_FRAMES: usize = 8;
 
 type Run<'a, 't> = (&'t Trace, &'a DeviceAnalysis<'t>);
@@ -107,7 +107,7 @@ fn moment(old: &DeviceAnalysis<'_>, new: &DeviceAnalysis<'_>, steps: &StepsDiff)
     }
 }
 
-/// What one holder has on one side.
+/// The allocations of one holder in one run.
 #[derive(Clone, Debug, Default)]
 struct Side {
     bytes: u64,
@@ -134,7 +134,7 @@ fn holders(
     before: (&Trace, &DeviceAnalysis<'_>, Tick),
     after: (&Trace, &DeviceAnalysis<'_>, Tick),
 ) -> Vec<HolderDiff> {
-    // Stacks only say something where both runs have them.
+    // Stacks can be compared only if both runs have them.
     let by_stack = !before.0.stacks.is_empty() && !after.0.stacks.is_empty();
     let mut sides: BTreeMap<String, [Side; 2]> = BTreeMap::new();
     for (i, (trace, run, tick)) in [before, after].into_iter().enumerate() {
@@ -164,7 +164,7 @@ fn holders(
     rows
 }
 
-/// Stacks without a counterpart are matched once more by their inner frames: another script around the same model.
+/// Stacks without a counterpart are matched once more by their inner frames: another script may run the same model.
 fn match_inner_frames(sides: BTreeMap<String, [Side; 2]>) -> BTreeMap<String, [Side; 2]> {
     let mut matched: BTreeMap<String, [Side; 2]> = BTreeMap::new();
     for (key, pair) in sides {
@@ -184,8 +184,7 @@ fn match_inner_frames(sides: BTreeMap<String, [Side; 2]>) -> BTreeMap<String, [S
     matched
 }
 
-/// Active allocations at `tick` by what identifies them in any run: the functions and files of the stack, or kind and
-/// size.
+/// Active allocations at `tick` by a key that any run has: the functions and files of the stack, or kind and size.
 fn grouped(trace: &Trace, run: &DeviceAnalysis<'_>, tick: Tick, by_stack: bool) -> BTreeMap<String, Side> {
     let mut keys: BTreeMap<StackId, (String, String)> = BTreeMap::new();
     let mut groups: BTreeMap<String, Side> = BTreeMap::new();
@@ -195,7 +194,7 @@ fn grouped(trace: &Trace, run: &DeviceAnalysis<'_>, tick: Tick, by_stack: bool) 
         let (key, label) = if by_stack && !allocation.stack.is_none() {
             keys.entry(allocation.stack).or_insert_with(|| stack_key(trace, allocation.stack)).clone()
         } else {
-            // What was asked for, not what was given: rounding differs between settings.
+            // The requested size, because the size after rounding depends on the settings.
             let label = format!("requests of {}", allocation.requested);
             (format!("{kind}\0{}", allocation.requested.0), label)
         };

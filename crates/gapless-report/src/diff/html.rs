@@ -1,8 +1,8 @@
-//! Two runs as one HTML file that asks the network for nothing: both curves over each other, step by step, what grew
-//! and what shrank as a flame graph of differences, and the tables behind them.
+//! Two runs as one HTML file that asks the network for nothing: both curves over each other, step by step, a flame
+//! graph of differences, and the tables behind them.
 //!
-//! Figures and pictures are complete without scripts, but for the flame graph, whose largest rows are in the tables.
-//! Nothing that comes from a trace or a command line is written as markup.
+//! Figures and pictures need no scripts, except the flame graph, whose largest rows are in the tables. Nothing that
+//! comes from a trace or a command line is written as markup.
 
 use super::aligned::{Aligned, Series, align};
 use super::pieces::{self, change_cell, changed};

@@ -1,9 +1,9 @@
-//! Two runs side by side, aligned by their steps: what grew, by how much, which stacks, which kind.
+//! Two runs side by side, aligned by their steps: the growth of peaks, kinds and stacks.
 //!
-//! Alignment: step i of one run is step i of the other. The moment compared is the peak of the common step in which the
-//! run in question needs most; where either run has no steps, it is each run's own peak. Stacks are matched by function
-//! and file, not by line, so that an edit above a call does not turn one holder into two; what has no counterpart then,
-//! by its inner frames.
+//! Alignment: step i of one run is step i of the other. The moment compared is the peak of the common step in which
+//! the run in question needs most; if either run has no steps, it is each run's own peak. Stacks are matched by
+//! function and file, not by line, so that an edit above a call does not turn one holder into two; stacks without a
+//! counterpart are then matched by their inner frames.
 
 mod aligned;
 mod compare;
@@ -45,10 +45,10 @@ pub struct Change<T> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceDiff {
     pub device: u32,
-    /// Peaks in bytes; `null` where a run does not know one.
+    /// Peaks in bytes; `null` if a run does not know one.
     pub peaks: Vec<Change<Option<u64>>>,
     pub fragmentation: Change<Option<f64>>,
-    /// Live bytes that each step adds, where known.
+    /// Live bytes that each step adds, if known.
     pub growth_per_step: Change<Option<f64>>,
     pub steps: StepsDiff,
     /// The moments that `kinds` and `holders` compare.

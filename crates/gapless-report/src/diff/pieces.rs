@@ -5,7 +5,7 @@ use crate::text::{bytes, percent};
 use gapless_page::escape_text;
 use std::fmt::Write;
 
-/// One look for all pages of plain markup; what only these have comes after it.
+/// All pages of plain markup share the replay page's look. Rules of these pages alone follow it.
 const STYLE: &str = concat!(include_str!("../replay/page.css"), include_str!("page.css"));
 const CODE: &str = include_str!("page.js");
 
@@ -14,7 +14,7 @@ pub(crate) fn framed(title: &str, body: &str) -> String {
     shell::page(title, STYLE, body, CODE)
 }
 
-/// Which file is which.
+/// The line that names the two files.
 pub(crate) fn sides(out: &mut String, before: &str, after: &str) {
     let _ = writeln!(
         out,
@@ -24,7 +24,7 @@ pub(crate) fn sides(out: &mut String, before: &str, after: &str) {
     );
 }
 
-/// One figure; `change` has a text and whether it is more than before.
+/// One figure; `change` has a text and true if it is more than before.
 pub(crate) fn tile(
     out: &mut String,
     name: &str,
@@ -47,7 +47,7 @@ pub(crate) fn tile(
     );
 }
 
-/// `+1.50 GiB (+12.0 %)`, and whether that is more than before; `None` where nothing changed.
+/// `+1.50 GiB (+12.0 %)`, and true if that is more than before; `None` if nothing changed.
 pub(crate) fn changed(before: u64, after: u64) -> Option<(String, bool)> {
     if before == after {
         return None;

@@ -1,5 +1,5 @@
-//! Who holds memory in two runs, as one tree: from the outermost frame of a stack inwards, with the bytes that each run
-//! has in a branch. A branch is as wide as the larger of the two, leaf by leaf, so that what vanished is seen too.
+//! Holders of memory in two runs as one tree, from the outermost frame of a stack inwards, with each run's bytes. A
+//! branch is as wide as the larger of the two, leaf by leaf, so that vanished memory is seen too.
 
 use crate::analysis::DeviceAnalysis;
 use gapless_trace::{Allocation, StackId, Tick, Trace};
@@ -23,7 +23,7 @@ pub(super) struct Branch {
 /// One run at one instant.
 pub(super) type Moment<'a, 't> = (&'t Trace, &'a DeviceAnalysis<'t>, Tick);
 
-/// A step of a path: what it is matched by, and what it is called.
+/// A step of a path: the key that matches it, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     key: String,
@@ -43,7 +43,7 @@ pub(super) fn tree(before: Moment<'_, '_>, after: Moment<'_, '_>) -> Vec<Branch>
     for (side, leaves) in sides.iter().enumerate() {
         for (path, bytes) in leaves {
             let mut at = 0;
-            // Another script around the same model: its frames say nothing about what differs.
+            // Outer frames of this run alone belong to another script around the same model, so they are left out.
             let common =
                 path.iter().position(|part| known[1 - side].contains(part.key.as_str())).unwrap_or(0);
             for part in &path[common..] {
@@ -59,7 +59,7 @@ pub(super) fn tree(before: Moment<'_, '_>, after: Moment<'_, '_>) -> Vec<Branch>
                 });
                 at = next;
             }
-            // A stack may end where another goes on: what it holds itself is a leaf of its own.
+            // A stack may end where another goes on: its own bytes are a leaf.
             let own = *index.entry((at, String::new())).or_insert_with(|| {
                 branches.push(Branch { text: String::new(), parent: at, before: 0, after: 0, width: 0 });
                 ends.push(branches.len() - 1);
@@ -83,7 +83,7 @@ pub(super) fn tree(before: Moment<'_, '_>, after: Moment<'_, '_>) -> Vec<Branch>
     folded(&branches)
 }
 
-/// The tree without leaves that have no name and without branches that nobody could see; children by their change.
+/// The tree without leaves that have no name and without branches too narrow to see; children by their change.
 fn folded(branches: &[Branch]) -> Vec<Branch> {
     let narrowest = (branches[0].width / NARROWEST).max(1);
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); branches.len()];
@@ -109,7 +109,7 @@ fn folded(branches: &[Branch]) -> Vec<Branch> {
     kept
 }
 
-/// The paths of what is active, outermost part first, and their bytes.
+/// The paths of active allocations, outermost part first, and their bytes.
 fn leaves((trace, run, tick): Moment<'_, '_>, by_stack: bool) -> Vec<(Vec<Part>, u64)> {
     let mut of_stack: FxHashMap<u32, usize> = FxHashMap::default();
     let mut of_size: FxHashMap<(u8, u64), usize> = FxHashMap::default();
@@ -133,13 +133,13 @@ fn leaves((trace, run, tick): Moment<'_, '_>, by_stack: bool) -> Vec<(Vec<Part>,
     found
 }
 
-/// The Python frames of a stack; all of them where there is no Python.
+/// The Python frames of a stack; all of them if there is no Python.
 fn frames(trace: &Trace, stack: StackId) -> Vec<Part> {
     let part = |frame: &gapless_trace::Frame| {
         let (name, file) = (trace.strings.get(frame.name), trace.strings.get(frame.file));
         let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
         let text = if short.is_empty() { name.to_owned() } else { format!("{short}:{} {name}", frame.line) };
-        // Not by line: an edit above a call is no other call.
+        // The key leaves out the line, because an edit above a call moves it.
         Part { key: format!("{name}\0{file}"), text }
     };
     let all: Vec<gapless_trace::Frame> =
@@ -149,7 +149,7 @@ fn frames(trace: &Trace, stack: StackId) -> Vec<Part> {
     if python.is_empty() { all.iter().rev().map(part).collect() } else { python }
 }
 
-/// Where there are no stacks: the kind, then what was asked for.
+/// If there are no stacks: the kind, then the requested size.
 fn sizes(kind: &str, allocation: &Allocation) -> Vec<Part> {
     let size = format!("requests of {}", allocation.requested);
     let key = format!("{kind}\0{}", allocation.requested.0);

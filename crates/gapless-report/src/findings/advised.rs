@@ -1,4 +1,4 @@
-//! GAP108: other settings, replayed over this very run, hold less. Only where advice was asked for.
+//! GAP108: other settings, replayed over this very run, hold less. It needs advice in the report.
 
 use super::{Context, MIB, Rule, bytes, share};
 use crate::finding::{Finding, Severity};

@@ -19,7 +19,7 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
     let at = &d.at_peak_reserved;
     let (stranded, external) = (at.losses.stranded, at.losses.external);
     let whole = external.saturating_sub(stranded);
-    // What came before the recording may have needed it.
+    // Events before the recording may have needed these bytes.
     let since = if c.has_note("recording-began-late") { " since the recording began" } else { "" };
     let headline = format!(
         "{} of {} reserved was never needed at once{since}: fragmentation {}",
@@ -54,8 +54,8 @@ fn fragmentation(c: &Context<'_>) -> Option<Finding> {
     Some(finding.help(help))
 }
 
-/// What lies free is the most that can be won back. What a setting does win back is known where the run was replayed
-/// with it, and is then what the finding ranks by.
+/// Ranks the finding by the bytes that a replayed setting wins back, if the report has advice. Without it, the free
+/// bytes are an upper bound.
 fn won_back(c: &Context<'_>, mut finding: Finding, most: u64) -> Finding {
     let Some(answer) = c.report.advice.iter().flatten().find(|answer| answer.device == c.device.device)
     else {
@@ -113,7 +113,7 @@ fn stranded(c: &Context<'_>) -> Option<Finding> {
         bytes(lost)
     );
     let finding = won_back(c, c.finding("GAP102", Severity::Warning, lost, headline), lost);
-    // The same bytes are not promised twice.
+    // GAP101 has already promised these bytes.
     let finding = match fragmentation(c) {
         Some(_) => Finding { evidence: vec!["GAP101 counts these bytes too".to_owned()], ..finding },
         None => finding,

@@ -1,5 +1,5 @@
 //! The rules: from a report's figures to findings. Each rule is a pure function of the report, has one code, and
-//! names a next step that is true for this run: it never advises what is already set.
+//! names a next step that is true for this run: it never advises a setting that the run already has.
 //!
 //! Thresholds stand beside each rule and in its explanation (`gapless explain CODE`): a share of the peak, and a
 //! minimum in bytes.
@@ -21,7 +21,7 @@ pub fn find(report: &Report) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &report.devices {
         let context = Context { report, device };
-        // Rules for a device's allocator say nothing of the host's.
+        // Rules about a device's allocator do not apply to the host's.
         if report.host_run.is_some() {
             findings.extend(host_run::RULES.iter().filter_map(|rule| rule(&context)));
             continue;
@@ -32,7 +32,7 @@ pub fn find(report: &Report) -> Vec<Finding> {
     findings
 }
 
-/// What was held at the peak, and over time, only a history shows: without one nothing but that is said.
+/// Without events a report has no peak and no figures over time, so only findings about the recording apply.
 fn rules(device: &DeviceReport) -> Vec<&'static [Rule]> {
     if device.events == 0 {
         return vec![source::RULES];
@@ -42,7 +42,7 @@ fn rules(device: &DeviceReport) -> Vec<&'static [Rule]> {
 
 type Rule = fn(&Context<'_>) -> Option<Finding>;
 
-/// What a rule may look at.
+/// Input of a rule.
 struct Context<'a> {
     report: &'a Report,
     device: &'a DeviceReport,
@@ -83,7 +83,7 @@ impl Finding {
         self
     }
 
-    /// What to copy: a setting, a command or a line of code.
+    /// Adds text to copy: a setting, a command or a line of code.
     fn suggest(mut self, suggestion: impl Into<String>) -> Finding {
         self.suggestion = Some(suggestion.into());
         self

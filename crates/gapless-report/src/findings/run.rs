@@ -1,4 +1,4 @@
-//! Findings about what the run did: GAP2xx growth, GAP3xx the allocator at work, GAP4xx what the bytes are.
+//! Findings about the run: GAP2xx growth, GAP3xx calls and failures of the allocator, GAP4xx kinds of bytes.
 
 use super::{Context, MIB, Rule, bytes, percent, share};
 use crate::finding::{Finding, Severity};
@@ -7,12 +7,12 @@ use crate::text::plural;
 pub(super) const RULES: &[Rule] =
     &[growth, slow_growth, out_of_memory, retries, device_calls, activations, optimizer_state, one_holder];
 
-/// Growth from which on it is a leak: 1 MiB a step, or a thousandth of the peak where that is less.
+/// Growth that counts as a leak: 1 MiB a step, or a thousandth of the peak if that is less, but at least 64 KiB.
 fn leak_threshold(c: &Context<'_>) -> f64 {
     (MIB as f64).min((c.device.peak_allocated as f64 / 1000.0).max(65_536.0))
 }
 
-/// GAP201: what is born in a step and never freed adds up to 1 MiB a step, or a thousandth of the peak.
+/// GAP201: allocations of a step that are never freed add up to [`leak_threshold`].
 fn growth(c: &Context<'_>) -> Option<Finding> {
     let growth = c.device.growth.as_ref()?;
     let leaking: f64 = growth.growers.iter().map(|g| g.bytes_per_step).sum();
@@ -43,7 +43,7 @@ fn growth(c: &Context<'_>) -> Option<Finding> {
     )))
 }
 
-/// GAP202: something stays behind step after step, below the threshold of GAP201.
+/// GAP202: memory stays behind step after step, below the threshold of GAP201.
 fn slow_growth(c: &Context<'_>) -> Option<Finding> {
     let growth = c.device.growth.as_ref()?;
     let leaking: f64 = growth.growers.iter().map(|g| g.bytes_per_step).sum();

@@ -1,4 +1,4 @@
-//! Findings about the recording itself: GAP5xx. What it cannot show, and how to record it so that it can.
+//! Findings about the recording itself: GAP5xx. Each names a gap in the recording and how to close it.
 
 use super::{Context, Rule};
 use crate::finding::{Finding, Severity};

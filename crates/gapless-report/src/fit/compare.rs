@@ -1,4 +1,4 @@
-//! Two answers, and what makes the difference between them: the contract `gapless.fit-compare/1` and its text.
+//! Two answers, and the components in which they differ: the contract `gapless.fit-compare/1` and its text.
 
 use super::model::Fit;
 use super::paint::{BOLD, DIM, RESET, clean, paragraph, words};
@@ -10,17 +10,17 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// One of the two.
+/// One of the two answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
-    /// As it was asked for.
+    /// The options as the user gave them.
     pub asked: &'a str,
     pub question: &'a Question,
     pub estimate: &'a Estimate,
     pub fits: bool,
 }
 
-/// Two sides.
+/// Two answers to compare.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'a> {
     pub a: Side<'a>,

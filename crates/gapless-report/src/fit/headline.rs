@@ -1,5 +1,5 @@
-//! An answer of `fit` as the head of its page: the verdict, the card with what takes its memory, the error bar, and the
-//! plans.
+//! An answer of `fit` as the head of its page: the verdict, the parts of the card's memory, the error
+//! bar, and the plans.
 
 use super::paint::{billions, seconds, words};
 use super::text::{alternative, no_layout, rests_on, short_of, source};
@@ -105,7 +105,7 @@ fn figures(q: &Question, e: &Estimate) -> Vec<Tile> {
     tiles
 }
 
-/// The components add up to peak allocated; what the allocator and the process hold beyond it follows.
+/// The components add up to peak allocated. Memory that the allocator caches and the process holds follows.
 fn bar(q: &Question, e: &Estimate) -> Bar {
     let mut components = e.components.clone();
     components.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

@@ -1,4 +1,4 @@
-//! What a model takes before it runs, for programs and for people: the contract `gapless.fit/1`, its text, the
+//! The memory that a model will take, for programs and for people: the contract `gapless.fit/1`, its text, the
 //! comparison of two answers, and the terms behind every number. Nothing is decided here: all figures are those of
 //! `gapless_fit::Answer`.
 
@@ -29,7 +29,7 @@ pub fn json(q: &Question, answer: &Answer, terms: Option<&[Term]>) -> serde_json
     sorted(&Fit::of(q, answer, terms))
 }
 
-/// JSON whose keys are in alphabetical order, as readers of these two contracts know it.
+/// JSON whose keys are in alphabetical order, which keeps the order of members stable.
 fn sorted(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&serde_json::to_value(value)?)? + "\n")
 }

@@ -1,4 +1,4 @@
-//! The JSON contract `gapless.fit/1` as types: `schema/gapless.fit.schema.json` says what each field means.
+//! The JSON contract `gapless.fit/1` as types: `schema/gapless.fit.schema.json` describes each field.
 
 use super::SCHEMA;
 use gapless_fit::ask::{Answer, Estimate, Plans, Question, Row};
@@ -17,9 +17,9 @@ pub struct Fit {
     pub model: ModelInfo,
     pub settings: SettingsInfo,
     pub device: DeviceInfo,
-    /// Whether what was asked fits.
+    /// True if the question's configuration fits.
     pub fits: bool,
-    /// What fits instead, where what was asked does not.
+    /// The first plan that fits, if the configuration that was asked for does not.
     pub fits_with: Option<FitsWith>,
     pub tight: bool,
     pub peak_allocated: Option<u64>,
@@ -28,7 +28,7 @@ pub struct Fit {
     pub context: Option<u64>,
     pub communication: Option<u64>,
     pub host: Option<u64>,
-    /// What a serving engine takes of the device: it fills its share with cache, asked for or not.
+    /// Bytes that a serving engine takes of the device. It fills its whole share with cache.
     pub engine_takes: Option<u64>,
     pub gapless_reserved: Option<u64>,
     pub floor: Option<u64>,
@@ -42,10 +42,10 @@ pub struct Fit {
     pub plans: Vec<PlanInfo>,
     pub search: Option<SearchInfo>,
     pub notes: Vec<String>,
-    /// Only where it was asked for.
+    /// Only if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_batch: Option<u64>,
-    /// Only where it was asked for.
+    /// Only if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Vec<TermInfo>>,
 }
@@ -107,11 +107,11 @@ pub struct SearchInfo {
     pub least_needed: Option<u64>,
 }
 
-/// The first plan, where what was asked does not fit.
+/// The first plan, if the configuration that was asked for does not fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FitsWith {
     pub plan: String,
-    /// Whether it changes nothing but micro-batch, recomputation, layout and what lives on the host.
+    /// True if it changes nothing but micro-batch, recomputation, layout and offloading to the host.
     pub keeps_recipe: bool,
     pub process_total: u64,
     pub error: Option<f64>,
@@ -168,7 +168,7 @@ pub struct ServeInfo {
     pub replicas: u64,
     pub expert_parallel: bool,
     pub tokens: u64,
-    /// Of the cache: pages of one replica, and tokens of a page.
+    /// Pages of the cache in one replica, and tokens of a page.
     pub blocks: u64,
     pub block_size: u64,
     pub cache_per_token: u64,
@@ -178,7 +178,7 @@ pub struct ServeInfo {
     pub utilization: f64,
 }
 
-/// One number with where it comes from.
+/// One number with its equation, inputs and source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TermInfo {
     pub name: String,

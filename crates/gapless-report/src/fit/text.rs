@@ -13,7 +13,7 @@ use gapless_fit::tune::LargestBatch;
 use gapless_trace::Bytes;
 use std::fmt::Write;
 
-/// The answer as styled text. `terms` come last; where there are none, `hint` says what else can be asked.
+/// The answer as styled text. `terms` come last; if there are none, `hint` adds further options to try.
 #[must_use]
 pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -> String {
     let mut out = String::new();
@@ -50,7 +50,7 @@ pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -
     out
 }
 
-/// What else can be asked.
+/// Options to try next.
 fn next(q: &Question, answer: &Answer) -> &'static str {
     match &answer.plans {
         Some(plans) if plans.rows.iter().any(|row| row.config.is_some()) => {
@@ -78,7 +78,7 @@ fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
     }
 }
 
-/// Why there is no account: no layout of the GPUs that were counted holds the recipe.
+/// The reason why there is no estimate: the recipe fits no layout of these GPUs.
 pub(super) fn no_layout(q: &Question, answer: &Answer) -> String {
     let gpus = q.cluster.gpus();
     let least =
@@ -88,7 +88,7 @@ pub(super) fn no_layout(q: &Question, answer: &Answer) -> String {
     format!("no layout over {} holds what was asked{least}", plural(gpus, "GPU"))
 }
 
-/// What fits where what was asked does not, in one line.
+/// The first plan that fits, in one line.
 pub(super) fn alternative(answer: &Answer) -> Option<String> {
     let row = answer.fits_with()?;
     let keeps = answer.plans.as_ref().is_some_and(|plans| plans.keeps_recipe);
@@ -110,7 +110,7 @@ fn account(out: &mut String, q: &Question, e: &Estimate, answer: &Answer) {
     shape(out, e);
 }
 
-/// What is missing, where the figures alone look as if it fitted.
+/// The reason for a "no" that the figures alone do not show.
 pub(super) fn short_of(q: &Question, e: &Estimate) -> String {
     if e.host.0 > q.cluster.host_memory {
         let there = Bytes(q.cluster.host_memory);
@@ -157,7 +157,7 @@ fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
         ),
     };
     let columns = bar_width();
-    // All of the card, and what would be beyond it.
+    // The bar covers the card and any bytes beyond it.
     let scale = total.0.max(memory.0).max(1);
     let cells = |bytes: u64| (bytes as f64 / scale as f64 * columns as f64).round() as usize;
     let mut bar = String::new();
@@ -189,7 +189,7 @@ fn verdict(out: &mut String, q: &Question, e: &Estimate, how: &str) {
 fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     let _ = writeln!(out);
     let row = |out: &mut String, name: &str, bytes: Bytes, aside: String| {
-        // Of a value with its unit the width is the text's.
+        // A width applies to text, so the value becomes text first.
         let lead = format!("  {name:<16} {:>9}  ", bytes.to_string());
         let below = " ".repeat(if width() < 70 { 6 } else { visible(&lead) });
         paragraph(out, &lead, &below, &aside, DIM);
@@ -227,7 +227,7 @@ fn peaks(out: &mut String, q: &Question, e: &Estimate) {
     }
 }
 
-/// What the error bar of a simulated run rests on, where it is not the usual.
+/// The basis of the error bar of a simulated run, if it is not the usual measurements.
 pub(super) fn rests_on(q: &Question, e: &Estimate) -> &'static str {
     let Some(run) = e.simulated.as_ref().map(|simulated| &simulated.run) else { return "" };
     match (run.lora.is_some(), run.stored.is_some() || q.stored.is_some()) {
@@ -251,7 +251,7 @@ fn components(out: &mut String, e: &Estimate) {
     let mut rows = e.components.clone();
     rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let largest = rows.first().map_or(1, |(_, bytes)| (*bytes).max(1));
-    // What is less than a thousandth is one row.
+    // Components below a thousandth share one row.
     let small: u64 = rows.iter().filter(|(_, bytes)| bytes * 1000 < total).map(|(_, bytes)| bytes).sum();
     if rows.iter().filter(|(_, bytes)| bytes * 1000 < total).count() > 1 {
         rows.retain(|(_, bytes)| bytes * 1000 >= total);
@@ -274,7 +274,7 @@ fn components(out: &mut String, e: &Estimate) {
 fn shape(out: &mut String, e: &Estimate) {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(shape) = e.shape.as_ref().filter(|s| !s.most.is_empty()) else { return };
-    // Serving has one phase: a picture of it says nothing.
+    // Serving has one phase: a picture of it shows nothing.
     if shape.phases.len() < 2 || shape.phases.len() > 9 {
         return;
     }
@@ -308,8 +308,8 @@ fn shape(out: &mut String, e: &Estimate) {
     }
 }
 
-/// The names of the phases and their peaks, each below where its phase begins, or further left where there is no room;
-/// `None` where they do not fit in `columns` at all.
+/// The names of the phases and their peaks, each below where its phase begins, or further left if there is no room;
+/// `None` if they do not fit in `columns` at all.
 fn labels(shape: &Shape, columns: usize) -> Option<[String; 2]> {
     let cells: Vec<[String; 2]> = shape
         .phases
@@ -355,7 +355,7 @@ fn narrowed(shape: &Shape, columns: usize) -> Shape {
     Shape { most, phases: phases.collect() }
 }
 
-/// A title, and what is to be said beside it.
+/// A title, and a note beside it.
 fn section(out: &mut String, title: &str, aside: &str) {
     out.push('\n');
     if visible(title) + visible(aside) + 4 <= width() {
@@ -418,7 +418,7 @@ fn plan(out: &mut String, place: usize, row: &Row) {
     let terms: Vec<String> = row.cost.iter().map(|(name, s)| format!("{name} {}", seconds(*s))).collect();
     let cost = if terms.is_empty() { String::new() } else { format!(": {}", terms.join(", ")) };
     let aside = format!("{}{cost}", row.unit);
-    // The figures stay on one line; what the time is made of goes on below.
+    // The figures stay on one line; the parts of the time go below.
     if visible(&lead) + visible(&aside) <= width() {
         let _ = writeln!(out, "{lead}{}{DIM}{cost}{RESET}", row.unit);
     } else {

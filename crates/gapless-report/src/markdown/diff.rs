@@ -1,4 +1,4 @@
-//! The difference between two runs as Markdown: peaks first, then what grew and what shrank, folded.
+//! The difference between two runs as Markdown: peaks first, then, folded, the holders that grew and shrank.
 
 use super::table::{Side, Table, code, details, escape};
 use crate::diff::{Change, DeviceDiff, Diff, HolderDiff};

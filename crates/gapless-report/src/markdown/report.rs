@@ -1,4 +1,4 @@
-//! The report as Markdown: peaks first, then what holds them, then findings; the rest is folded.
+//! The report as Markdown: peaks first, then their holders, then findings; the rest is folded.
 
 use super::table::{Side, Table, code, details, escape};
 use crate::finding::{Finding, Severity};
@@ -75,7 +75,7 @@ pub(crate) fn findings(report: &Report) -> String {
     report.findings.iter().map(|f| finding(f, &on(f))).collect()
 }
 
-/// One finding, folded over its evidence; `on` says where it was made.
+/// One finding, folded over its evidence; `on` names its device or rank.
 pub(crate) fn finding(finding: &Finding, on: &str) -> String {
     let mark = match finding.severity {
         Severity::Error => "error",
@@ -102,7 +102,7 @@ fn kinds(d: &DeviceReport, many: bool) -> String {
     details(&format!("What the bytes are at peak allocated{}", of_device(d, many)), &table.finish())
 }
 
-/// Who holds memory at peak allocated, folded.
+/// The holders of memory at peak allocated, folded.
 pub(crate) fn holders(d: &DeviceReport, many: bool) -> String {
     if d.holders.is_empty() {
         return String::new();

@@ -1,5 +1,5 @@
-//! Why a request failed, for people and programs: the post-mortem of `gapless_replay::post_mortem` with who asked, who
-//! held the rest, and the lines to set. The JSON contract is `gapless.oom/1`.
+//! The cause of a failed request, for people and programs: the post-mortem of `gapless_replay::post_mortem` with the
+//! asker, the holders of the rest, and the lines to set. The JSON contract is `gapless.oom/1`.
 
 mod text;
 
@@ -30,43 +30,43 @@ pub struct Autopsy {
     /// The rounded request, and the segment that it would have taken.
     pub asked: u64,
     pub segment: u64,
-    /// Where the request had to be served from.
+    /// The pool, size class and stream that had to serve the request.
     pub pool: String,
     pub class: String,
     pub stream: u64,
-    /// Who asked: one line for people, empty where no stack was recorded; and the stack, innermost first.
+    /// The asker: one line for people, empty if no stack was recorded; and the stack, innermost first.
     pub asked_by: String,
     pub stack: Vec<FrameInfo>,
-    /// What the device still had.
+    /// Bytes that the device had free.
     pub device_free: u64,
     pub reserved: u64,
     pub active: u64,
     pub allocated: u64,
     pub limit: LimitInfo,
     pub cause: CauseInfo,
-    /// What was held and free, by pool, size class and stream; the request's own first, then by what is free.
+    /// Bytes held and free, by pool, size class and stream; the request's own first, then by free bytes.
     pub cached: Vec<PoolLossesInfo>,
     /// The largest holders at that instant.
     pub holders: Vec<HolderInfo>,
-    /// The share of the batch that would have fitted; only where too much was live at once and the trace shows steps.
+    /// The share of the batch that would have fitted; only if too much was live at once and the trace shows steps.
     pub batch: Option<BatchInfo>,
     /// Requests that failed before this one.
     pub earlier: u64,
-    /// Whether the model, with the run's own settings under the same limit, fails at the same request.
+    /// True if the model, with the run's own settings under the same limit, fails at the same request.
     pub reproduced: bool,
-    /// Settings that were replayed under the same limit, and that were to be.
+    /// Settings that were replayed under the same limit, and settings that were planned.
     pub tried: u64,
     pub planned: u64,
-    /// Those that serve the request, the fewest changes first.
+    /// Settings that serve the request, the fewest changes first.
     pub survivors: Vec<SurvivorInfo>,
 }
 
-/// What refused the memory.
+/// The limit that refused the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitInfo {
     /// `card`, `cap` (the process's own) or `given` (by the asker).
     pub kind: LimitKind,
-    /// What was surely within reach; for a cap also what was surely out of it.
+    /// Bytes that were surely within reach; for a cap, `below` has bytes that were surely out of reach.
     pub usable: u64,
     pub below: Option<u64>,
 }
@@ -79,7 +79,7 @@ pub enum LimitKind {
     Given,
 }
 
-/// Why it could not be served.
+/// The reason why it could not be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CauseInfo {
@@ -94,9 +94,9 @@ pub enum CauseInfo {
 /// Settings that would have served it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SurvivorInfo {
-    /// What to put into the environment, as it is.
+    /// The exact line for the environment.
     pub line: String,
-    /// The oldest release that knows all of it, where older ones refuse it: "2.11".
+    /// The oldest release that knows all of it, if older ones refuse it: "2.11".
     pub needs: Option<String>,
     pub settings: String,
     pub changes: u32,

@@ -1,5 +1,5 @@
-//! A post-mortem for a terminal, on one screen: what was asked, why it could not be served, what was free where, who
-//! held the rest, and which settings would have served it.
+//! A post-mortem for a terminal, on one screen: the request, the cause of the failure, the free memory by pool, the
+//! holders of the rest, and settings that would have served it.
 
 use super::{Autopsy, CauseInfo, LimitKind};
 use crate::text::layout::{command, shorten, width};

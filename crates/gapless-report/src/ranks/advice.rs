@@ -1,5 +1,5 @@
-//! One setting for all ranks: how many it keeps from failing, and what it saves on the worst one. A value with the JSON
-//! contract `gapless.ranks-advice/1`, and its text. Whoever asks replays; this chooses.
+//! One setting for all ranks: the ranks that it keeps from failing, and its saving on the worst one. A value with the
+//! JSON contract `gapless.ranks-advice/1`, and its text. The caller replays the settings; this module chooses one.
 
 use crate::text::table::{Align, Table};
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, RESET, bytes, clean, percent, plural, width, wrap};
@@ -13,7 +13,7 @@ const LEAST_SHARE: f64 = 0.01;
 /// Ranks that the text lists.
 const LISTED: usize = 8;
 
-/// What one rank makes of one setting.
+/// The outcome of one setting on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     pub survives: bool,
@@ -35,9 +35,9 @@ pub struct Tried {
 pub enum Verdict {
     /// A setting keeps ranks from failing, or lowers the worst peak.
     Helps,
-    /// No rank fails, and nothing holds noticeably less.
+    /// No rank fails, and no setting holds noticeably less.
     Fine,
-    /// Ranks fail, and no setting that was tried keeps any from it.
+    /// Ranks fail, and no setting that was tried prevents that on any of them.
     NoSetting,
 }
 
@@ -49,7 +49,7 @@ pub struct RanksAdvice {
     pub capacity: Option<u64>,
     pub verdict: Verdict,
     pub sentence: String,
-    /// The setting for all ranks; `null` where none helps.
+    /// The setting for all ranks; `null` if none helps.
     pub settings: Option<String>,
     /// The line for the environment.
     pub line: Option<String>,
@@ -58,7 +58,7 @@ pub struct RanksAdvice {
     pub fails_before: u64,
     pub fails_after: u64,
     pub worst: Option<Worst>,
-    /// Every candidate, with what it comes to.
+    /// Every candidate, with its outcome over all ranks.
     pub tried: Vec<Candidate>,
     pub rows: Vec<Row>,
     /// Files that could not be read or replayed: rank and why.
@@ -86,7 +86,7 @@ pub struct Row {
     pub rank: u32,
     pub device: u32,
     pub before: Outcome,
-    /// `null` where no setting helps.
+    /// `null` if no setting helps.
     pub after: Option<Outcome>,
 }
 
@@ -97,15 +97,15 @@ pub struct Failed {
 }
 
 impl RanksAdvice {
-    /// Whether every rank gets to its end, with the setting or without.
+    /// True if every rank gets to its end, with the setting or without.
     #[must_use]
     pub fn survives(&self) -> bool {
         self.fails_before == 0 || self.settings.is_some() && self.fails_after == 0
     }
 }
 
-/// Chooses among `candidates` by what the ranks made of them: the one under which most ranks survive, then the lowest
-/// worst peak, then the first. `line` gives the line for the environment.
+/// Chooses among `candidates` by their outcomes: the one under which most ranks survive, then the lowest worst peak,
+/// then the first. `line` gives the line for the environment.
 #[must_use]
 pub fn choose(
     path: &str,

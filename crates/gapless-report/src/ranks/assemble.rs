@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 const POINTS: usize = 1 << 16;
 const FEWEST: usize = 64;
 const MOST: usize = 512;
-/// Ranks that are listed as missing at most: a name may hold any number.
+/// The most ranks that are listed as missing: a file's name may hold any number, and the list must stay short.
 const MISSING: usize = 1 << 16;
 
 /// A device of a rank that could be read.
@@ -79,7 +79,7 @@ pub fn report(run: &Run) -> Ranks {
     }
 }
 
-/// What came of one group.
+/// Results for one group.
 struct Found {
     group: Group,
     /// With the position in the group, for the divergence.
@@ -99,7 +99,7 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>], run: &[&Summary
         .map(|at| (at, odd::causes(&replicas, at, run)))
         .filter(|(_, causes)| !causes.is_empty())
         .collect();
-    // If a third of the replicas are odd, none is: they are of several sorts, which the imbalance shows.
+    // If a third of the replicas are odd, none is: the group then has several kinds of ranks, as the imbalance shows.
     let several = 3 * all.len() > group.len() && all.len() > 1;
     for (at, causes) in all {
         if several && !matches!(causes[0].why, Why::OutOfMemory | Why::Settings) {
@@ -208,7 +208,7 @@ fn wait(group: u32, slow: RankId, us: f64, at: usize, summaries: &[&Summary]) ->
     }
 }
 
-/// What is left out of the comparison of a group of `replicas` ranks whose recordings differ.
+/// A sentence on parts left out of the comparison of a group of `replicas` ranks whose recordings differ.
 fn not_compared(unlike: &[u32], replicas: usize) -> String {
     let which = match unlike {
         [one] => format!("rank {one} was recorded otherwise than its replicas"),
@@ -248,7 +248,7 @@ fn group_row(group: &[usize], members: &[Member<'_>]) -> Group {
     }
 }
 
-/// Highest peak / mean peak - 1: of reserved bytes, or of allocated ones where a rank does not know the others.
+/// Highest peak / mean peak - 1: of reserved bytes, or of allocated ones if a rank does not know the others.
 pub(crate) fn imbalance(summaries: &[&Summary]) -> Option<f64> {
     let reserved: Option<Vec<u64>> = summaries.iter().map(|s| s.peak_reserved).collect();
     let peaks = reserved.unwrap_or_else(|| summaries.iter().map(|s| s.peak_allocated).collect());
@@ -294,7 +294,7 @@ fn first_divergence(found: &[Found], groups: &[Vec<usize>], members: &[Member<'_
             all.push((share, divergence));
         }
     }
-    // Ranks of one run have their own clocks: the part of the run orders them.
+    // Clocks differ between ranks, so the share of the run that has passed orders them.
     all.sort_by(|(a, x), (b, y)| a.total_cmp(b).then_with(|| x.rank.cmp(&y.rank)));
     all.into_iter().next().map(|(_, divergence)| divergence)
 }
@@ -347,7 +347,7 @@ fn row(rank: u32, file: &str, s: &Summary, group: u32) -> RankRow {
 fn missing(run: &Run) -> Vec<u32> {
     let have: FxHashSet<u32> = run.files.iter().map(|file| file.rank).collect();
     let (Some(&least), Some(&most)) = (have.iter().min(), have.iter().max()) else { return Vec::new() };
-    // Some count from one.
+    // Some launchers count ranks from one.
     let from = if least == 1 && have.len() as u32 == most { 1 } else { 0 };
     let to = run.world_size.map_or(most, |size| most.max(size.saturating_sub(1)));
     (from..=to).filter(|rank| !have.contains(rank)).take(MISSING).collect()

@@ -1,7 +1,7 @@
-//! Budgets held against many ranks: each rank against every limit, and the spread among replicas.
+//! Compares many ranks with budgets: each rank against every limit, and the spread among replicas.
 //!
-//! The verdict is that of one run (`gapless.check/1`), with the rank in each row. A rank that could not be read is a
-//! figure that is not known.
+//! The verdict is that of one run (`gapless.check/1`), with the rank in each row. A rank that could not be read gives
+//! an unknown figure.
 
 use super::{Run, Summary, assemble, groups};
 use crate::check::{Budgets, CheckError, Checked, Found, Row, SCHEMA, Unit, Unknown, Verdict};
@@ -10,7 +10,7 @@ use crate::text::plural;
 use gapless_trace::Bytes;
 use serde::Deserialize;
 
-/// What the peaks of a run must not exceed.
+/// The peaks that a run must not exceed.
 #[derive(Clone, Copy, Debug)]
 pub enum Baseline<'a> {
     /// One report for every rank.
@@ -21,7 +21,7 @@ pub enum Baseline<'a> {
     Saved(&'a SavedRun),
 }
 
-/// What a saved report of many ranks (`gapless.ranks/1`) says of their peaks. Its other members are not read.
+/// The peaks in a saved report of many ranks (`gapless.ranks/1`); its other members are ignored.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct SavedRun {
     pub schema: String,
@@ -31,7 +31,7 @@ pub struct SavedRun {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct SavedRank {
     rank: u32,
-    /// `None` where the file could not be read.
+    /// `None` if the file could not be read.
     device: Option<u32>,
     peak_reserved: Option<u64>,
     peak_allocated: Option<u64>,
@@ -40,7 +40,7 @@ struct SavedRank {
 }
 
 impl SavedRun {
-    /// The figures of a rank, on a device where it has several.
+    /// The figures of a rank; of the same device, if the rank has several.
     fn of(&self, checked: &Checked) -> Option<Checked> {
         let mine = || self.ranks.iter().filter(|saved| Some(saved.rank) == checked.rank);
         let is_only = mine().count() == 1;
@@ -57,7 +57,7 @@ impl SavedRun {
     }
 }
 
-/// Holds `run` against `budgets`, and against `baseline` where there is one.
+/// Holds `run` against `budgets`, and against `baseline` if there is one.
 ///
 /// # Errors
 /// When there is nothing to check: no limit, or no device.
@@ -92,7 +92,7 @@ pub fn check(run: &Run, budgets: &Budgets, baseline: Option<Baseline<'_>>) -> Re
     }
     let Found { rows, unknown } = found;
     let passed = unknown.is_empty() && rows.iter().all(|row| row.passed);
-    // Of the rank that is farthest over a limit.
+    // Holders are those of the rank that is farthest over a limit.
     let over = rows.iter().filter(|row| !row.passed).max_by(|a, b| a.value.total_cmp(&b.value));
     let of_over = |&&(rank, d): &&(u32, &Summary)| {
         over.is_some_and(|row| row.rank == Some(rank) && row.device == d.device)
@@ -120,10 +120,10 @@ fn figures(rank: u32, d: &Summary) -> Checked {
     }
 }
 
-/// What the baseline says of a rank.
+/// The baseline's figures for a rank.
 fn base(baseline: Baseline<'_>, checked: &Checked) -> Option<Checked> {
     match baseline {
-        // A baseline of one device stands for every rank, whatever device it ran on.
+        // A baseline of one device stands for every rank, on any device.
         Baseline::Report(report) => match report.devices.as_slice() {
             [only] => Some(Checked::of(report, only)),
             several => several.iter().find(|d| d.device == checked.device).map(|d| Checked::of(report, d)),

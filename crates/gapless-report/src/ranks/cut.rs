@@ -18,7 +18,7 @@ impl<'t> std::ops::Deref for Cut<'_, 't> {
     }
 }
 
-/// Whether an allocation outlives the step it was born in. Without steps: whether it lives for a quarter of the run.
+/// True if an allocation outlives the step it was born in; without steps, if it lives for a quarter of the run.
 pub(super) fn lasts(d: &Cut<'_, '_>, a: &Allocation) -> bool {
     match d.steps.step_at(a.start) {
         Some(step) => a.freed > d.steps.spans[step].end,

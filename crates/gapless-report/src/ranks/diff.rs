@@ -1,8 +1,8 @@
-//! Two runs of many ranks: rank by rank, and what grew over all of them. A value with the JSON contract
+//! Two runs of many ranks: rank by rank, and holders that grew over all of them. A value with the JSON contract
 //! `gapless.ranks-diff/1`, and its text.
 //!
-//! Ranks are matched by number, and by device where a rank has several. Holders are compared by where they were asked
-//! for (stack, or size where there are no stacks) and by the most that they held at once; a sum over all ranks.
+//! Ranks are matched by number, and by device if a rank has several. Holders are compared by where they were asked
+//! for (stack, or size if there are no stacks) and by the most that they held at once; a sum over all ranks.
 
 use super::held::Held;
 use super::odd::Why;
@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 pub const SCHEMA: &str = "gapless.ranks-diff/1";
 
-/// Rows of ranks and holders that are kept as JSON of each kind.
+/// The most holders in the JSON.
 const HOLDERS: usize = 256;
 /// Ranks that the text lists.
 const LISTED: usize = 16;
@@ -39,7 +39,7 @@ pub struct RanksDiff {
     pub imbalance: Sides<Option<f64>>,
     /// Ranks that differ from their replicas, in each run as a whole.
     pub odd_ranks: Sides<Vec<OddSide>>,
-    /// What holds more or less, summed over all matched ranks, the largest change first.
+    /// Holders whose bytes changed, summed over all matched ranks, the largest change first.
     pub holders: Vec<HolderChange>,
 }
 
@@ -60,8 +60,8 @@ pub struct OddSide {
 }
 
 impl RanksDiff {
-    /// The rank whose difference is worth a look, and why: one that became odd, or else the one whose peak allocated
-    /// grew most. Reserved bytes do not choose it: they vary between ranks that do the same.
+    /// The rank whose difference is worth a look, and why: one that became odd, else the one whose peak allocated
+    /// grew most. Reserved bytes do not count, because they vary between ranks that do the same.
     #[must_use]
     pub fn shown(&self) -> Option<(u32, &'static str)> {
         let matched = |rank: u32| self.ranks.iter().any(|row| row.rank == rank);
@@ -94,8 +94,8 @@ impl RankDiff {
         after as i64 - before as i64
     }
 
-    /// The peak that changed more, before and after, and whether it is that of allocated bytes though reserved ones are
-    /// known.
+    /// The peak that changed more, before and after, and true if it is that of allocated bytes though
+    /// reserved ones are known.
     fn changed(&self) -> (u64, u64, bool) {
         let allocated = (self.peak_allocated.before, self.peak_allocated.after);
         match (self.peak_reserved.before, self.peak_reserved.after) {
@@ -114,7 +114,7 @@ pub struct HolderChange {
     pub before: u64,
     pub after: u64,
     pub change: i64,
-    /// On how many ranks it differs.
+    /// The number of ranks on which it differs.
     pub ranks: u64,
 }
 

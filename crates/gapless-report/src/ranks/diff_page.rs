@@ -1,8 +1,8 @@
-//! Two runs of many ranks as one HTML file: the peaks of every rank before and after, who is odd, what grew over all
-//! ranks, and below that the whole difference of the rank that matters most.
+//! Two runs of many ranks as one HTML file: the peaks of every rank before and after, the odd ranks, the holders that
+//! grew over all ranks, and below that the whole difference of the rank that matters most.
 //!
-//! All figures are complete without scripts, but for the flame graph of the one rank. Nothing that comes from a trace
-//! or a command line is written as markup.
+//! Only the flame graph of the one rank needs scripts. Nothing that comes from a trace or a command line is
+//! written as markup.
 
 use super::diff::{HolderChange, OddSide, RankDiff, RanksDiff, Sides};
 use super::text::ranges;
@@ -130,7 +130,7 @@ const RIGHT: f64 = 18.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 30.0;
 
-/// A column for each rank: a mark where its peak was, a mark where it is, and what lies between them.
+/// A column for each rank: a mark where its peak was, a mark where it is, and a line between them.
 fn picture(diff: &RanksDiff) -> String {
     let reserved = peak_name(diff) == "reserved";
     let all: Vec<(u64, u64)> = diff.ranks.iter().map(|row| peaks(row, reserved)).collect();

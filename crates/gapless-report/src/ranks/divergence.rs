@@ -1,8 +1,8 @@
-//! When ranks of one group first differ noticeably.
+//! The moment at which ranks of one group first differ noticeably.
 //!
-//! An odd rank differs in what makes it odd: from the first step on in which it keeps more, needs more or takes longer,
-//! or where its request fails. So the divergence and the odd ranks tell one story. Where no rank is odd, it is the
-//! first step whose peaks lie far apart.
+//! An odd rank differs by its cause: from the first step in which it keeps more, needs more or takes longer, or from
+//! its failed request. So the divergence agrees with the odd ranks. If no rank is odd, it is the first step whose
+//! peaks lie far apart.
 
 use super::model::Of;
 use super::odd::{Cause, Facts};
@@ -12,18 +12,18 @@ use super::summary::{StepRow, Summary};
 use crate::model::When;
 use crate::text::{bytes, duration};
 
-/// Without an odd rank: the spread of a step's peaks that is worth telling.
+/// Without an odd rank: the spread of a step's peaks that is worth reporting.
 const SPREAD: f64 = 0.05;
-/// What differs has begun where so much of it is there.
+/// A difference has begun once it reaches this share of its maximum.
 const BEGUN: f64 = 0.5;
 
-/// A position in a group, when it differs, and by what.
+/// A position in a group, with the moment and the figure of its difference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Found {
     pub(crate) at: usize,
     pub(crate) of: Of,
     pub(crate) when: When,
-    /// Of the rank and of a typical peer: bytes, and what is told of them where it is not bytes.
+    /// Bytes of the rank and of a typical peer; `us` has their times if the difference is one of time.
     pub(crate) bytes: f64,
     pub(crate) typical: f64,
     us: (f64, f64),
@@ -49,7 +49,7 @@ impl Found {
     }
 }
 
-/// Where `group[at]`, which is odd by `cause`, begins to differ from its peers.
+/// The step in which `group[at]`, which is odd by `cause`, begins to differ from its peers.
 pub(crate) fn of_rank(group: &[&Summary], at: usize, cause: &Cause) -> Found {
     let own = group[at];
     let peaks = against(&group.iter().map(|rank| rank.peak() as f64).collect::<Vec<_>>(), at);
@@ -87,7 +87,7 @@ pub(crate) fn of_rank(group: &[&Summary], at: usize, cause: &Cause) -> Found {
     }
 }
 
-/// The first row of what is kept in which the excess is at least `share` of the last one's.
+/// The first row of kept bytes in which the excess is at least `share` of the last one's.
 fn kept(group: &[&Summary], at: usize, share: f64) -> Found {
     let (own, kept) = (group[at], KeptRows::of(group, at));
     let rows: Vec<Against> = (0..kept.rows).map(|row| kept.against(group, at, row)).collect();
@@ -104,14 +104,14 @@ fn kept(group: &[&Summary], at: usize, share: f64) -> Found {
     Found { at, of: Of::Kept, when, bytes, typical, us: (0.0, 0.0) }
 }
 
-/// The first row of steps in which `value` is above that of the peers by half of what it is above it at most.
+/// The first row of steps in which `value` exceeds the peers' by at least half of its largest excess.
 fn first_row(
     group: &[&Summary],
     at: usize,
     value: impl Fn(&StepRow) -> Option<f64>,
 ) -> Option<(usize, Against)> {
     let rows = group[at].rows().len();
-    // The first one may hold the rest of setting up.
+    // The first step may include set-up.
     let skipped = usize::from(group[at].steps.len() >= 3);
     let one = |row: usize| {
         let own = value(group[at].rows().get(row)?)?;
@@ -151,7 +151,7 @@ pub(crate) fn of_group(group: &[&Summary]) -> Option<Found> {
     })
 }
 
-/// The peaks of one row of steps; `None` where a rank does not have it.
+/// The peaks of one row of steps; `None` if a rank does not have it.
 fn peaks(group: &[&Summary], row: usize) -> Option<Vec<f64>> {
     group.iter().map(|rank| rank.steps.get(row).map(|step| step.peak as f64)).collect()
 }

@@ -1,16 +1,16 @@
-//! Which recordings of a group can be compared by who asked for the memory, and by time.
+//! Finds the recordings of a group that can be compared by origin and by time.
 //!
-//! Recorders are set differently: one rank records stacks, another none or other frames. The same bytes then have other
-//! origins, and steps take longer. Such a rank is compared by the sizes of its requests, and not by time.
+//! Recorders may have different settings: one rank records stacks, another none or other frames. The same bytes then
+//! have other origins, and steps take longer. Such a rank is compared by the sizes of its requests, and not by time.
 
 use super::held::Held;
 use super::summary::Summary;
 use rustc_hash::FxHashMap;
 
-/// Two recordings are alike if this part of what each rank holds was asked for where other ranks asked too.
+/// Two recordings are alike if this share of each rank's bytes has an origin that other ranks have too.
 const SHARED: f64 = 0.5;
 
-/// Whether each rank of a group was recorded as most others were.
+/// For each rank of a group: true if it was recorded as most others were.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     alike: Vec<bool>,
@@ -41,28 +41,28 @@ impl Evidence {
         Evidence { alike }
     }
 
-    /// Whether the rank at `at` can be compared with most others by origins and by time.
+    /// True if the rank at `at` can be compared with most others by origins and by time.
     pub(crate) fn is_alike(&self, at: usize) -> bool {
         self.alike[at]
     }
 
-    /// The ranks of `group` that can.
+    /// The ranks of `group` that can be compared so.
     pub(crate) fn alike<'a>(&self, group: &[&'a Summary]) -> Vec<&'a Summary> {
         group.iter().zip(&self.alike).filter(|(_, alike)| **alike).map(|(&rank, _)| rank).collect()
     }
 
-    /// Positions of the ranks that cannot.
+    /// Positions of the ranks that cannot be compared so.
     pub(crate) fn unlike(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.alike.len()).filter(|&at| !self.alike[at])
     }
 }
 
-/// Whether most of what a rank holds has a stack.
+/// True if most bytes that a rank holds have a stack.
 pub(crate) fn is_stacked(rank: &Summary) -> bool {
     !rank.held.is_empty() && share(rank, |held| held.class.is_none()) > 0.5
 }
 
-/// The share of bytes whose origins are `wanted`; all of it where nothing is held.
+/// The share of bytes whose origins are `wanted`; 1 if the rank holds nothing.
 fn share(rank: &Summary, wanted: impl Fn(&Held) -> bool) -> f64 {
     let sum = |held: &[&Held]| held.iter().map(|held| held.bytes as f64).sum::<f64>();
     let all = sum(&rank.held.iter().collect::<Vec<_>>());

@@ -1,7 +1,7 @@
-//! What a rank holds beyond its peers, by where it was asked for.
+//! Memory that a rank holds beyond its peers, by origin.
 //!
-//! With stacks, by stack. Without, by size class; a class takes over what its neighbours lack, because a size near an
-//! edge may fall into either.
+//! An origin is a stack, or a size class if there are no stacks. The lack of a neighbouring class reduces the excess
+//! of a class, because a size near an edge may fall into either.
 
 use super::held::Held;
 use super::robust::median;
@@ -13,19 +13,19 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Excess {
     pub(crate) label: String,
     pub(crate) kind: &'static str,
-    /// More than the typical peer.
+    /// Bytes above those of the typical peer.
     pub(crate) bytes: u64,
-    /// What the typical peer holds.
+    /// Bytes that the typical peer holds.
     pub(crate) peers: u64,
     pub(crate) count: u64,
     pub(crate) lasting: bool,
-    /// No peer holds a tenth of it.
+    /// True if no peer holds a tenth of it.
     pub(crate) new: bool,
 }
 
 type Origin = (u64, bool);
 
-/// What each origin holds on the ranks of a group.
+/// Bytes of each origin on the ranks of a group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     /// In ascending order, without the ranks that hold nothing.
@@ -55,7 +55,7 @@ impl Origins {
         Origins { held, ranks: group.len(), by_size: false }
     }
 
-    /// The median and the most of all ranks but one, which holds `own`.
+    /// The median and the maximum over all ranks except one that holds `own`.
     fn of_peers(&self, origin: Origin, own: u64) -> (f64, f64) {
         let empty = Vec::new();
         let values = self.held.get(&origin).unwrap_or(&empty);
@@ -72,7 +72,7 @@ impl Origins {
         }
     }
 
-    /// What `rank`, one of the group, holds beyond the others, the most first.
+    /// Bytes that `rank`, one of the group, holds beyond the others, the most first.
     pub(crate) fn beyond(&self, rank: &Summary) -> Vec<Excess> {
         let rows_of = if self.by_size { by_size(rank) } else { &rank.held };
         let own: FxHashMap<Origin, u64> =
@@ -80,7 +80,7 @@ impl Origins {
         let mut rows: Vec<Excess> = Vec::new();
         for held in rows_of {
             let (typical, mut nearby) = self.of_peers((held.key, held.lasting), held.bytes);
-            // What lasts on one rank may not on another, where their steps are cut otherwise: it is not new then.
+            // If steps are cut differently, an origin may last on one rank only. So either way counts against "new".
             let other = (held.key, !held.lasting);
             nearby = nearby.max(self.of_peers(other, own.get(&other).copied().unwrap_or(0)).1);
             let mut excess = held.bytes as f64 - typical;
@@ -118,10 +118,10 @@ fn row(held: &Held, excess: f64, typical: f64, nearby: f64) -> Excess {
     }
 }
 
-/// How many times as large the largest requests of a rank are as those of a peer: 1 where it only has some more, and
-/// the factor where all are larger. Both lists are in descending order.
+/// The factor between the largest requests of a rank and those of a peer: 1 if the rank only has a few more, and the
+/// factor if all are larger. Both lists are in descending order.
 pub(crate) fn request_growth(rank: &[u64], peer: &[u64]) -> f64 {
-    // So many requests of the rank may have no counterpart.
+    // This many requests of the rank may have no counterpart.
     const MORE: usize = 8;
     let shifted = |by: usize| {
         let pairs = rank.iter().skip(by).zip(peer);

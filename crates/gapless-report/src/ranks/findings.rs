@@ -1,4 +1,4 @@
-//! Odd ranks as findings: what code scanners and summaries of pull requests show of a run of many ranks.
+//! Odd ranks as findings: code scanners and summaries of pull requests show them.
 
 use super::model::{OddRank, Ranks};
 use super::odd::Why;

@@ -1,21 +1,21 @@
-//! Which ranks are replicas of each other: those that hold the same model, told by the sizes of what is there from
-//! before the first step until the end. Ranks that hold other parts of a model (pipeline stages) are other groups.
-//! Ranks are compared only within their group.
+//! Groups of ranks that are replicas of each other. Replicas hold the same model, judged by the sizes of memory that
+//! is there from before the first step until the end. Ranks that hold other parts of a model (pipeline stages) are
+//! other groups. Ranks are compared only within their group.
 //!
-//! A rank that holds what a group holds and something more belongs to that group: the extra may be what is odd about
-//! it. Unless the extra is trained as well (it has optimizer state of its own), as an embedding on the first stage is.
-//! A rank on which a request failed may have ended before it held everything: it belongs where all it holds is held.
-//! Stages with equal weights differ in how many micro-batches they keep: a group is cut where its transient bytes jump,
-//! if at least two ranks lie on either side.
+//! A rank that holds all that a group holds and more belongs to that group, because the extra may be its fault. It
+//! does not if the extra is trained as well (it has optimizer state of its own), as an embedding on the first stage
+//! is. A rank on which a request failed may have ended before it held everything: it belongs to the group that holds
+//! all its memory. Stages with equal weights differ in how many micro-batches they keep: a group is cut where its
+//! transient bytes jump, if at least two ranks lie on either side.
 
 use super::sizes::{self, BySize};
 use super::summary::Summary;
 
-/// How much of what two ranks hold must agree for them to be replicas.
+/// The share of their memory in which two replicas must agree.
 const SAME: f64 = 0.97;
-/// How much of a group's model a rank must hold to belong to it.
+/// The share of a group's model that a member must hold.
 const CONTAINED: f64 = 0.9;
-/// What is held beyond others is trained if it has at least this much optimizer state, as a share.
+/// Extra memory is trained if its optimizer state is at least this share of it.
 const TRAINED: f64 = 0.5;
 /// A stage holds at least this much more than another one, as a share. Less is a workspace or a buffer.
 const STAGE: f64 = 0.1;
@@ -23,7 +23,7 @@ const STAGE: f64 = 0.1;
 const JOINS: f64 = 0.25;
 /// A jump of transient bytes that separates stages.
 const JUMP: f64 = 1.15;
-/// How close the transient bytes of one stage lie.
+/// The largest ratio between transient bytes of one stage.
 const CLOSE: f64 = 1.07;
 
 /// Groups of positions in `ranks`: each in order, and by their first member.
@@ -47,8 +47,8 @@ pub fn groups(ranks: &[&Summary]) -> Vec<Vec<usize>> {
     cut
 }
 
-/// Where the first step begins is not sure on every rank. So ranks that keep the same until the end are replicas as
-/// well.
+/// The first step may be found at different places on different ranks. So ranks that keep the same until the
+/// end are replicas too.
 fn is_replica(a: &Summary, b: &Summary) -> bool {
     let agree = |a: &BySize, b: &BySize| {
         let most = sizes::total(a).max(sizes::total(b));
@@ -57,7 +57,7 @@ fn is_replica(a: &Summary, b: &Summary) -> bool {
     agree(&a.base, &b.base) || !a.kept.is_empty() && agree(&a.kept, &b.kept)
 }
 
-/// Whether `rank` holds all that `member` does, and nothing more that is part of a model.
+/// True if `rank` holds all that `member` does, and no more of a model.
 fn belongs(rank: &Summary, member: &Summary) -> bool {
     let common = sizes::common(&rank.base, &member.base) as f64;
     if !rank.ooms.is_empty()
@@ -77,7 +77,7 @@ fn belongs(rank: &Summary, member: &Summary) -> bool {
         || !member.kept.is_empty() && holds(&rank.kept, &member.kept, SAME)
 }
 
-/// Whether bytes that are there from the beginning are part of a model: they come with optimizer state.
+/// True if bytes that are there from the beginning are part of a model: they come with optimizer state.
 pub(crate) fn is_model(bytes: f64, optimizer_state: f64) -> bool {
     bytes > 0.0 && optimizer_state >= TRAINED * bytes
 }
@@ -107,7 +107,7 @@ fn join(ranks: &[&Summary], found: &mut Vec<Vec<usize>>) {
     }
 }
 
-/// Two ranks alone are replicas if one holds all that the other does, and little more.
+/// In a run of two ranks, they are replicas if one holds all that the other does, and little more.
 fn pair(ranks: &[&Summary], found: &mut Vec<Vec<usize>>) {
     if ranks.len() != 2 || found.len() != 2 {
         return;
@@ -134,7 +134,7 @@ fn stages(ranks: &[&Summary], group: Vec<usize>) -> Vec<Vec<usize>> {
             _ => parts.push(vec![at]),
         }
     }
-    // A rank alone is no stage: it goes to the stage below it, where it is odd.
+    // A single rank is no stage. It joins the stage below it, in which it then shows as odd.
     let mut stages: Vec<Vec<usize>> = Vec::new();
     let mut alone: Vec<usize> = Vec::new();
     for part in parts {
@@ -146,11 +146,11 @@ fn stages(ranks: &[&Summary], group: Vec<usize>) -> Vec<Vec<usize>> {
         } else if swing(part[part.len() - 1]) <= CLOSE * swing(part[0]) {
             stages.push(part);
         } else {
-            // Values that run into each other are one group, however wide.
+            // Values without a clear gap are one group, however far they spread.
             return vec![group];
         }
     }
-    // Many ranks below all stages: these are no stages.
+    // With many ranks below all stages, the jumps do not separate stages.
     if stages.len() < 2 || 4 * alone.len() > group.len() {
         return vec![group];
     }

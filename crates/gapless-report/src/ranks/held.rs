@@ -1,4 +1,4 @@
-//! Who held how much of a device at most: by where it was asked for, and by the size of the requests.
+//! The most that each origin held of a device: by stack, and by the size of the requests.
 
 use super::cut::{Cut, lasts};
 use super::sizes;
@@ -10,14 +10,14 @@ use std::hash::{Hash, Hasher};
 /// The most origins that are kept of a device.
 const HOLDERS: usize = 512;
 
-/// Requests of one origin that last beyond their step, or that do not.
+/// Requests of one origin that all last beyond their step, or all do not.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Held {
     pub(crate) key: u64,
-    /// The size class, where that is the origin.
+    /// The size class, if the origin is one.
     pub(crate) class: Option<u16>,
     pub(crate) lasting: bool,
-    /// The most at once, after the first step began; of what does not last, after it ended.
+    /// The most at once since the first step began; for requests that do not last, since it ended.
     pub(crate) bytes: u64,
     pub(crate) count: u64,
     pub(crate) kind: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct Held {
 struct Gathered {
     held: Held,
     now: (u64, u64),
-    /// The largest request, and who made it.
+    /// The largest request, and its stack.
     largest: u64,
     example: Option<StackId>,
 }
@@ -38,7 +38,7 @@ struct Gathered {
 struct Gathering {
     index: FxHashMap<(u64, bool), usize>,
     all: Vec<Gathered>,
-    /// Of each allocation, by its number.
+    /// The origin of each allocation, by its number.
     origin: Vec<u32>,
 }
 
@@ -53,14 +53,14 @@ impl Gathering {
         gathered.now.1 -= 1;
     }
 
-    /// What is held now counts; what was held before does not.
+    /// Starts the maxima from what is held now, so that earlier peaks do not count.
     fn begin(&mut self) {
         for gathered in &mut self.all {
             (gathered.held.bytes, gathered.held.count) = gathered.now;
         }
     }
 
-    /// Adds an allocation to its origin; `counts` if the origin may reach its most with it.
+    /// Adds an allocation to its origin; `counts` if this may raise the origin's maximum.
     fn add(
         &mut self,
         id: AllocationId,
@@ -110,16 +110,16 @@ struct Origin {
     class: Option<u16>,
 }
 
-/// What each origin of a device held, the most first: by stack where there is one, and by size alone. The second is
-/// empty where no request has a stack: it would be the first again.
+/// The origins of a device, the largest first: by stack if there is one, and by size alone. The second is empty if no
+/// request has a stack: it would equal the first.
 pub(super) fn held(trace: &Trace, d: &Cut<'_, '_>) -> [Vec<Held>; 2] {
     let a = &d.history.allocations;
-    // What comes and goes in the first of several steps is warming up: kernels are tried out, caches are filled.
+    // Transient memory of the first of several steps is warm-up: libraries try out kernels and fill caches.
     let spans = &d.steps.spans;
     let begin = spans.first().map_or(Tick(0), |span| span.start);
     let warm = if spans.len() >= 3 { spans[0].end } else { begin };
     let freed = |&id: &u32| a.get(AllocationId(id)).freed;
-    // What its caller had given back before the recording began is held by nobody.
+    // A block that the program had freed before the recording began (`freed == start`) is not held.
     let is_held = |a: &Allocation| a.freed > a.start;
     let mut by_end: Vec<u32> = a.ids().filter(|&id| is_held(&a.get(id))).map(|id| id.0).collect();
     by_end.sort_unstable_by_key(freed);
@@ -178,6 +178,6 @@ fn stack_key(trace: &Trace, stack: StackId) -> u64 {
         let file = trace.strings.get(frame.file);
         file.rsplit(['/', '\\']).next().unwrap_or(file).hash(&mut hasher);
     }
-    // Apart from size classes, which are small numbers.
+    // The highest bit keeps stack keys apart from size classes, which are small numbers.
     hasher.finish() | 1 << 63
 }

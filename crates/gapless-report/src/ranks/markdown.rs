@@ -1,4 +1,4 @@
-//! Many ranks as Markdown, for pull requests and chats: the figures first, then what is odd, then the ranks, folded.
+//! Many ranks as Markdown, for pull requests and chats: the figures first, then the odd ranks, then all ranks, folded.
 
 use super::diff::{HolderChange, RankDiff, RanksDiff};
 use super::findings::findings;
@@ -28,7 +28,7 @@ pub fn markdown(ranks: &Ranks) -> String {
     out
 }
 
-/// What a check of many ranks is about: their files, and the odd ones as findings.
+/// The subject of a check of many ranks: their files, and the odd ones as findings.
 #[must_use]
 pub fn subject(ranks: &Ranks) -> Subject {
     let several = |rank: u32| ranks.ranks.iter().filter(|row| row.rank == rank).count() > 1;
@@ -68,7 +68,7 @@ fn figures(ranks: &Ranks) -> String {
     out
 }
 
-/// What is odd, and the ranks one by one.
+/// The odd ranks, then the ranks one by one.
 fn below(ranks: &Ranks) -> String {
     let mut out = String::new();
     let odd = findings(ranks);

@@ -1,8 +1,8 @@
-//! Many ranks of one run: their figures side by side, the odd one out and its cause, and when they first diverge.
+//! Many ranks of one run: their figures side by side, the odd one out and its cause, and their first divergence.
 //!
-//! [`Summary`] is all that is kept of one device of one rank; its size is bounded, whatever the trace's. [`Run`] has
-//! the summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
-//! gives the JSON contract `gapless.ranks/1`. [`text`] and [`markdown`] show it, [`findings`] names what is odd.
+//! [`Summary`] holds one device of one rank in bounded size, whatever the size of the trace. [`Run`] has the
+//! summaries of all files. [`report`] groups replicas ([`groups`]), compares each rank with its peers ([`odd`]) and
+//! gives the JSON contract `gapless.ranks/1`. [`text`] and [`markdown`] show it, [`findings`] names the odd ranks.
 //! [`diff`] compares two such runs ([`diff_page`] shows that), [`check`] holds one against budgets, [`advice`] finds
 //! one setting for all, [`shown`] the ranks that a page has whole. File names become rank numbers in [`names`].
 
@@ -37,28 +37,28 @@ pub use shown::shown;
 pub use summary::Summary;
 pub use text::text;
 
-/// What a file gave: the rank that its content names, and its devices.
+/// The contents of one file: its rank and the summaries of its devices.
 #[derive(Clone, Debug, Default)]
 pub struct RankFile {
-    /// How the user named the file.
+    /// The user's name of the file.
     pub file: String,
     /// From the file's name, its content, or its position.
     pub rank: u32,
-    /// In the order of the trace; empty where `error` says why.
+    /// In the order of the trace; empty if the file could not be read.
     pub devices: Vec<Summary>,
-    /// Why the file could not be read.
+    /// The reason why the file could not be read.
     pub error: Option<String>,
 }
 
 /// All files of a run, by rank.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// How the user named the run.
+    /// The user's name of the run.
     pub path: String,
     pub files: Vec<RankFile>,
-    /// The number of ranks that the files say the run had.
+    /// The number of ranks by the files.
     pub world_size: Option<u32>,
-    /// How ranks got their numbers, in a sentence.
+    /// The way in which ranks got their numbers, in a sentence.
     pub numbering: String,
     /// Files of a folder that were left out: no traces, or the older part of a recording.
     pub skipped: Vec<String>,

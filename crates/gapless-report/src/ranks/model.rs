@@ -1,7 +1,7 @@
 //! The JSON contract `gapless.ranks/1`, member by member. Sizes are in bytes, times in microseconds.
 //!
-//! Members are only ever added within a schema version; `schema/gapless.ranks.schema.json` says the same for other
-//! tools.
+//! Within a schema version, releases only add members; `schema/gapless.ranks.schema.json` is the same
+//! contract for other tools.
 
 use super::odd::Why;
 use crate::model::{KindBytes, OomInfo, Tool, When};
@@ -18,9 +18,9 @@ pub struct Ranks {
     /// The files or folders as the user named them.
     pub path: String,
     pub files: u64,
-    /// How ranks got their numbers.
+    /// The way in which ranks got their numbers.
     pub numbering: String,
-    /// The number of ranks that the files say the run had; `null` where none says so.
+    /// The number of ranks by the files; `null` if no file has it.
     pub world_size: Option<u32>,
     /// One row for each device of each file, and one for each file that could not be read.
     pub ranks: Vec<RankRow>,
@@ -30,24 +30,24 @@ pub struct Ranks {
     pub duplicate_ranks: Vec<u32>,
     /// Files of a folder that were left out: no traces, or the older part of a recording.
     pub skipped_files: Vec<String>,
-    /// The rank with the highest peak reserved (allocated where reserved is not known).
+    /// The rank with the highest peak reserved (allocated if reserved is not known).
     pub worst_rank: Option<u32>,
     pub median_rank: Option<u32>,
-    /// Highest peak / mean peak - 1, over all rows; `null` where nothing could be read.
+    /// Highest peak / mean peak - 1, over all rows; `null` if nothing could be read.
     pub imbalance: Option<f64>,
-    /// Which peak `imbalance` and `worst_rank` are about: "reserved" or "allocated".
+    /// The peak that `imbalance` and `worst_rank` use: "reserved" or "allocated".
     pub imbalance_of: &'static str,
     /// Ranks that differ from their replicas, the most bytes first.
     pub odd_ranks: Vec<OddRank>,
-    /// When ranks of one group first differ noticeably; `null` where they do not, or there are no steps to tell by.
+    /// The first noticeable difference between ranks of one group; `null` if there is none.
     pub first_divergence: Option<Divergence>,
     /// Replicas, by the model that they hold: one group, or one for each pipeline stage.
     pub groups: Vec<Group>,
-    /// Groups of two whose members differ: nobody can say which one is odd.
+    /// Groups of two whose members differ. With two, neither can be called the odd one.
     pub differences: Vec<Difference>,
-    /// Who waits for whom if ranks meet after every step.
+    /// Ranks that wait for a slow one, if ranks synchronize after every step.
     pub waiting: Vec<Waiting>,
-    /// What could not be compared, and why: sentences for people.
+    /// Sentences for people on figures that could not be compared.
     pub not_compared: Vec<String>,
     pub timelines: Vec<Timeline>,
 }
@@ -57,7 +57,7 @@ pub struct Ranks {
 pub struct RankRow {
     pub rank: u32,
     pub file: String,
-    /// `null` where the file could not be read.
+    /// `null` if the file could not be read.
     pub device: Option<u32>,
     /// The position of its group in `groups`.
     pub group: Option<u32>,
@@ -69,20 +69,20 @@ pub struct RankRow {
     pub peak_allocated_at: Option<When>,
     pub peak_reserved_at: Option<When>,
     pub steps: Option<u64>,
-    /// How long a typical step takes, without the first one.
+    /// The duration of a typical step, without the first one.
     pub step_us: Option<f64>,
     /// Live bytes that each step adds.
     pub growth_per_step: Option<f64>,
     /// Active bytes by kind at peak allocated: inferred.
     pub kinds: Option<KindBytes>,
     pub ooms: Vec<OomInfo>,
-    /// What had to be repaired, inferred or left out while reading.
+    /// Parts that the reader repaired, inferred or left out.
     pub notes: Vec<String>,
-    /// Why the file could not be read.
+    /// The reason why the file could not be read.
     pub error: Option<String>,
 }
 
-/// A rank, and which of its devices.
+/// A rank and one of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RankId {
     pub rank: u32,
@@ -95,14 +95,14 @@ pub struct OddRank {
     pub rank: u32,
     pub device: u32,
     pub group: u32,
-    /// What the difference weighs; 0 where it is not about bytes.
+    /// The bytes of the difference; 0 if it is not about bytes.
     pub bytes: u64,
     pub why: Why,
     /// Other causes that hold as well.
     pub also: Vec<Why>,
     /// For people.
     pub sentence: String,
-    /// What it holds beyond its peers, the most first.
+    /// Holders beyond those of its peers, the most first.
     pub holders: Vec<OddHolder>,
 }
 
@@ -112,25 +112,25 @@ pub struct OddHolder {
     pub kind: String,
     /// Bytes beyond those of the typical peer.
     pub bytes: u64,
-    /// What the typical peer holds.
+    /// Bytes that the typical peer holds.
     pub peer_bytes: u64,
     pub count: u64,
 }
 
-/// When ranks first differ.
+/// The moment at which ranks first differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Divergence {
     pub rank: u32,
     pub device: u32,
     pub group: u32,
-    /// What differs from here on.
+    /// The figure that differs from here on.
     pub of: Of,
-    /// `None` before the first step, and where there are no steps.
+    /// `None` before the first step, and if there are no steps.
     pub step: Option<u32>,
-    /// When that is, on this rank.
+    /// The moment on this rank.
     pub tick: u32,
     pub time_us: Option<u64>,
-    /// What `of` names, here and on the typical peer.
+    /// The bytes that `of` names, on this rank and on the typical peer.
     pub bytes: u64,
     pub peer_bytes: u64,
     /// For people.
@@ -138,7 +138,7 @@ pub struct Divergence {
 }
 
 impl Divergence {
-    /// When it is, for people.
+    /// The moment as a text for people.
     #[must_use]
     pub fn place(&self) -> String {
         match (self.step, self.time_us) {
@@ -150,7 +150,7 @@ impl Divergence {
     }
 }
 
-/// What first differs between ranks.
+/// The figure that first differs between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Of {
@@ -160,13 +160,13 @@ pub enum Of {
     Kept,
     /// Bytes of a step beyond those that stay.
     Transient,
-    /// How long a step takes; the bytes are the peaks.
+    /// The duration of a step; the bytes are the peaks.
     Duration,
     /// A request that failed, of so many bytes.
     Failed,
     /// The allocator's settings; the bytes are the peaks.
     Settings,
-    /// Where the rank ends before its peers; the bytes are the peaks.
+    /// The rank ends before its peers; the bytes are the peaks.
     Stopped,
 }
 
@@ -180,7 +180,7 @@ pub struct Group {
     /// Highest peak / mean peak - 1, within the group.
     pub imbalance: f64,
     pub step_us: Option<f64>,
-    /// Whether there are three replicas or more. Of two, only one that fails, holds more or is slower is named.
+    /// True if there are three replicas or more. Of two, only one that fails, holds more or is slower is named.
     pub comparable: bool,
 }
 
@@ -190,7 +190,7 @@ pub struct Difference {
     pub group: u32,
     pub ranks: [RankId; 2],
     pub peaks: [u64; 2],
-    /// What the first holds beyond the second, and the second beyond the first.
+    /// Holders of the first beyond the second, and the second beyond the first.
     pub holders: [Vec<OddHolder>; 2],
 }
 
@@ -200,10 +200,10 @@ pub struct Waiting {
     /// The slow one.
     pub for_rank: u32,
     pub for_device: u32,
-    /// How many ranks would wait for it.
+    /// The number of ranks that would wait for it.
     pub ranks: u64,
     pub us_per_step: f64,
-    /// What a typical one of them holds between steps.
+    /// Bytes that a typical waiting rank holds between steps.
     pub held_bytes: u64,
 }
 
@@ -214,7 +214,7 @@ pub struct Timeline {
     pub device: u32,
     /// The first tick of each stretch.
     pub ticks: Vec<u32>,
-    /// Its time since the first event; empty where the source has no clock.
+    /// Its time since the first event; empty if the source has no clock.
     pub time_us: Vec<u64>,
     pub allocated: Vec<u64>,
     pub reserved: Vec<u64>,

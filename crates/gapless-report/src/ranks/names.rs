@@ -2,9 +2,9 @@
 //! `worker-7/mem.pickle`.
 //!
 //! A number behind a word such as "rank" counts first. Otherwise it is the number that differs among names of one
-//! pattern. Where neither says anything, the order of the files does.
+//! pattern. If neither gives a number, the order of the files does.
 
-/// How ranks were numbered.
+/// The way in which ranks were numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
     /// By a word such as "rank" and the number behind it.
@@ -29,7 +29,7 @@ struct Number {
     value: u64,
 }
 
-/// The rank of each of `paths`, and how it was found. Numbers may repeat.
+/// The rank of each of `paths`, and the way in which it was found. Numbers may repeat.
 #[must_use]
 pub fn ranks(paths: &[String]) -> (Vec<u32>, Numbering) {
     let names: Vec<&str> = distinct_parts(paths);
@@ -42,7 +42,7 @@ pub fn ranks(paths: &[String]) -> (Vec<u32>, Numbering) {
         {
             return (values, Numbering::Word);
         }
-        // Every machine counts from 0: by machine, then by rank.
+        // Every machine may count from 0, so ranks are ordered by machine first.
         for machine in MACHINES {
             let Some(machines) = behind(&numbers, machine) else { continue };
             let pairs: Vec<(u32, u32)> = machines.iter().copied().zip(values.iter().copied()).collect();
@@ -66,7 +66,7 @@ pub fn ranks(paths: &[String]) -> (Vec<u32>, Numbering) {
     }
 }
 
-/// The numbers behind "rank" where most names have one; the other files get the numbers behind the largest.
+/// The numbers behind "rank" if most names have one; the other files get the numbers behind the largest.
 fn most_by_rank(numbers: &[Vec<Number>]) -> Option<Vec<u32>> {
     let of = |one: &Vec<Number>| behind(std::slice::from_ref(one), "rank").map(|values| values[0]);
     let values: Vec<Option<u32>> = numbers.iter().map(of).collect();
@@ -88,7 +88,7 @@ fn by_machine(numbers: &[Vec<Number>]) -> bool {
     MACHINES.iter().any(|machine| behind(numbers, machine).is_some_and(|values| distinct(&values) > 1))
 }
 
-/// File names; whole paths where all files have the same name and only folders differ.
+/// File names; whole paths if all files have the same name and only folders differ.
 fn distinct_parts(paths: &[String]) -> Vec<&str> {
     let name = |path: &'_ String| path.rfind(['/', '\\']).map_or(0, |at| at + 1);
     let names: Vec<&str> = paths.iter().map(|path| &path[name(path)..]).collect();
@@ -155,7 +155,7 @@ fn differing(names: &[&str], numbers: &[Vec<Number>]) -> Option<Vec<u32>> {
         .filter_map(|place| {
             let values: Vec<u64> = numbers.iter().map(|all| all[place].value).collect();
             let most = *values.iter().max()?;
-            // Far more numbers than files: no ranks.
+            // Numbers far above the number of files are not ranks.
             let dense = most < 4 * values.len() as u64 + 64;
             (distinct(&values) == values.len() && dense).then_some((most, values))
         })

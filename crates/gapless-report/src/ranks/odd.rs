@@ -1,12 +1,12 @@
 //! The odd one out: each rank against the other replicas of its group.
 //!
 //! A rank is odd if it is above its peers by more than their own spread explains (six standard deviations, estimated
-//! from the median distance; among few peers also twice their range) and by more than a floor below which a difference
-//! does not matter. Categories (a failed request, another setting) need no spread. Causes are tried in the order of
-//! [`Why`]; the first that holds is named, the others are listed behind it. Of two replicas the one is named that
-//! failed, holds more or is slower, by larger floors because there is no spread to judge by; another setting is not
-//! named, because nobody can say whose is the usual one. Reserved bytes are not compared: how much of the cache is in
-//! pieces differs a lot between runs that do the same.
+//! from the median distance; among few peers also twice their range) and by more than a floor below which a
+//! difference does not matter. Categories (a failed request, another setting) need no spread. Causes are tried in the
+//! order of [`Why`]; the first that holds is named, the others are listed behind it. Of two replicas the one is named
+//! that failed, holds more or is slower, by larger floors because there is no spread to judge by; another setting is
+//! not named, because neither of two is the usual one. Reserved bytes are not compared, because fragmentation of the
+//! cache differs a lot between runs that do the same.
 
 use super::evidence::is_stacked;
 use super::excess::{self, Excess};
@@ -16,7 +16,7 @@ use super::summary::Summary;
 use super::{groups, sizes, stretches};
 use serde::Serialize;
 
-/// Why a rank is odd.
+/// The cause for which a rank is odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
@@ -51,7 +51,7 @@ impl Why {
     }
 }
 
-/// One cause, with what it weighs.
+/// One cause, with its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cause {
     pub(crate) why: Why,
@@ -96,19 +96,19 @@ pub(crate) enum Facts {
     },
 }
 
-/// A step that keeps this part of what a leak must have in all is part of it.
+/// A step belongs to a leak if it keeps at least this share of the smallest leak.
 const LEAST_LEAK_STEP: f64 = 1.0 / 32.0;
 /// Three gains are of one leak if they differ by less than this factor.
 const ALIKE: f64 = 1.5;
-/// Transient bytes vary with the data: this share above the peers is still nothing.
+/// Transient bytes vary with the data: up to this share above the peers is noise.
 const LARGER: f64 = 0.08;
 /// The same for one step against the same step of the peers.
 const LARGER_STEP: f64 = 0.15;
 /// From this factor on, requests are larger and not just more.
 const LARGER_REQUESTS: f64 = 1.05;
-/// Steps that last this share longer are no noise.
+/// Steps that last this share longer are not noise.
 const SLOWER: f64 = 0.10;
-/// Floors among two replicas are so many times as high.
+/// The factor on floors between two replicas.
 const PAIR: f64 = 3.0;
 /// Requests of one of two replicas are larger from here on, as a logarithm, and by this share of the bytes.
 const PAIR_SIZES: f64 = 0.2;
@@ -116,9 +116,9 @@ const PAIR_BYTES: f64 = 0.25;
 /// Holders that are named for a rank.
 const NAMED: usize = 5;
 
-/// The causes for which the rank at `at` is odd, the one to name first; none where it is like its peers.
+/// The causes for which the rank at `at` is odd, the one to name first; none if it is like its peers.
 ///
-/// `all` are the ranks of the run: settings are compared with theirs, and what a rank without replicas failed at.
+/// `all` are the ranks of the run. Settings, and failures of a rank without replicas, are compared with theirs.
 pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Vec<Cause> {
     let view = View { group: &replicas.ranks, replicas, at };
     let mut found = Vec::new();
@@ -128,7 +128,7 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Ve
         return found;
     }
     if found.first().is_some_and(|cause| cause.why == Why::OutOfMemory) {
-        // It ended where it failed: nothing else of it compares with runs that went on.
+        // The rank ended at its failed request, so its other figures cannot be compared with runs that went on.
         return found;
     }
     let kept = view.kept();
@@ -139,7 +139,7 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Ve
     if !explained {
         found.extend(view.new_holder());
     }
-    // A recorder that does more makes steps longer, and other recordings may have been ended by hand.
+    // Recorder settings change the time of a step, and a user may have ended such a recording by hand.
     if replicas.evidence.is_alike(at) {
         found.extend(view.straggler());
         found.extend(view.fewer_steps());
@@ -148,8 +148,7 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Ve
     found
 }
 
-/// The largest differences of the rank at `at` from the other one of two: what can be said where nobody can say which
-/// one is odd.
+/// The largest differences of the rank at `at` from the other one of two: reported if neither is the odd one.
 pub(crate) fn differences(pair: &Replicas<'_>, at: usize) -> Vec<Excess> {
     let most = pair.ranks.iter().map(|rank| rank.peak_live).max().unwrap_or(0);
     let least = LEAST.max(LEAST_SHARE * most as f64);
@@ -195,12 +194,12 @@ impl View<'_> {
         self.replicas.beyond(self.at)
     }
 
-    /// The holders to name: those of `wanted`, and others only where there are none.
+    /// The holders to name: those of `wanted`, and others only if there are none.
     fn named(&self, wanted: impl Fn(&Excess) -> bool) -> Vec<Excess> {
         let all = self.beyond();
         let some: Vec<Excess> = all.iter().filter(|row| wanted(row)).cloned().collect();
         let mut rows = if some.is_empty() { all } else { some };
-        // What is a hundredth of the first is noise.
+        // Holders of less than a hundredth of the first are noise.
         let least = rows.first().map_or(0, |row| row.bytes / 100);
         rows.retain(|row| row.bytes > least);
         rows.truncate(NAMED);
@@ -248,7 +247,7 @@ impl View<'_> {
         })
     }
 
-    /// What is kept until the end: a leak, or a buffer.
+    /// Memory kept until the end: a leak or a buffer.
     fn kept(&self) -> Option<Cause> {
         let kept = |rank: &Summary| rank.kept_by_part.last().copied().unwrap_or(0) as f64;
         let total = self.against(kept);
@@ -264,7 +263,7 @@ impl View<'_> {
         if total.excess <= self.least().max(total.allowed) {
             return None;
         }
-        // A part of the model that only this rank has is no buffer: replicas would hold it too.
+        // A part of the model that only this rank has is not an extra buffer: a replica would hold it too.
         let base = self.against(|rank| sizes::total(&rank.base) as f64).excess;
         let trained = self.against(|rank| rank.trained as f64).excess;
         if base >= 0.2 * total.excess && groups::is_model(base, trained) {
@@ -279,7 +278,7 @@ impl View<'_> {
         })
     }
 
-    /// Bytes a step, steps and bytes in all that this rank keeps beyond its peers, where it does so step after step.
+    /// Bytes a step, steps, and total bytes that this rank keeps beyond its peers, if the excess grows step after step.
     fn leak(&self) -> Option<(u64, usize, u64)> {
         let kept = KeptRows::of(self.group, self.at);
         let rows = kept.rows;
@@ -290,7 +289,7 @@ impl View<'_> {
         }
         let mut above: Vec<f64> =
             (0..rows).map(|row| kept.against(self.group, self.at, row).excess).collect();
-        // What is above only for a while is taken elsewhere a little later.
+        // A temporary excess means that the peers take the same bytes a little later, so it does not count.
         for row in (1..rows).rev() {
             above[row - 1] = above[row - 1].min(above[row]);
         }
@@ -317,7 +316,7 @@ impl View<'_> {
     fn larger_batch(&self, kept: bool) -> Option<Cause> {
         let found = if self.is_pair() { self.larger_of_two() } else { self.larger_peak() };
         let (bytes, share, step) = found.or_else(|| self.larger_step()).or_else(|| self.larger_stretch())?;
-        // A buffer that outlives its step comes and goes as well, if nothing of it is kept.
+        // A new buffer that outlives its step counts as transient too if the rank keeps nothing.
         let comes_and_goes = |row: &Excess| !row.lasting || !kept && row.new;
         let rows: Vec<Excess> = self.beyond().into_iter().filter(comes_and_goes).collect();
         let top = rows.first().map_or(0, |row| row.bytes);
@@ -333,10 +332,10 @@ impl View<'_> {
     /// The highest transient bytes of the run.
     fn larger_peak(&self) -> Option<(u64, f64, Option<u32>)> {
         let swing = self.against(|rank| transient(rank).0);
-        // Two peers that happen to agree tell no spread.
+        // With few peers that happen to agree, the spread is unknown, so the floor is higher.
         let share = if self.group.len() < 4 { 2.0 * LARGER } else { LARGER };
         let floor = self.least().max(share * swing.typical);
-        // More transient bytes show at the peak as well, unless steps were cut otherwise on this rank.
+        // More transient bytes show at the peak as well, unless this rank's steps were cut at other places.
         let shows = self.against(|rank| rank.peak_live as f64).excess >= 0.5 * swing.excess;
         (shows && swing.excess > floor.max(swing.allowed)).then(|| {
             let share = swing.excess / swing.typical.max(1.0);
@@ -363,7 +362,7 @@ impl View<'_> {
         (is_more && self.larger_sizes()).then_some((own.bytes as u64, own.share, None))
     }
 
-    /// Whether requests of a stretch are larger than those of the peers, by more than theirs are at most.
+    /// True if requests of a stretch are larger than those of the peers, by more than the peers' own maximum.
     fn larger_sizes(&self) -> bool {
         if self.is_pair() {
             let (up, down) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
@@ -374,12 +373,12 @@ impl View<'_> {
         found.is_some_and(|found| found.excess > self.replicas.threshold.0.max(found.allowed))
     }
 
-    /// Whether requests of a stretch are larger than usual at all; `None` where requests cannot be compared.
+    /// True if requests of a stretch are larger than usual; `None` if requests cannot be compared.
     fn larger_anywhere(&self) -> Option<bool> {
         let all: Vec<f64> = self.replicas.larger.iter().map(|larger| larger.most).collect();
         let (least, alone) = self.replicas.threshold;
         if !alone {
-            // Joined requests show that they are larger, but not that they are not.
+            // Joined requests can prove that requests are larger, but not that they are not.
             return self.larger_sizes().then_some(true);
         }
         if all.is_empty() {
@@ -388,14 +387,14 @@ impl View<'_> {
         Some(if self.is_pair() { self.larger_sizes() } else { against(&all, self.at).excess > least })
     }
 
-    /// The same of two replicas, of which the other's noise is all that is known.
+    /// The same between two replicas: the only measure of noise is the other's excess.
     fn larger_of_two(&self) -> Option<(u64, f64, Option<u32>)> {
         let (up, _) = stretches::pair(&self.own().pieces, &self.group[1 - self.at].pieces);
         let is_more = up.share > PAIR_BYTES && up.bytes > self.least();
         (is_more && self.larger_sizes()).then_some((up.bytes as u64, up.share, None))
     }
 
-    /// Whether requests are larger throughout, not just more.
+    /// True if requests are larger throughout, not just more of them.
     fn all_larger(&self) -> bool {
         if let Some(larger) = self.larger_anywhere() {
             return larger;
@@ -416,14 +415,14 @@ impl View<'_> {
         median(&factors) > LARGER_REQUESTS
     }
 
-    /// Something of its own that hides in the spread of what varies.
+    /// An origin of this rank alone whose bytes hide in the spread of transient ones.
     fn new_holder(&self) -> Option<Cause> {
         let rows: Vec<Excess> = self.beyond().into_iter().filter(|row| row.new).collect();
         let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
         if bytes as f64 <= self.least() {
             return None;
         }
-        // The peers may each have something of their own as well. A sample tells the usual amount.
+        // The peers may each have origins of their own as well. A sample of peers gives the usual amount.
         let own_of = |at: usize| -> f64 {
             let rows = self.replicas.beyond(at);
             rows.iter().filter(|row| row.new).map(|row| row.bytes as f64).sum()
@@ -475,8 +474,7 @@ impl View<'_> {
     }
 }
 
-/// Whether something happened again and again until the end: in at least four of `count` places, or in three by about
-/// as much each, at even distances.
+/// True if gains come regularly until the end: at four or more places, or three of similar size, evenly spaced.
 fn is_regular(places: &[usize], gains: &[f64]) -> bool {
     let ends = places.iter().copied().skip(1).chain([gains.len()]);
     let gaps: Vec<f64> = places.iter().zip(ends).map(|(from, to)| (to - from) as f64).collect();
@@ -487,7 +485,7 @@ fn is_regular(places: &[usize], gains: &[f64]) -> bool {
     enough && longest <= 2.0 * median(&gaps) + 1.0
 }
 
-/// The settings as text, with what the events show of them.
+/// The settings as text, with the evidence of the events if they were not recorded.
 fn conf(rank: &Summary) -> String {
     let Some(settings) = &rank.settings else {
         return if rank.expandable_seen { "expandable segments (seen)" } else { "not recorded" }.to_owned();
@@ -511,7 +509,7 @@ fn conf(rank: &Summary) -> String {
         let value = if same { rounds[0].to_string() } else { format!("[{}]", list.join(",")) };
         parts.push(format!("roundup_power2_divisions:{value}"));
     }
-    // What the configuration names beyond these.
+    // Settings of the configuration beyond those above.
     let known = [
         "expandable_segments",
         "max_split_size_mb",

@@ -1,4 +1,4 @@
-//! The replicas of one group, with what comparing each of them with the others needs from all.
+//! The replicas of one group, with the shared figures that each comparison needs.
 
 use super::evidence::Evidence;
 use super::excess::{Excess, Origins};
@@ -10,20 +10,20 @@ use super::summary::{StepRow, Summary};
 pub(crate) struct Replicas<'a> {
     pub(crate) ranks: Vec<&'a Summary>,
     pub(crate) evidence: Evidence,
-    /// By where memory was asked for, of the ranks that were recorded alike; and by size, of all.
+    /// By stack, for ranks that were recorded alike; and by size, for all ranks.
     origins: Origins,
     sizes: Origins,
     /// Bytes that matter at all.
     pub(crate) least: f64,
     /// Bytes kept step after step that matter, in all.
     pub(crate) least_leak: f64,
-    /// `None` where most ranks do not have the same number of steps.
+    /// `None` if most ranks do not have the same number of steps.
     pub(crate) steps: Option<TypicalSteps>,
-    /// By which share a step of each rank is at most above the typical one.
+    /// The largest share by which a step of each rank exceeds the typical one.
     pub(crate) largest: Vec<f64>,
-    /// Where the requests of each rank are larger than the typical ones; empty where they cannot be compared.
+    /// Excess of the requests of each rank over the typical ones; empty if they cannot be compared.
     pub(crate) larger: Vec<Larger>,
-    /// From which factor on they are larger, as a logarithm, and whether each request was compared alone.
+    /// The factor from which on requests are larger, as a logarithm, and true if each request was compared alone.
     pub(crate) threshold: (f64, bool),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Replicas<'a> {
 /// PyTorch takes no less than this from the device.
 pub(crate) const LEAST: f64 = (2 << 20) as f64;
 pub(crate) const LEAST_SHARE: f64 = 0.01;
-/// The same for what is kept step after step, which goes on: a hundredth of the peak, within these.
+/// The floor for bytes kept step after step, lower because they keep growing: a hundredth of the peak, within these.
 const LEAST_LEAK: (f64, f64) = ((1 << 20) as f64, (8 << 20) as f64);
 
 impl<'a> Replicas<'a> {
@@ -57,8 +57,8 @@ impl<'a> Replicas<'a> {
         }
     }
 
-    /// What the rank at `at` holds beyond the others, the most first: by where it was asked for, or by size if it was
-    /// recorded otherwise than they were.
+    /// Memory that the rank at `at` holds beyond the others, the most first: by stack, or by size if it was
+    /// recorded in another way.
     pub(crate) fn beyond(&self, at: usize) -> Vec<Excess> {
         let origins = if self.evidence.is_alike(at) { &self.origins } else { &self.sizes };
         origins.beyond(self.ranks[at])
@@ -70,7 +70,7 @@ pub(crate) struct TypicalSteps(Vec<(f64, f64)>);
 
 impl TypicalSteps {
     fn of(ranks: &[&Summary]) -> Option<TypicalSteps> {
-        // A rank whose steps were counted otherwise has no part in it.
+        // Only ranks with the most common number of steps count.
         let with = |rows: usize| ranks.iter().filter(move |rank| rank.rows().len() == rows);
         let rows =
             ranks.iter().map(|rank| rank.rows().len()).max_by_key(|&rows| (with(rows).count(), rows))?;
@@ -87,15 +87,15 @@ impl TypicalSteps {
         self.0[row].0
     }
 
-    /// By which share a step of `rank` is at most above the typical one, and its row. Differences of fewer than `least`
-    /// bytes do not count.
+    /// The largest share by which a step of `rank` exceeds the typical one, and its row. Differences of fewer than
+    /// `least` bytes do not count.
     pub(crate) fn largest(&self, rank: &Summary, least: f64) -> (f64, usize) {
         let mut most = (0.0, 0);
         if rank.rows().len() != self.0.len() {
             return most;
         }
         for (row, (step, &(typical, peak))) in rank.rows().iter().zip(&self.0).enumerate() {
-            // More transient bytes show at the step's peak as well, unless the step was cut otherwise on this rank.
+            // More transient bytes show at the step's peak as well, unless this rank's step was cut at another place.
             let more = (step.swing() as f64 - typical).min(2.0 * (step.peak as f64 - peak));
             if more > least && more / typical.max(1.0) > most.0 {
                 most = (more / typical.max(1.0), row);
@@ -105,7 +105,7 @@ impl TypicalSteps {
     }
 }
 
-/// How what is kept is compared: step by step, or by equal parts of the run where steps differ between ranks.
+/// The way in which kept bytes are compared: step by step, or by equal parts of the run if steps differ between ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptRows {
     pub(crate) by_step: bool,
@@ -120,7 +120,7 @@ impl KeptRows {
         KeptRows { by_step, rows: if by_step { rows } else { group[at].kept_by_part.len() } }
     }
 
-    /// What `group[at]` keeps of all up to `row`, against its peers.
+    /// The sum that `group[at]` keeps up to `row`, against its peers.
     pub(crate) fn against(self, group: &[&Summary], at: usize, row: usize) -> Against {
         let of = |rank: &&Summary| {
             let kept = if self.by_step { &rank.kept_by_step } else { &rank.kept_by_part };
@@ -132,7 +132,7 @@ impl KeptRows {
 
 /// The most transient bytes, and the step of them.
 pub(crate) fn transient(rank: &Summary) -> (f64, Option<u32>) {
-    // The first one may hold the rest of setting up.
+    // The first step may include set-up.
     let skipped = usize::from(rank.steps.len() >= 3);
     let most = rank.steps.iter().skip(skipped).rev().max_by_key(|step| step.swing());
     match most {
@@ -141,7 +141,7 @@ pub(crate) fn transient(rank: &Summary) -> (f64, Option<u32>) {
     }
 }
 
-/// How long a typical step takes, without the first one.
+/// The duration of a typical step, without the first one.
 pub(crate) fn step_pace(rank: &Summary) -> Option<f64> {
     let skipped = usize::from(rank.steps.len() >= 3);
     let durations: Vec<f64> = rank.steps.iter().skip(skipped).filter_map(|step| step.duration_us).collect();

@@ -17,15 +17,15 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 pub(crate) struct Against {
     /// The median of the peers.
     pub(crate) typical: f64,
-    /// How far the value is above it.
+    /// The distance of the value above it.
     pub(crate) excess: f64,
-    /// What the spread among the peers alone allows.
+    /// The excess that the spread among the peers explains.
     pub(crate) allowed: f64,
 }
 
-/// How many standard deviations of the peers are still taken for noise.
+/// Standard deviations of the peers that still count as noise.
 const DEVIATIONS: f64 = 6.0;
-/// Up to this many peers their whole range counts as well: too few values to know a spread by its median.
+/// Up to this many peers their whole range counts as well: the median distance of so few says little on their spread.
 const FEW: usize = 6;
 
 /// `values[at]` against all others.

@@ -1,8 +1,8 @@
-//! Which ranks a page of many shows whole, with their allocations.
+//! Chooses the ranks that a page of many shows whole, with their allocations.
 
 use super::Ranks;
 
-/// Allocations that a page shows at most, of all ranks together: about 10 bytes each, so that a page stays small.
+/// The most allocations on a page, of all ranks together: about 10 bytes each, so that a page stays small.
 const ALLOCATIONS: u64 = 600_000;
 /// Ranks that are shown whole, at most.
 const SHOWN: usize = 6;
@@ -16,7 +16,7 @@ pub fn shown(ranks: &Ranks) -> Vec<u32> {
     let mut shown: Vec<u32> = Vec::new();
     let mut sum = 0;
     for rank in wanted {
-        // Two events an allocation, at least.
+        // An allocation has at least two events, so this estimate is an upper bound.
         let events: u64 =
             ranks.ranks.iter().filter(|row| row.rank == rank).filter_map(|row| row.events).sum();
         let is_room = shown.is_empty() || sum + events / 2 <= ALLOCATIONS;

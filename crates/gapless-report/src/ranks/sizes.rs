@@ -1,7 +1,7 @@
 //! Bytes by size class, for comparisons that forgive small differences of sizes.
 //!
 //! A class is a quarter of an octave. A size near the edge of a class may fall into the next one on another rank, so
-//! neighbouring classes count as one where two histograms are compared.
+//! neighbouring classes count as one if two histograms are compared.
 
 /// Bytes by class, in order of the class.
 pub(crate) type BySize = Vec<(u16, u64)>;
@@ -19,7 +19,7 @@ pub(crate) fn total(sizes: &BySize) -> u64 {
 pub(crate) fn common(a: &BySize, b: &BySize) -> u64 {
     let (mut left, mut right) = (a.clone(), b.clone());
     let mut matched = 0;
-    // The same class first, so that a neighbour takes only what is left.
+    // Equal classes match first, so that a neighbour takes only the rest.
     for reach in [0i32, 1, -1] {
         for (class, bytes) in &mut left {
             let wanted = i32::from(*class) + reach;

@@ -1,26 +1,26 @@
 //! Sizes of requests over a run, for runs whose steps are not known or differ between ranks.
 //!
-//! [`pieces`] keeps the requests of a run in order, bounded. Ranks that run the same program make the same requests in
-//! the same order, whatever the clock says. A comparison lays the requests of every rank over those of one of them
+//! [`pieces`] keeps the requests of a run in order, bounded. Ranks that run the same program make the same requests
+//! in the same order, even at other times. A comparison lays the requests of every rank over those of one of them
 //! ([`aligned`]), so that requests that only one makes (a log, a leak) shift nothing, and looks at stretches of the
 //! run. A longer batch makes most requests of its stretches larger; one buffer more does not.
 
 use super::robust::median;
 
-/// Stretches of a run at most, and pieces of a stretch at least.
+/// The most stretches of a run, and the fewest pieces of a stretch.
 const MOST: usize = 128;
 const FEWEST: usize = 16;
-/// Pieces of a run at most. Longer runs join requests; then one request more shifts what is joined.
+/// The most pieces of a run. Longer runs join requests, so that one extra request shifts the joints.
 const PIECES: usize = 32_768;
-/// Smaller requests are counters and scalars, which follow nothing.
+/// Smaller requests are counters and scalars, whose sizes do not follow the batch.
 const SMALL: u64 = 4096;
-/// What a request costs that the other run does not make. Two that differ by less than twice this factor, as a
+/// The cost of a request that the other run does not make. Two that differ by less than twice this factor, as a
 /// logarithm, are taken for the same one.
 const GAP: f32 = 1.5;
-/// How many requests one run may be ahead of the other, at least and at most.
+/// The distance in requests by which one run may be ahead of the other: its smallest and largest limit.
 const AHEAD: (usize, usize) = (24, 256);
-/// From this factor on, the requests of a stretch are larger and not just noise, as a logarithm; and where requests are
-/// joined.
+/// The factor, as a logarithm, above which larger requests of a stretch are not noise; and the same
+/// for joined requests.
 const LARGER: f64 = 0.1;
 const LARGER_JOINED: f64 = 0.2;
 
@@ -56,18 +56,18 @@ fn merged(pieces: &[Piece], each: usize) -> Vec<Piece> {
     pieces.chunks(each.max(1)).map(join).collect()
 }
 
-/// Where a rank's requests are larger than elsewhere.
+/// The excess of a rank's requests over the usual ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Larger {
-    /// By how much at most, as a logarithm to base 2.
+    /// The largest factor, as a logarithm to base 2.
     pub(crate) most: f64,
-    /// By which share the bytes of that stretch are above the usual.
+    /// The share by which the bytes of that stretch exceed the usual.
     pub(crate) share: f64,
     /// Bytes requested beyond the usual in all stretches whose requests are larger.
     pub(crate) bytes: f64,
 }
 
-/// From which factor on requests are larger, as a logarithm, and whether each of them was compared alone.
+/// The factor from which on requests are larger, as a logarithm, and true if each request was compared alone.
 pub(crate) fn threshold(ranks: &[&Pieces]) -> (f64, bool) {
     let alone = ranks.iter().all(|rank| rank.each <= 1);
     (if alone { LARGER } else { LARGER_JOINED }, alone)
@@ -84,16 +84,16 @@ pub(crate) fn larger(ranks: &[&Pieces]) -> Vec<Larger> {
     cut.iter().map(|rank| above(rank, &usual)).collect()
 }
 
-/// Where `rank` is above `other`, and where `other` is above `rank`.
+/// The excess of `rank` over `other`, and of `other` over `rank`.
 pub(crate) fn pair(rank: &Pieces, other: &Pieces) -> (Larger, Larger) {
     let cut = cut(&[rank, other]);
     cut.map_or_else(Default::default, |cut| (above(&cut[0], &cut[1]), above(&cut[1], &cut[0])))
 }
 
-/// A stretch of a run, against the same of the rank that all are laid over.
+/// A stretch of a run, against the same stretch of the rank that all are aligned with.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
-    /// How much larger a typical request is: a mean of logarithms, without the eighth at either end.
+    /// The factor on a typical request: a mean of logarithms, without the eighth at either end.
     size: f64,
     /// Bytes of the requests that both make.
     bytes: f64,
@@ -109,7 +109,7 @@ fn cut(ranks: &[&Pieces]) -> Option<Vec<Vec<Stretch>>> {
     if fewest < 2 * FEWEST || 4 * fewest < 3 * most {
         return None;
     }
-    // A rank of the usual length lies below all others.
+    // All ranks are aligned with one of the usual length.
     let mut lengths: Vec<usize> = ranks.iter().map(Vec::len).collect();
     lengths.sort_unstable();
     let usual = lengths[(lengths.len() - 1) / 2];
@@ -137,7 +137,7 @@ fn stretches(rank: &[Piece], base: &[Piece], count: usize) -> Vec<Stretch> {
 }
 
 /// For each piece of `base` the one of `rank` that is the same request; `None` for one that `rank` does not make. The
-/// cheapest way to turn one list into the other, in which they may shift against each other by [`AHEAD`].
+/// cheapest way to turn one list into the other, with a shift of at most [`AHEAD`] between them.
 fn aligned(rank: &[Piece], base: &[Piece]) -> Vec<Option<usize>> {
     let (n, m) = (rank.len(), base.len());
     let reach = (n.abs_diff(m) + AHEAD.0).clamp(AHEAD.0, AHEAD.1.max(n.abs_diff(m) + 1));
@@ -220,7 +220,7 @@ mod tests {
         let found = larger(&[&usual, &long, &usual, &usual]);
         assert!(found[1].most > 0.5 && found[1].share > 0.3, "{found:?}");
         assert!(found[0].most < 1e-6, "{found:?}");
-        // The first rank lies below the others: it may be the odd one itself.
+        // The others are aligned with the first rank, which may itself be the odd one.
         let found = larger(&[&long, &usual, &usual, &usual]);
         assert!(found[0].most > 0.5 && found[1].most < 1e-6, "{found:?}");
         let (up, down) = pair(&long, &usual);

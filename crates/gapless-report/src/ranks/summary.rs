@@ -1,7 +1,7 @@
-//! What is kept of one device of one rank: enough to compare it with its peers, and bounded, whatever the trace's size.
+//! The summary of one device of one rank: enough to compare it with its peers, and of bounded size.
 //!
-//! Bytes that are compared between ranks are those requested: block sizes also depend on what happened to be free.
-//! The figures that a user sees (peaks) are those of the single report, to the byte.
+//! Comparisons use requested bytes, because block sizes also depend on the blocks that happened to be free. The
+//! figures that a user sees (peaks) are those of the single report, to the byte.
 
 use super::cut::{Cut, lasts};
 use super::held::{Held, held};
@@ -19,13 +19,13 @@ use rustc_hash::FxHashMap;
 /// The most step rows and large requests that are kept of a device.
 const STEPS: usize = 1024;
 const LARGEST: usize = 64;
-/// The last step reaches into the end of the program if it goes below this share of what was always live before.
+/// The last step reaches into the end of the program if live bytes fall below this share of earlier steps' minimum.
 const TORN_DOWN: f64 = 0.95;
 /// Ranks agree on an inferred step if its beginnings lie no further apart than this part of a step.
 const APART: f64 = 0.3;
 /// Parts that a run without steps is cut into.
 const PARTS: usize = 32;
-/// The same for its peaks: long enough that a rank that is a little ahead does not matter.
+/// Rows of peaks: long enough that a rank that is a little ahead does not matter.
 const ROWS: u64 = 4;
 
 /// One device of one rank.
@@ -37,7 +37,7 @@ pub struct Summary {
     pub duration_us: Option<u64>,
     pub peak_allocated: u64,
     pub peak_live: u64,
-    /// `None` where the source has no segments.
+    /// `None` if the source has no segments.
     pub peak_reserved: Option<u64>,
     pub fragmentation: Option<f64>,
     pub allocated_at: When,
@@ -48,30 +48,30 @@ pub struct Summary {
     pub top: Vec<(String, u64)>,
     pub steps: Vec<StepRow>,
     pub step_count: u64,
-    /// In place of steps, where none were found: equal parts of the run.
+    /// In place of steps, if none were found: equal parts of the run.
     pub(crate) parts: Vec<StepRow>,
     pub curve: Vec<Point>,
     pub settings: Option<Settings>,
-    /// Whether memory was mapped into expandable segments, whatever the settings say.
+    /// True if memory was mapped into expandable segments, by its events.
     pub expandable_seen: bool,
     pub ooms: Vec<OomInfo>,
-    /// When the first of them was.
+    /// The moment of the first of them.
     pub(crate) oom_at: Option<When>,
-    /// What the reader or the rebuilding had to repair or leave out.
+    /// Parts that the reader or the rebuilding repaired or left out.
     pub notes: Vec<String>,
-    /// Who held how much at most, by where it was asked for.
+    /// The most that each origin held, by stack.
     pub(crate) held: Vec<Held>,
-    /// The same by the size of the requests, for peers that were recorded otherwise; empty where that is the same.
+    /// The same by the size of the requests, for peers that were recorded otherwise; empty if `held` has sizes.
     pub(crate) held_by_size: Vec<Held>,
-    /// By steps: what was born before the first step or in each one, and is still there when the last one ends, summed.
+    /// By steps: bytes born up to the end of each step (row 0: before the first) and live when the last one ends.
     pub(crate) kept_by_step: Vec<u64>,
     /// The same by equal parts of the run's events, at a quiet instant near its end.
     pub(crate) kept_by_part: Vec<u64>,
-    /// When each of these parts begins.
+    /// The beginning of each of these parts.
     pub(crate) parts_at: Vec<When>,
-    /// The most transient bytes: live at most, less what is kept.
+    /// The most transient bytes: peak live bytes less those that are kept.
     pub(crate) swing: u64,
-    /// What is there from before the first step until the end, by size.
+    /// Memory that is there from before the first step until the end, by size.
     pub(crate) base: BySize,
     /// All that is there at the quiet instant and lasts, by size.
     pub(crate) kept: BySize,
@@ -79,11 +79,11 @@ pub struct Summary {
     pub(crate) trained: u64,
     /// The largest requests that came and went within the step that needed most.
     pub(crate) largest: Vec<u64>,
-    /// Whether steps, if there are any, were inferred and not annotated.
+    /// True if steps were inferred and not annotated.
     pub(crate) inferred: bool,
     /// The same device cut into parts instead of inferred steps, for runs whose ranks do not agree on their steps.
     pub(crate) without_steps: Option<Box<Summary>>,
-    /// How large requests are over the run.
+    /// Sizes of requests over the run.
     pub(crate) pieces: Pieces,
 }
 
@@ -99,8 +99,8 @@ pub struct StepRow {
     pub peak_at: When,
     /// Live bytes at the end.
     pub end: u64,
-    /// Live bytes at the least. Transient bytes count from here: what the first step makes and keeps is none of them,
-    /// and where steps are inferred, their ends may lie anywhere.
+    /// The fewest live bytes. Transient bytes count from here, so that memory that the first step makes and keeps
+    /// does not count, nor does the place where an inferred step ends.
     pub(crate) low: u64,
     pub duration_us: Option<f64>,
 }
@@ -121,7 +121,7 @@ pub struct Point {
 }
 
 impl Summary {
-    /// Every device of `analysis` that has allocations, or all where none has.
+    /// Every device of `analysis` that has allocations, or all if none has.
     #[must_use]
     pub fn of(analysis: &Analysis<'_>) -> Vec<Summary> {
         let busy = |d: &&DeviceAnalysis<'_>| !d.history.allocations.is_empty();
@@ -156,15 +156,15 @@ impl Summary {
         }
     }
 
-    /// What ranks are ordered by: reserved bytes, or allocated ones where those are not known.
+    /// The peak by which ranks are ordered: reserved bytes, or allocated ones if those are not known.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.peak_reserved.unwrap_or(self.peak_allocated)
     }
 }
 
-/// The summaries to compare, in place of `ranks`: without inferred steps where ranks do not agree on them. Where they
-/// agree, `None`. A rank that ended early has fewer, and says nothing about the others.
+/// The summaries to compare, in place of `ranks`: without inferred steps if ranks do not agree on them; `None` if
+/// they agree. A rank that ended early has fewer steps and does not count.
 pub(crate) fn comparable(ranks: &[&Summary]) -> Option<Vec<Summary>> {
     let whole: Vec<&&Summary> = ranks.iter().filter(|rank| rank.inferred && rank.ooms.is_empty()).collect();
     let count = whole.first()?.step_count;
@@ -223,7 +223,7 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
             .filter(|note| note.device.is_none_or(|device| device == d.device.device))
             .map(|note| note.text)
             .collect(),
-        // What was there before the recording began is no request of it.
+        // Allocations from before the recording have no request in it.
         pieces: stretches::pieces(
             history.allocations.iter().filter(|a| a.start > Tick(0)).map(|a| a.requested.0),
         ),
@@ -298,8 +298,8 @@ impl<'a, 't> Live<'a, 't> {
         (start.0..end.0.max(start.0 + 1)).map(|tick| self.at(Tick(tick))).min().unwrap_or(0)
     }
 
-    /// The last step that ends before the program gives up what it has, and the least that is live in it. The last of
-    /// all may reach into the end of the program, where the model is freed.
+    /// The last step that ends before the program frees its memory, and the least that is live in it. The last of all
+    /// may reach into the end of the program, where the model is freed.
     fn last_whole(&self) -> Option<(usize, u64)> {
         let spans = &self.d.steps.spans;
         let low = |at: usize| self.least(spans[at].start, spans[at].end);
@@ -312,8 +312,8 @@ impl<'a, 't> Live<'a, 't> {
         Some(if is_torn_down { (last - 1, before) } else { (last, least) })
     }
 
-    /// An instant near the end at which little is transient: the end of the last whole step, or else where least is
-    /// live in the last quarter. The very end is left out: a program may free all it has there.
+    /// An instant near the end at which little is transient: the end of the last whole step, or else the instant of
+    /// fewest live bytes between 72 and 97 % of the run. The very end is left out: a program may free all it has there.
     fn quiet(&self) -> Tick {
         if let Some((step, _)) = self.last_whole() {
             return Tick(self.d.steps.spans[step].end.0.min(self.d.history.last_tick.0));
@@ -332,7 +332,7 @@ fn steps(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<StepRow> {
     let row = |(i, span): (usize, &gapless_trace::steps::StepSpan)| {
         let (peak, at) = live.most(span.start, span.end);
         let end = live.at(Tick(span.end.0.saturating_sub(1)));
-        // Until the next step begins, where one follows at once: waiting for data is part of a step.
+        // A step lasts until the next one begins, if that follows at once: waiting for data is part of a step.
         let until = match spans.get(i + 1) {
             Some(next) if next.start == span.end => next.start,
             _ => Tick(span.end.0.saturating_sub(1)),
@@ -344,7 +344,7 @@ fn steps(d: &Cut<'_, '_>, live: &Live<'_, '_>) -> Vec<StepRow> {
             peak_at: assemble::when(d, at),
             end,
             low: match whole {
-                // What the end of the program frees is not transient.
+                // Memory that the program frees at its end is not transient.
                 Some((last, low)) if i > last => low,
                 _ => live.least(span.start, span.end),
             },
@@ -411,7 +411,7 @@ fn kept_by_step(d: &Cut<'_, '_>, end: Tick) -> Vec<u64> {
     let mut parts = vec![0; rows + 1];
     for id in d.history.allocations.active_at(end) {
         let a = d.history.allocations.get(id);
-        // What lies between two steps counts to the one before.
+        // Allocations between two steps count to the one before.
         let part = spans.partition_point(|span| span.start <= a.start);
         let part = if part == 0 { 0 } else { (part - 1) * rows / spans.len() + 1 };
         parts[part] += a.requested.0;
@@ -424,7 +424,7 @@ fn kept_by_part(d: &Cut<'_, '_>, quiet: Tick) -> Vec<u64> {
     let length = u64::from(quiet.0) + 1;
     for id in d.history.allocations.active_at(quiet) {
         let a = d.history.allocations.get(id);
-        // Without steps, no instant is free of what comes and goes.
+        // Without steps, every instant has transient memory, so only lasting allocations count.
         if d.steps.spans.is_empty() && !lasts(d, &a) {
             continue;
         }
@@ -443,7 +443,7 @@ fn base(d: &Cut<'_, '_>, quiet: Tick) -> BySize {
     by_size(d, quiet, |a| a.start <= first)
 }
 
-/// What is there at the quiet instant and lasts, if it is `wanted`.
+/// Lasting allocations at the quiet instant that are `wanted`.
 fn by_size(d: &Cut<'_, '_>, quiet: Tick, wanted: impl Fn(&Allocation) -> bool) -> BySize {
     let mut classes: FxHashMap<u16, u64> = FxHashMap::default();
     for id in d.history.allocations.active_at(quiet) {

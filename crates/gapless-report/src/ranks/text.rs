@@ -1,4 +1,4 @@
-//! The ranks for a terminal: a strip of memory over the run for each rank, then what is odd.
+//! The ranks for a terminal: a strip of memory over the run for each rank, then the odd ranks.
 //!
 //! Beyond [`LINES`] ranks, neighbours share a line that shows the most of them; the worst rank, the middle one and the
 //! odd ones always have a line of their own.
@@ -37,7 +37,7 @@ pub fn text(ranks: &Ranks) -> String {
     out
 }
 
-/// A heading and what it is about: beside it, or below where the line is too short.
+/// A heading with its note: beside it, or below if the line is too short.
 fn heading(out: &mut String, title: &str, about: &str, style: &str) {
     if title.chars().count() + 2 + about.chars().count() <= width() {
         let _ = writeln!(out, "\n{BOLD}{title}{RESET}  {style}{about}{RESET}");
@@ -97,7 +97,7 @@ fn head(out: &mut String, ranks: &Ranks) {
     }
 }
 
-/// A worst rank that allocates what the others do: what it reserves beyond them is cached.
+/// A worst rank that allocates no more than the others: the bytes that it reserves beyond theirs are cached.
 fn cached(out: &mut String, ranks: &Ranks) {
     let Some(worst) = readable(ranks).find(|row| Some(row.rank) == ranks.worst_rank) else { return };
     let typical = |of: Figure| median(&readable(ranks).filter_map(of).map(|v| v as f64).collect::<Vec<_>>());
@@ -400,7 +400,7 @@ fn problems(out: &mut String, ranks: &Ranks) {
     }
 }
 
-/// What had to be repaired or left out, and on which ranks.
+/// Parts that were repaired or left out, with their ranks.
 fn notes(ranks: &Ranks) -> Vec<(&str, Vec<u32>)> {
     let mut found: Vec<(&str, Vec<u32>)> = Vec::new();
     for row in readable(ranks) {

@@ -51,7 +51,7 @@ fn device(out: &mut String, d: &Replayed, capacity: Option<u64>) {
     table(out, d, capacity.is_some());
 }
 
-/// What the script needs of the curves.
+/// The data of the curves for the script.
 fn curves(d: &Replayed, capacity: Option<u64>) -> serde_json::Value {
     let runs: Vec<_> = d
         .runs
@@ -154,7 +154,7 @@ fn table(out: &mut String, d: &Replayed, carded: bool) {
     out.push_str("</section>\n");
 }
 
-/// A head of the table that says what it means: on hover, by keyboard and by a tap.
+/// A head of the table with its explanation: on hover, by keyboard and by a tap.
 fn explained(head: &str) -> String {
     let meaning = match head {
         "Peak reserved" => "Memory held from the device at most: the card must have it.",

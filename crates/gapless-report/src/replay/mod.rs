@@ -1,5 +1,5 @@
-//! What other allocators would have made of a run, for people and programs: a table, the JSON contract
-//! `gapless.replay/1`, and one page with all curves in one picture.
+//! Replays of a run on other allocators, for people and programs: a table, the JSON contract `gapless.replay/1`, and
+//! one page with all curves in one picture.
 
 pub mod html;
 pub mod model;

@@ -1,7 +1,7 @@
 //! Replays as a value: the JSON contract `gapless.replay/1`, member by member. Sizes are in bytes, ticks count events.
 //!
-//! Members are only ever added within a schema version; `schema/gapless.replay.schema.json` says the same for other
-//! tools.
+//! Within a schema version, releases only add members; `schema/gapless.replay.schema.json` is the same
+//! contract for other tools.
 
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
@@ -25,7 +25,7 @@ pub struct Replay {
     /// The device that was asked for first.
     #[serde(flatten)]
     pub first: Replayed,
-    /// Further devices, where more than one was asked for.
+    /// Further devices, if more than one was asked for.
     pub more: Vec<Replayed>,
 }
 
@@ -83,16 +83,16 @@ impl Replayed {
 /// One allocator's figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// As it was asked for.
+    /// The allocator as the user named it.
     pub spec: String,
     /// The name, without settings.
     pub allocator: String,
-    /// The settings as one writes them; empty where they are the defaults.
+    /// The settings as the user writes them; empty if they are the defaults.
     pub settings: String,
-    /// This is the allocator that the run had, with the settings that it had.
+    /// True for the recorded run's own allocator and settings.
     pub recorded: bool,
-    /// It takes a share of the card at once: without a card given, it was replayed on the smallest on which it
-    /// survives.
+    /// True if it takes a share of the card at once. Without a given card, it was replayed on the smallest on
+    /// which it survives.
     pub takes_a_share: bool,
     pub peak_reserved: u64,
     pub peak_allocated: u64,
@@ -101,38 +101,38 @@ pub struct RunInfo {
     pub fragmentation: f64,
     /// When peak reserved was reached.
     pub peak_tick: u32,
-    /// When most was allocated: free bytes in segments that also hold active blocks.
+    /// At peak allocated: free bytes in segments that also hold active blocks.
     pub stranded: u64,
-    /// Segments at most; where pages are mapped, stretches of them at the peak.
+    /// The most segments; for allocators that map pages, contiguous stretches of them at the peak.
     pub segments: u64,
     /// Calls that took memory from the device, and that gave it back.
     pub device_allocs: u64,
     pub device_frees: u64,
     /// Requests that were served only after the caches were given back.
     pub retries: u64,
-    /// `null`: the run gets to its end.
+    /// `null`: the run reaches its end.
     pub oom: Option<OomAt>,
     /// Requests that failed in the recording and were served here.
     pub served: u64,
-    /// The smallest card on which the run survives; `null` where not asked for.
+    /// The smallest card on which the run survives; `null` if the user did not ask for it.
     pub min_capacity: Option<u64>,
     /// Time in the driver: an estimate.
     pub driver_time_ms: f64,
-    /// Whether every block landed at its recorded address and every device call was made; `null` where this is not the
+    /// True if every block landed at its recorded address and every device call was made; `null` if this is not the
     /// recorded allocator.
     pub exact: Option<bool>,
     pub exactness: Option<ExactnessInfo>,
     pub curve: CurveInfo,
 }
 
-/// Where a replay ran out of memory.
+/// The point at which a replay ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OomAt {
     pub event: u32,
-    /// What the program asked for, and what the allocator then asked the device for.
+    /// The program's request, and the allocator's request to the device for it.
     pub requested: u64,
     pub asked: u64,
-    /// What the card still had.
+    /// Bytes that the card had free.
     pub free: u64,
     /// The largest free block that the allocator held.
     pub largest_hole: u64,
@@ -160,7 +160,7 @@ pub struct CurveInfo {
 }
 
 impl RunInfo {
-    /// The figures of `outcome`, which `machine`, asked for as `spec`, gave.
+    /// The figures of `outcome`, which `machine`, named `spec`, gave.
     #[must_use]
     pub fn of(spec: &str, machine: &Machine, outcome: &Outcome) -> RunInfo {
         let stats = &outcome.stats;

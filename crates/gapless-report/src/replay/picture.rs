@@ -1,6 +1,6 @@
-//! The curves of all replays in one SVG: reserved as a line for each, what the run had allocated as a filled area under
-//! them, the card as a dashed line, and a mark where one ran out of memory. Colours are the page's; without scripts it
-//! is complete.
+//! The curves of all replays in one SVG: reserved as a line for each, the run's allocated bytes as a filled area
+//! under them, the card as a dashed line, and a mark where one ran out of memory. Colours are the page's; without
+//! scripts it is complete.
 
 use super::model::{Replayed, RunInfo};
 use crate::axes::{bytes_label, bytes_step, decimal_step};
@@ -29,7 +29,7 @@ pub(super) const PAPERS: [Paper; 2] = [
     Paper { class: "narrow", width: 400.0, height: 300.0, marks: 2.0 },
 ];
 
-/// Where bytes and ticks lie.
+/// The scales of bytes and ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     pub(super) ticks: f64,
@@ -40,7 +40,7 @@ pub(super) struct Scale {
 impl Scale {
     pub(super) fn of(d: &Replayed, capacity: Option<u64>, paper: Paper) -> Scale {
         let most = d.runs.iter().map(|r| r.peak_reserved).max().unwrap_or(0);
-        // A card far above everything would press the curves flat; then it is left out of the picture.
+        // A card far above all curves would flatten them, so the picture leaves it out.
         let most = match capacity {
             Some(capacity) if capacity as f64 <= most as f64 * 1.6 => most.max(capacity),
             _ => most,
@@ -120,7 +120,7 @@ pub(super) fn svg(d: &Replayed, capacity: Option<u64>, paper: Paper) -> String {
     out
 }
 
-/// Where a run's curve ends: at its failure, or with the run.
+/// The end of a run's curve: at its failure, or with the run.
 fn end(run: &RunInfo, scale: Scale) -> u32 {
     run.oom.map_or(scale.ticks as u32, |oom| oom.event)
 }

@@ -1,5 +1,4 @@
-//! Replays for a terminal: a row of figures and a row of bars for each allocator, and below them what a table cannot
-//! say.
+//! Replays for a terminal: a row of figures and a row of bars for each allocator, and remarks below them.
 
 use super::model::{Replay, Replayed, RunInfo};
 use crate::text::layout::{facts, width};
@@ -57,7 +56,7 @@ fn one(out: &mut String, replay: &Replay, d: &Replayed) {
     indent(out, "  ", &hints, DIM);
 }
 
-/// Shown only where some allocator has something to show in it.
+/// Columns that are shown only if some allocator has a value in them.
 struct Columns {
     retries: bool,
     oom: bool,
@@ -73,7 +72,8 @@ fn table(out: &mut String, d: &Replayed) -> String {
     };
     let mut align = vec![Left];
     align.resize(12, Right);
-    // Segments, stranded bytes and the driver's time are for those who look closer: --format json has all.
+    // Segments, stranded bytes and the driver's time are details, so narrow terminals leave them out;
+    // --format json has them.
     let mut table = Table::new(&align).names(0, 10).spare(&[5, 4, 7]);
     let heads = |first: [&str; 8], retries: &str, oom: &str, least: &str| {
         let mut cells: Vec<String> = first.iter().map(|&c| c.to_owned()).collect();
@@ -141,7 +141,7 @@ fn table(out: &mut String, d: &Replayed) -> String {
     hints.join(" ")
 }
 
-/// The settings, and what an allocator is where there are none to write.
+/// The settings, or a description of an allocator that has none.
 pub(super) fn settings(run: &RunInfo) -> String {
     let is_torch = run.allocator.starts_with("torch");
     match (run.allocator.as_str(), run.settings.as_str()) {
@@ -158,7 +158,7 @@ pub(super) fn settings(run: &RunInfo) -> String {
     }
 }
 
-/// What `run` is called in a sentence.
+/// The name of `run` in a sentence.
 pub(super) fn label(run: &RunInfo) -> String {
     match run.settings.as_str() {
         "" => run.allocator.clone(),
@@ -171,7 +171,7 @@ pub(crate) fn driver_time(ms: f64) -> String {
     format!("~{}", crate::text::duration((ms * 1000.0) as u64))
 }
 
-/// What a figure cannot say of a run.
+/// A remark on a run that no figure shows.
 pub(super) struct Remark {
     pub(super) mark: &'static str,
     pub(super) tone: Tone,

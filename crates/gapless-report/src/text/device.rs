@@ -41,7 +41,7 @@ pub(super) fn section(out: &mut String, title: &str, aside: &str) {
 
 /// Reserved and allocated over the run, as two rows of bars on one scale.
 pub(super) fn curves(out: &mut String, d: &DeviceReport) {
-    // Beside the names of the curves.
+    // The curves share the line with their names.
     let columns = width() - 13;
     let top = d.peak_reserved.unwrap_or(0).max(d.peak_active);
     if d.timeline.ticks.len() < 2 || top == 0 {
@@ -123,7 +123,7 @@ fn kinds(out: &mut String, d: &DeviceReport) {
     if total == 0 {
         return;
     }
-    // The holders' shares are of what is in use; here free memory is a row, so the whole is another one.
+    // The holders' shares are of bytes in use; here free memory is a row, so shares are of reserved bytes.
     let whole = if d.kinds.at_peak.cached_free > 0 { "reserved" } else { "in use" };
     section(
         out,
@@ -163,7 +163,7 @@ fn holders(out: &mut String, d: &DeviceReport) {
     table.render(out, "    ");
 }
 
-/// "What the bytes are at peak allocated", or at the one instant that a snapshot without history shows.
+/// A heading with its moment: the peak, or the one instant of a snapshot without history.
 fn at(d: &DeviceReport, what: &str, peak: &str) -> String {
     format!("{what} {}", if d.events > 0 { peak } else { "at the snapshot" })
 }
@@ -181,7 +181,7 @@ fn modules(out: &mut String, d: &DeviceReport) {
         found.rows.iter().map(|row| row.bytes).filter(|&held| share(held) >= LEAST_MODULE).collect();
     large.sort_unstable_by(|a, b| b.cmp(a));
     let least = large.get(MOST_MODULES - 1).or(large.last()).copied().unwrap_or(u64::MAX);
-    // One that only has another one inside, such as a list of layers, stands on a row with it.
+    // A module with a single module inside, such as a list of layers, shares its row.
     let is_list = |at: usize| {
         let row = &found.rows[at];
         let inner = found.rows.get(at + 1).filter(|inner| inner.path.starts_with(&format!("{}.", row.path)));

@@ -1,4 +1,4 @@
-//! What a program never freed, by stack: printed when it ends, so it is short and has no table.
+//! Memory that a program never freed, by stack. It is printed when the program ends, so it is short and has no table.
 
 use super::{BOLD, DIM, RED, RESET, bytes, clean, count, percent, plural};
 use crate::model::{EstimateInfo, HostLineInfo, HostRunInfo, Report};
@@ -7,8 +7,8 @@ use std::fmt::Write;
 /// Frames of a stack that are shown, innermost first.
 const FRAMES: usize = 12;
 
-/// The lines that keep more and more memory, then those that never freed theirs. Without a recording of host memory, or
-/// where everything was freed, one line says so.
+/// The lines that keep more and more memory, then those whose memory was never freed. Without a recording of host
+/// memory, or if everything was freed, one line says so.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! How wide a line may be, and text made to fit: wrapped at spaces, or shortened in the middle.
+//! The width of a line, and text made to fit: wrapped at spaces, or shortened in the middle.
 //!
 //! Widths are columns of a terminal: a style takes none, and a CJK character takes two.
 
@@ -7,14 +7,14 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The columns of a line where nothing else is known: files, pipes and logs.
+/// The columns of a line if nothing else is known: files, pipes and logs.
 pub const DEFAULT_WIDTH: usize = 80;
 /// Longer lines are hard to read on any screen.
 const WIDEST: usize = 120;
 
 static COLUMNS: AtomicUsize = AtomicUsize::new(DEFAULT_WIDTH);
 
-/// Figures and their names need this much.
+/// Figures and their names need this many columns.
 const NARROWEST: usize = 40;
 
 /// Sets the width of all texts made from now on, at least 40 and at most 120 columns. A program calls it when it knows
@@ -65,8 +65,8 @@ pub(crate) fn facts(out: &mut String, lead: &str, facts: &[String]) {
     }
 }
 
-/// The whole text within `width` columns: a line that is wider goes on below, further in. What breaks its lines
-/// itself is left as it is; this is for everything else. Words stay whole, because a path or a command is copied.
+/// The whole text within `width` columns: a line that is wider goes on below, further in. Texts that fit are returned
+/// unchanged. Words stay whole, so that a path or a command can be copied.
 #[must_use]
 pub fn fit(text: &str, width: usize) -> String {
     if text.lines().all(|line| visible(line) <= width) {
@@ -214,8 +214,8 @@ fn pieces(word: &str, width: usize) -> Vec<String> {
     all
 }
 
-/// At most `width` columns. What stands behind a name (`model.layers.*.weight · train.py:26 step`) goes first. Of a
-/// path of names (`train.py:26 step › model.py:9 forward`) the outer ones go next, since the innermost tells holders
+/// At most `width` columns. The text behind a name (`model.layers.*.weight · train.py:26 step`) goes first. Of a path
+/// of names (`train.py:26 step › model.py:9 forward`) the outer ones go next, since the innermost tells holders
 /// apart; then the middle, since file names say most at their ends.
 #[must_use]
 pub fn shorten(text: &str, width: usize) -> String {
@@ -236,7 +236,7 @@ pub fn shorten(text: &str, width: usize) -> String {
     middle(text, width)
 }
 
-/// `model.py:59 forward`: the number of the line is kept, and what is longer of file and function gives first.
+/// `model.py:59 forward`: the number of the line is kept, and the longer of file and function is shortened first.
 fn shorten_place(text: &str, width: usize) -> Option<String> {
     let (place, function) = text.split_once(' ')?;
     let (file, line) = place.rsplit_once(':')?;
@@ -257,7 +257,7 @@ fn shorten_place(text: &str, width: usize) -> Option<String> {
     Some(format!("{}:{line} {}", middle(file, for_file), middle(function, for_function)))
 }
 
-/// Without its middle; the end says most.
+/// Leaves out the middle, because the end of a file's name says most.
 fn middle(text: &str, width: usize) -> String {
     if text.width() <= width || width < 4 {
         return text.to_owned();
@@ -279,7 +279,7 @@ fn taken(text: impl Iterator<Item = char>, width: usize) -> String {
     .collect()
 }
 
-/// A line to paste into a shell: where it is too long it goes on after a backslash, at the first column, which a shell
+/// A line to paste into a shell: if it is too long it goes on after a backslash, at the first column, which a shell
 /// reads as one word.
 pub(crate) fn command(out: &mut String, lead: &str, line: &str, style: &str) {
     let mut rest = line;
@@ -287,7 +287,7 @@ pub(crate) fn command(out: &mut String, lead: &str, line: &str, style: &str) {
     while visible(lead) + visible(rest) > width() {
         let room = width() - visible(lead) - 1;
         let fitting = taken(rest.chars(), room).len();
-        // After a comma, where a person would break it.
+        // Lines break after a comma, as a person would break them.
         let at = rest[..fitting].rfind(',').map_or(fitting, |comma| comma + 1);
         if at == 0 {
             break;

@@ -1,4 +1,4 @@
-//! The report for a terminal: what an engineer wants to know first, in one screen and a half.
+//! The report for a terminal: the most useful figures first, in one screen and a half.
 
 mod device;
 mod host_leaks;

@@ -1,6 +1,6 @@
-//! What the texts share: styles, and numbers as people read them.
+//! Styles and readable numbers that all texts share.
 //!
-//! Styles are written as ANSI sequences; whoever prints decides whether they stay.
+//! Styles are written as ANSI sequences; the caller that prints decides whether they stay.
 
 use gapless_trace::{Bytes, Micros};
 

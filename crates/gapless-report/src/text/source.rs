@@ -1,5 +1,5 @@
-//! The head of every text: which file, what it is, what wrote it, with which settings the run was made, and what had to
-//! be repaired.
+//! The head of every text: the file, its format and producer, the settings of the run, and parts that
+//! the reader repaired.
 
 use super::layout::{facts, shorten, width, wrap};
 use super::paint::{BOLD, DIM, RESET, clean};
@@ -26,7 +26,7 @@ pub(crate) fn render(out: &mut String, source: &SourceInfo, conf: Option<&str>) 
     }
 }
 
-/// What is known of a process. An allocator that is the producer is not said twice.
+/// The known facts on a process. An allocator that is also the producer is named once.
 fn words(process: &ProcessInfo, producer: &str) -> Vec<String> {
     let mut words = Vec::new();
     let pid = process.pid.map_or_else(String::new, |pid| format!(" (process {pid})"));

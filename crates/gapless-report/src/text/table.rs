@@ -1,4 +1,4 @@
-//! Columns that line up, whatever is in them, within the width of a line. Cells are plain text; a row may have a style.
+//! Columns that line up within the width of a line. Cells are plain text; a row may have a style.
 //!
 //! A table that is too wide first leaves out the columns that it can spare, then shortens names in the middle, then
 //! moves its columns together. It never wraps a row.
@@ -17,7 +17,7 @@ pub(crate) enum Align {
 pub(crate) struct Table {
     align: Vec<Align>,
     rows: Vec<(Vec<String>, &'static str)>,
-    /// The columns of names, and the least width that still says something.
+    /// The columns of names, and the least width at which they can be read.
     names: Vec<(usize, usize)>,
     /// Columns to leave out, the first of them first.
     spare: Vec<usize>,
@@ -76,13 +76,13 @@ impl Table {
         }
     }
 
-    /// Whether each column is shown, with `margin` before the first.
+    /// For each column, true if it is shown with `margin` before the first.
     pub(crate) fn shown(&self, margin: &str) -> Vec<bool> {
         let (widths, _) = self.fit(width().saturating_sub(margin.len()));
         widths.iter().map(Option::is_some).collect()
     }
 
-    /// The width of each column, `None` for those left out, and what stands between them.
+    /// The width of each column, `None` for those left out, and the gap between them.
     fn fit(&self, room: usize) -> (Vec<Option<usize>>, &'static str) {
         let natural = |column: usize| {
             let cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
@@ -116,7 +116,7 @@ impl Table {
             gap = 1;
         }
         let mut over = excess(&widths, gap);
-        // The widest names give first, one column at a time, so that none is cut to nothing while another is long.
+        // The widest name is shortened first, one column at a time, so that no name vanishes while another is long.
         while over > 0 {
             let widest = self
                 .names

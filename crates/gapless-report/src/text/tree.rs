@@ -16,11 +16,11 @@ use gapless_trace::{Bytes, StackId};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 
-/// Bytes and share in front of a row.
+/// Columns of bytes and share in front of a row.
 const HEAD: usize = 17;
 /// Rows of deeper levels are not indented further, so that there is room for their text.
 const DEEPEST: usize = 16;
-/// A branch below one part in so many of the whole is folded.
+/// A branch below this part of the whole (one in 100) is folded.
 const SMALLEST: u64 = 100;
 
 /// The branches of a tree.
@@ -135,7 +135,7 @@ impl Tree {
         tree
     }
 
-    /// Layers are one branch. What a module holds by itself stands below it, by kind.
+    /// Layers are one branch. A module's own bytes stand below it, by kind.
     fn of_modules(mut members: Members<'_>, d: &DeviceAnalysis<'_>) -> Tree {
         let mut sums: FxHashMap<(Option<&str>, Kind), (u64, u64)> = FxHashMap::default();
         let allocations = &d.history.allocations;
@@ -189,7 +189,7 @@ impl Tree {
         }
     }
 
-    /// Rows from the root on. The list of what is still to do replaces recursion: a stack may be deeper than ours.
+    /// Rows from the root on. A list of pending rows replaces recursion, because recorded stacks may be deep.
     fn render(&self, out: &mut String) {
         enum Row {
             Node(usize, usize),
@@ -221,8 +221,8 @@ impl Tree {
         }
     }
 
-    /// The node where the chain of single children of one size ends, and the text of the chain. If both ends do not fit
-    /// into `room`, the first one goes without its function: its line says enough.
+    /// The node where the chain of single children of one size ends, and the text of the chain. If both ends do not
+    /// fit into `room`, the first one goes without its function: its line identifies it.
     fn chain(&self, from: usize, room: usize) -> (usize, String) {
         if from == 0 {
             return (0, "all".to_owned());

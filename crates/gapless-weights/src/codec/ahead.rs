@@ -1,9 +1,9 @@
-//! What is done besides decoding or encoding a chunk: lines of the next one are asked for, and a checksum is taken.
+//! Work beside decoding or encoding a chunk: prefetching lines of the next one, and a checksum.
 //!
-//! A core waits for what stands beyond its second cache, and its own prefetching ends with each page of 4 KiB: reading
-//! a chunk took as long as decoding it. So the loops over one chunk ask for the lines of the next one. And a core that
-//! waits until its stores have left has time for a checksum. It is taken of what is decoded next: its loads wait for
-//! the second cache all at once, and those of the decoder find their bytes in the first.
+//! A core waits for bytes beyond its second cache, and its own prefetching stops at each page of 4 KiB, so that
+//! reading a chunk took as long as decoding it. So the loops over one chunk prefetch the lines of the next one. While
+//! a core waits for its stores, it has time for a checksum. The checksum runs ahead of the decoder: its loads wait
+//! for the second cache all at once, and the decoder then finds its bytes in the first.
 
 use crate::checksum::Sum;
 
@@ -12,17 +12,17 @@ const LINE: usize = 64;
 const BLOCK: usize = 1024;
 /// Blocks of 64 values to a block of 1 KiB of the checksum: low bytes come first in a chunk, one for each value.
 pub(super) const TURNS: usize = 16;
-/// Lines that are asked for in that time beyond one a block: a chunk is a third longer than its low bytes, or more.
+/// Lines that are prefetched in that time beyond one a block: a chunk is a third longer than its low bytes, or more.
 const MORE: usize = 6;
 
-/// Blocks of 1 KiB by which the checksum is ahead of what is decoded.
+/// Blocks of 1 KiB by which the checksum is ahead of the decoder.
 const LEAD: usize = 2;
 
-/// Low bytes are asked for this far ahead of the decoder. Stores past the caches leave few buffers for loads that miss
-/// the first one, and a core does not look so far by itself: a tenth of the time.
+/// Low bytes are prefetched this far ahead of the decoder. Stores past the caches leave few buffers for loads that
+/// miss the first one, and a core's own prefetching does not reach so far. This saves a tenth of the time.
 pub(super) const SOON: usize = 3 << 10;
 
-/// What is left to do.
+/// The rest of this work.
 #[derive(Debug)]
 pub(super) struct Ahead<'a> {
     lines: &'a [u8],
@@ -31,19 +31,19 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// Asks for the lines of `next`.
+    /// Prefetches the lines of `next`.
     pub(super) fn new(next: &'a [u8]) -> Ahead<'a> {
         Ahead { lines: next, sum: None, turn: 0 }
     }
 
-    /// Asks for the lines of `next`, and takes the checksum of `bytes`.
+    /// Prefetches the lines of `next`, and takes the checksum of `bytes`.
     pub(super) fn summing(bytes: &'a [u8], next: &'a [u8]) -> Ahead<'a> {
         let mut sum = Sum::new(bytes);
         (0..LEAD).for_each(|_| sum.step());
         Ahead { lines: next, sum: Some(sum), turn: 0 }
     }
 
-    /// Asks for a line into the second cache, which has room for chunks.
+    /// Prefetches a line into the second cache, which has room for chunks.
     #[inline(always)]
     pub(super) fn fetch(&mut self) {
         if let Some((line, rest)) = self.lines.split_at_checked(LINE) {
@@ -52,7 +52,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Asks for a line, and sums up what is decoded next: once for each block of 64 values.
+    /// Prefetches a line, and sums up the bytes that are decoded next: once for each block of 64 values.
     #[inline(always)]
     pub(super) fn step(&mut self) {
         self.fetch();
@@ -63,7 +63,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// As `step` for 16 blocks, less the 16 lines: those are asked for by [`Lines`].
+    /// As `step` for 16 blocks, but the caller prefetches the 16 lines through [`Lines`].
     pub(super) fn steps(&mut self) -> Lines {
         let (lines, rest) = self.lines.split_at(self.lines.len().min(TURNS * LINE));
         self.lines = rest;
@@ -82,9 +82,9 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Moves an encoded chunk to its place, gives its checksum, and asks for the lines that are left meanwhile. With
-    /// `past_caches` the bytes go to memory at once where their place is aligned: nobody reads them soon, and a core
-    /// need not fetch the lines that it overwrites. The caller settles them.
+    /// Moves an encoded chunk to its place, returns its checksum, and prefetches the remaining lines meanwhile. With
+    /// `past_caches` the bytes go directly to memory if `to` is aligned: they are not read soon, and the core need
+    /// not fetch the lines that it overwrites. The caller then calls [`settle`].
     pub(super) fn move_out(&mut self, chunk: &[u8], to: &mut [u8], past_caches: bool) -> u64 {
         let mut sum = Sum::new(chunk);
         let lines = self.lines.len() / LINE;
@@ -97,28 +97,28 @@ impl<'a> Ahead<'a> {
         sum.finish()
     }
 
-    /// The checksum; of nothing, where none was wanted.
+    /// The checksum, or that of no bytes if none was wanted.
     pub(super) fn finish(self) -> u64 {
         self.sum.unwrap_or_else(|| Sum::new(&[])).finish()
     }
 }
 
-/// What is asked for where nothing is left: an address where nothing is would be looked up again each time.
+/// Lines that are prefetched if none are left. The processor would look up an unmapped address again each time.
 static NOTHING: [u8; TURNS * LINE] = [0; TURNS * LINE];
 
-/// Lines to be asked for one after another.
+/// Lines to prefetch one after another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines(*const u8);
 
 impl Lines {
-    /// Asks for line `number`. Lines past the end of the bytes may be asked for: nothing comes of it.
+    /// Prefetches line `number`. A number past the end of the bytes does no harm.
     #[inline(always)]
     pub(super) fn fetch(self, number: usize) {
         fetch::<false>(self.0.wrapping_add(LINE * number));
     }
 }
 
-/// Asks for a line into the first cache: what a loop reads `bytes` after `from`.
+/// Prefetches the line `bytes` after `from` into the first cache.
 #[inline(always)]
 pub(super) fn soon(from: &[u8], bytes: usize) {
     fetch::<true>(from.as_ptr().wrapping_add(bytes));
@@ -129,7 +129,7 @@ pub(super) fn soon(from: &[u8], bytes: usize) {
 #[inline(always)]
 fn fetch<const FIRST: bool>(line: *const u8) {
     use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-    // SAFETY: a prefetch changes nothing, and an address where nothing is does no harm.
+    // SAFETY: a prefetch changes no memory and does not fault, even at an unmapped address.
     unsafe {
         if FIRST {
             _mm_prefetch::<_MM_HINT_T0>(line.cast());
@@ -143,7 +143,7 @@ fn fetch<const FIRST: bool>(line: *const u8) {
 #[inline(always)]
 fn fetch<const FIRST: bool>(_: *const u8) {}
 
-/// Copies bytes of the same length, past the caches where that is wanted and can be.
+/// Copies bytes of the same length, past the caches if the caller wants that and lines are aligned.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 fn put(from: &[u8], to: &mut [u8], past_caches: bool) {
@@ -151,7 +151,7 @@ fn put(from: &[u8], to: &mut [u8], past_caches: bool) {
     #[target_feature(enable = "avx512f")]
     fn lines(from: &[[u8; LINE]], to: &mut [[u8; LINE]]) {
         for (from, to) in from.iter().zip(to) {
-            // SAFETY: both arrays have 64 bytes, and the second is aligned: the caller checked.
+            // SAFETY: both arrays have 64 bytes, and `put` checked below that `to` is aligned to a line.
             unsafe { _mm512_stream_si512(to.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())) };
         }
     }
@@ -159,17 +159,17 @@ fn put(from: &[u8], to: &mut [u8], past_caches: bool) {
         return to.copy_from_slice(from);
     }
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has these instructions, as was just asked.
+        // SAFETY: `is_x86_feature_detected` found AVX-512F.
         return unsafe { lines(from.as_chunks().0, to.as_chunks_mut().0) };
     }
     for (from, to) in from.as_chunks::<16>().0.iter().zip(to.as_chunks_mut::<16>().0) {
-        // SAFETY: both arrays have 16 bytes, and the second is aligned: the slice begins on a line.
+        // SAFETY: both arrays have 16 bytes, and the second is aligned: `to` begins on a line, as checked above.
         unsafe { _mm_stream_si128(to.as_mut_ptr().cast(), _mm_loadu_si128(from.as_ptr().cast())) };
     }
 }
 
-/// Waits until what went past the caches can be seen by all: once behind all chunks. Behind each one it takes a
-/// twentieth of the time.
+/// Waits until all threads can see stores that went past the caches. It runs once behind all chunks, because behind
+/// each chunk it takes a twentieth of the time.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 pub(crate) fn settle() {

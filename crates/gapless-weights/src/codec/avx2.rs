@@ -1,15 +1,15 @@
 //! The cascade's blocks with AVX2: 64 items as two halves of 32; escapes are expanded 8 at a time through a table of
 //! 2 KiB.
 //!
-//! As in the AVX-512 path, every load and store goes through an array of the right length. Blocks have a version for
-//! each caller, though all are equal: a function with one caller is always inlined.
+//! As in the AVX-512 path, every load and store goes through an array of the right length. Each caller has its own
+//! equal version of a block function, because the compiler always inlines a function with one caller.
 #![allow(unsafe_code)]
 
 use super::ahead::{Ahead, SOON, TURNS, soon};
 use super::portable;
 use std::arch::x86_64::*;
 
-/// Which of the next bytes lands on item k of a group; 0x80 (a zero byte) where bit k of the mask is clear.
+/// The index of the next byte for item k of a group; 0x80 (a zero byte) if bit k of the mask is clear.
 const fn expand_table() -> [[u8; 8]; 256] {
     let mut table = [[0x80u8; 8]; 256];
     let mut mask = 0;
@@ -50,14 +50,14 @@ static COMPRESS: [[u8; 8]; 256] = compress_table();
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load(bytes: &[u8; 32]) -> __m256i {
-    // SAFETY: the array has the 32 bytes that are read; the load asks for no alignment.
+    // SAFETY: the array has the 32 bytes that are read; the load needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(bytes: &mut [u8; 32], value: __m256i) {
-    // SAFETY: the array has the 32 bytes that are written; the store asks for no alignment.
+    // SAFETY: the array has the 32 bytes that are written; the store needs no alignment.
     unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), value) }
 }
 
@@ -65,7 +65,7 @@ fn store(bytes: &mut [u8; 32], value: __m256i) {
 #[target_feature(enable = "avx2")]
 fn put<const STREAM: bool>(bytes: &mut [u8; 32], value: __m256i) {
     if STREAM && (bytes.as_ptr() as usize).is_multiple_of(32) {
-        // SAFETY: the array has the 32 bytes that are written, and it is aligned, as was just checked.
+        // SAFETY: the array has the 32 bytes that are written, and the condition above checked that it is aligned.
         unsafe { _mm256_stream_si256(bytes.as_mut_ptr().cast(), value) }
     } else {
         store(bytes, value);
@@ -78,8 +78,8 @@ fn eight(bytes: &[u8; 8]) -> __m128i {
     _mm_set_epi64x(0, i64::from_le_bytes(*bytes))
 }
 
-/// 32 bits to 32 bytes of 0 or 0xff. With `FIRST` the second and the third eight of them change places: see
-/// `decode_first`. The bits come from memory, because a broadcast from there needs no shuffle.
+/// 32 bits to 32 bytes of 0 or 0xff. With `FIRST` the second and the third eight are swapped: see `decode_first`. The
+/// bits come from memory, because a broadcast from there needs no shuffle.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn bytes<const FIRST: bool>(mask: &[u8; 4]) -> __m256i {
@@ -178,8 +178,8 @@ pub(super) fn decode_first<const B: usize, const STREAM: bool>(
             soon(low, SOON);
             let halves = block::<B, true, STREAM>(planes, palette, source, &mut position);
             let outs = out.as_chunks_mut::<64>().0;
-            // Bytes are interleaved in each half of a vector, so the second and the third eight change places before:
-            // in the symbols they did already.
+            // Bytes are interleaved in each half of a vector, so the second and the third eight are swapped first.
+            // The symbols were swapped already.
             for ((out, low), high) in outs.iter_mut().zip(low.as_chunks::<32>().0).zip(halves) {
                 let low = _mm256_permute4x64_epi64::<0b11011000>(load(low));
                 let quarters = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];

@@ -1,8 +1,8 @@
 //! The cascade's blocks with AVX-512 VBMI2: 64 items in about ten instructions, no branches.
 //!
-//! Every load and store goes through an array of the right length, so that nothing here can leave its slice; the one
-//! check in a loop is that of the escaped symbols' position. Blocks have a version for each caller, though all are
-//! equal: a function with one caller is always inlined.
+//! Every load and store goes through an array of the right length, so that no access can leave its slice. The only
+//! check in a loop is that of the escaped symbols' position. Each caller has its own equal version of a block
+//! function, because the compiler always inlines a function with one caller.
 #![allow(unsafe_code)]
 
 use super::ahead::{Ahead, SOON, TURNS, soon};
@@ -12,23 +12,23 @@ use std::arch::x86_64::*;
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(bytes: &[u8; 64]) -> __m512i {
-    // SAFETY: the array has the 64 bytes that are read; the load asks for no alignment.
+    // SAFETY: the array has the 64 bytes that are read; the load needs no alignment.
     unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store(bytes: &mut [u8; 64], value: __m512i) {
-    // SAFETY: the array has the 64 bytes that are written; the store asks for no alignment.
+    // SAFETY: the array has the 64 bytes that are written; the store needs no alignment.
     unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), value) }
 }
 
-/// Past the caches. `STREAM` is only chosen where the memory begins on a boundary of 64 bytes.
+/// Stores past the caches with `STREAM`, if the memory is aligned to 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn put<const STREAM: bool>(bytes: &mut [u8; 64], value: __m512i) {
     if STREAM && (bytes.as_ptr() as usize).is_multiple_of(64) {
-        // SAFETY: the array has the 64 bytes that are written, and it is aligned, as was just checked.
+        // SAFETY: the array has the 64 bytes that are written, and the condition above checked that it is aligned.
         unsafe { _mm512_stream_si512(bytes.as_mut_ptr().cast(), value) }
     } else {
         store(bytes, value);
@@ -259,8 +259,8 @@ pub(super) fn encode_first<const B: usize>(
     let mut position = 0;
     let blocks = whole.iter().zip(&mut *low).zip(planes.chunks_exact_mut(8 * B));
     for (number, ((block, low), planes)) in blocks.enumerate() {
-        // Half as many as the next chunk has for each block: more would have to wait for one another. The others are
-        // asked for when this one is moved out.
+        // Half of the next chunk's lines are prefetched here, because more would have to wait for one another. The
+        // others are prefetched when this chunk is moved out.
         if number % 2 == 0 {
             ahead.fetch();
         }
@@ -298,8 +298,8 @@ pub(super) fn encode_level<const B: usize>(
     position
 }
 
-/// Words of 64 bits at every third place, from the first, second or third word of 24: which words of the first two
-/// vectors, and then of what they gave and the third.
+/// Words of 64 bits at every third place, from the first, second or third word of 24: indices into the first two
+/// vectors, then into their result and the third.
 const fn third(from: u64) -> ([u64; 8], [u64; 8]) {
     let (mut two, mut all) = ([0; 8], [0; 8]);
     let mut k = 0;

@@ -1,8 +1,9 @@
 //! A cascade of short codes for a plane of bytes with few frequent symbols: the exponents of trained weights.
 //!
-//! Level 1 gives the most frequent symbols of a chunk codes of 1 to 3 bits; its last code says that the symbol is one
-//! of the next level. After the last level, symbols stand as they are. The shape (levels and bits) is chosen for each
-//! chunk. Codes are bit planes, so that an escape mask is an AND, a position a count of bits, and a symbol two blends.
+//! Level 1 gives the most frequent symbols of a chunk codes of 1 to 3 bits; its last code says that the symbol is
+//! one of the next level. After the last level, symbols are stored as they are. The shape (levels and bits) is
+//! chosen for each chunk. Codes are bit planes, so that an escape mask is an AND, a position a count of bits, and a
+//! symbol two blends.
 
 use super::ahead::Ahead;
 use super::path::Path;
@@ -11,7 +12,7 @@ use super::portable;
 use super::{avx2, avx512};
 
 pub(super) const LEVELS: usize = 4;
-/// Palettes of all levels together: four levels of three bits.
+/// Symbols in the palettes of all levels together: four levels of three bits.
 pub(super) const SYMBOLS: usize = 28;
 /// Tables hold this many bytes past their items, so that a whole vector may be read or written at every position.
 pub(super) const SLACK: usize = 136;
@@ -37,7 +38,7 @@ macro_rules! with_bits {
     };
 }
 
-/// What a decoder must know of one chunk's cascade.
+/// The parameters by which a decoder reads one chunk's cascade.
 ///
 /// Invariants: 1 <= levels <= 4; 1 <= bits <= 3 below `levels`; escapes fall from level to level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(super) fn plane_bytes(items: usize, bits: u8) -> usize {
     items.div_ceil(64) * 8 * usize::from(bits)
 }
 
-/// Bytes of a section of `items` at its worst: every level passes everything on.
+/// The most bytes of a section of `items`: every level passes all items on.
 pub(super) fn most(items: usize) -> usize {
     LEVELS * plane_bytes(items, 3) + items
 }
@@ -73,8 +74,7 @@ pub(super) fn by_count(counts: &[u32; 256]) -> Vec<(u32, u8)> {
     order
 }
 
-/// The bits that Huffman's code takes for symbols in falling order of their counts: the sum of all weights that are put
-/// together of two smaller ones.
+/// The bits that Huffman's code takes for symbols in falling order of their counts: the sum of all inner nodes.
 pub(super) fn huffman(order: &[(u32, u8)]) -> u64 {
     // Sums come in rising order too, so the two smallest are at the heads of two queues.
     let mut leaves = order.iter().rev().map(|(count, _)| u64::from(*count)).peekable();
@@ -96,17 +96,17 @@ pub(super) fn huffman(order: &[(u32, u8)]) -> u64 {
     total
 }
 
-/// The bits of up to four levels with the fewest bits in all for symbols in falling order of their counts, and those
-/// bits: zeros past the last level. At least `least` levels, at most `most`.
+/// The bits of up to four levels with the fewest bits in all for symbols in falling order of their counts, and their
+/// sum: zeros past the last level. At least `least` levels, at most `most`.
 fn shape(order: &[(u32, u8)], least: usize, most: usize) -> ([u8; LEVELS], u64) {
-    // How many items the first k symbols leave over.
+    // Items that are none of the first k symbols.
     let mut left = [0u64; SYMBOLS + 1];
     left[order.len().min(SYMBOLS)] = order.iter().skip(SYMBOLS).map(|(count, _)| u64::from(*count)).sum();
     for (k, (count, _)) in order.iter().enumerate().take(SYMBOLS).rev() {
         left[k] = left[k + 1] + u64::from(*count);
     }
-    // Entry k: what the items after the first k symbols cost at this level, and the bits that the level has then. They
-    // stand as they are (no bits), or those that it has no code for go to the next level.
+    // Entry k: the cost of items after the first k symbols from this level on, and the level's best number of bits.
+    // With 0 bits all of them are stored as they are; else items without a code go to the next level.
     let raw = left.map(|items| 8 * items);
     let mut costs = raw;
     let mut choices = [[0u8; SYMBOLS + 1]; LEVELS];
@@ -141,7 +141,7 @@ impl Cascade {
         (cascade, least)
     }
 
-    /// As `choose`, of the cascades that have this one's first level.
+    /// As `choose`, among the cascades with this one's first level.
     pub(super) fn choose_rest(&self, order: &[(u32, u8)]) -> (Cascade, u64) {
         let (mut first, symbols) = (Cascade::default(), (1usize << self.bits[0]) - 1);
         (first.levels, first.bits[0], first.palettes[0]) = (1, self.bits[0], self.palettes[0]);
@@ -160,7 +160,7 @@ impl Cascade {
         for bits in bits.iter().take_while(|bits| **bits > 0) {
             self.bits[self.levels] = *bits;
             for symbol in &mut self.palettes[self.levels][..(1 << bits) - 1] {
-                // A palette with room left repeats its last symbol: the code is never used.
+                // A palette with room left repeats its last symbol, whose second code is never used.
                 last = next.next().map_or(last, |next| next.1);
                 *symbol = last;
             }
@@ -176,7 +176,7 @@ impl Cascade {
         levels.map(|(items, bits)| items * u64::from(*bits)).sum::<u64>() + 8 * self.raw() as u64
     }
 
-    /// Where each level's planes begin, counted from the first one's, and where the raw symbols do.
+    /// The beginnings of each level's planes and of the raw symbols, counted from the first plane.
     pub(super) fn places(&self, items: usize) -> [usize; LEVELS + 1] {
         let (mut places, mut items) = ([0; LEVELS + 1], items);
         for level in 0..self.levels {
@@ -189,8 +189,8 @@ impl Cascade {
         places
     }
 
-    /// How often each symbol occurs in a section of `items`: the planes tell, and only the symbols after the last level
-    /// are counted one by one.
+    /// Counts each symbol in a section of `items` from its planes. Only symbols after the last level
+    /// are counted singly.
     #[allow(unsafe_code)]
     pub(super) fn counts(&self, items: usize, section: &[u8], path: Path) -> [u32; 256] {
         #[cfg(target_arch = "x86_64")]
@@ -211,10 +211,10 @@ impl Cascade {
                 Path::Avx512 if is_x86_feature_detected!("avx512vpopcntdq") => {
                     let (whole, rest) =
                         planes.split_at(planes.len() / (64 * usize::from(bits)) * 64 * usize::from(bits));
-                    // SAFETY: `Path::checked` saw that the processor has these instructions, and the last one was
-                    // just asked for.
+                    // SAFETY: `Path::checked` saw that the processor has these instructions, and the
+                    // match arm the last one.
                     let mut with = unsafe { with_bits!(bits, avx512::sets, (whole)) };
-                    // SAFETY: as above.
+                    // SAFETY: `Path::checked` saw that the processor has the instruction.
                     let last = unsafe { by_popcnt(rest, bits) };
                     with.iter_mut().zip(last).for_each(|(count, more)| *count += more);
                     with
@@ -228,7 +228,7 @@ impl Cascade {
             with[0] = items;
             let escape = (1usize << bits) - 1;
             for code in 0..escape {
-                // Of the sets that contain the code's bits, those with an odd number of bits more are taken off.
+                // Inclusion and exclusion: sets with an odd number of further bits are subtracted.
                 let signed = |set: usize| match (set ^ code).count_ones() % 2 {
                     0 => i64::from(with[set]),
                     _ => -i64::from(with[set]),
@@ -248,7 +248,7 @@ impl Cascade {
 }
 
 /// Encodes `values` of 16 bits: sign and mantissa go to `low`, levels to `out`. Fills in the cascade's escapes and
-/// gives the bytes written. `out` has room for all levels at their worst, `tables` for the items and the slack.
+/// returns the bytes written. `out` has room for [`most`] bytes, `tables` for the items and the slack.
 pub(super) fn encode(
     values: &[u8],
     cascade: &mut Cascade,
@@ -261,7 +261,7 @@ pub(super) fn encode(
     length + encode_rest(cascade, &mut out[length..], tables, (path, ahead))
 }
 
-/// The first level alone; what it passes on is in the first table afterwards.
+/// The first level alone; the items that it passes on are in the first table afterwards.
 #[allow(unsafe_code)]
 pub(super) fn encode_first(
     values: &[u8],
@@ -281,7 +281,7 @@ pub(super) fn encode_first(
         Path::Avx512 => unsafe {
             with_bits!(bits, avx512::encode_first, (values, palette, low, planes, to, ahead))
         },
-        // SAFETY: as above.
+        // SAFETY: as for AVX-512.
         #[cfg(target_arch = "x86_64")]
         Path::Avx2 => unsafe {
             with_bits!(bits, avx2::encode_first, (values, palette, low, planes, to, ahead))
@@ -312,7 +312,7 @@ pub(super) fn encode_rest(
             Path::Avx512 => unsafe {
                 with_bits!(bits, avx512::encode_level, (from, count, palette, planes, to, ahead))
             },
-            // SAFETY: as above.
+            // SAFETY: as for AVX-512.
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 => unsafe {
                 with_bits!(bits, avx2::encode_level, (from, count, palette, planes, to, ahead))
@@ -321,7 +321,7 @@ pub(super) fn encode_rest(
         };
         cascade.escapes[level] = count as u32;
         at += length;
-        // Not back to the first table.
+        // The first table keeps its items, so the other two take turns.
         (from, to, other) = if level == 1 { (to, other, from) } else { (to, from, other) };
     }
     out[at..at + count].copy_from_slice(&from[..count]);
@@ -354,8 +354,8 @@ fn sets_of(planes: &[u8], bits: u8) -> [u32; 8] {
     }
 }
 
-/// Decodes values of 16 bits from their low bytes and a section that `places` describes. False where the section's
-/// escapes are not those that the header counts: the chunk is damaged.
+/// Decodes values of 16 bits from their low bytes and a section that `places` describes. False if the section's
+/// escapes differ from the header's counts, because the chunk is then damaged.
 #[allow(unsafe_code)]
 pub(super) fn decode(
     cascade: &Cascade,
@@ -380,7 +380,7 @@ pub(super) fn decode(
             Path::Avx512 => unsafe {
                 with_bits!(bits, avx512::decode_level, (planes, palette, from, to, ahead))
             },
-            // SAFETY: as above.
+            // SAFETY: as for AVX-512.
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 => unsafe { with_bits!(bits, avx2::decode_level, (planes, palette, from, to, ahead)) },
             _ => with_bits!(bits, portable::decode_level, (planes, palette, from, to, ahead)),
@@ -395,12 +395,12 @@ pub(super) fn decode(
     let run =
         |low: &[[u8; 64]], planes: &[u8], source: &[u8], out: &mut [[u8; 128]], ahead: &mut Ahead| match path
         {
-            // SAFETY: as above.
+            // SAFETY: `Path::checked` saw that the processor has these instructions.
             #[cfg(target_arch = "x86_64")]
             Path::Avx512 => unsafe {
                 with_bits!(bits, stream, avx512::decode_first, (low, planes, palette, source, out, ahead))
             },
-            // SAFETY: as above.
+            // SAFETY: as for AVX-512.
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 => unsafe {
                 with_bits!(bits, stream, avx2::decode_first, (low, planes, palette, source, out, ahead))
@@ -433,7 +433,7 @@ pub(super) fn join(
         // SAFETY: `Path::checked` saw that the processor has these instructions.
         #[cfg(target_arch = "x86_64")]
         (Path::Avx512, true) => unsafe { avx512::join::<true>(low, blocks, whole, ahead) },
-        // SAFETY: as above.
+        // SAFETY: as above, for all arms.
         #[cfg(target_arch = "x86_64")]
         (Path::Avx512, false) => unsafe { avx512::join::<false>(low, blocks, whole, ahead) },
         // SAFETY: as above.
@@ -491,7 +491,7 @@ mod tests {
         for (count, seed) in [(1, 1), (63, 2), (64, 3), (65, 4), (1000, 5), (20_000, 6)] {
             let values = values(count, seed);
             let (high, _) = super::super::counts::of_pairs(&values);
-            // The cascade that suits them, and one for other symbols: everything is passed on.
+            // The cascade that suits them, and one for other symbols, which passes all items on.
             let other = [(3, 1), (2, 2), (1, 3), (1, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9)];
             for order in [by_count(&high), other.to_vec()] {
                 for path in Path::all() {
@@ -514,7 +514,7 @@ mod tests {
         }
     }
 
-    /// What a cascade of these bits costs, by definition.
+    /// The cost of a cascade of these bits, by definition.
     fn cost(order: &[(u32, u8)], shape: &[u8]) -> u64 {
         let left = |k: usize| order.iter().skip(k).map(|(count, _)| u64::from(*count)).sum::<u64>();
         let (mut bits, mut used) = (0, 0);

@@ -1,4 +1,4 @@
-//! How often each byte occurs in a plane, and what that says about its size.
+//! Counts the bytes of a plane, and estimates its encoded size from them.
 
 use super::ahead::Ahead;
 use super::path::Path;
@@ -8,13 +8,13 @@ use std::sync::LazyLock;
 const RUN: usize = 128;
 /// A sample counts one run of this many.
 const STEP: usize = 32;
-/// A larger sample counts one run of this many.
+/// A quarter counts one run of this many.
 const QUARTER: usize = 4;
 
 /// Counts of the high and the low byte of 16-bit values after a rotation by one bit: for bf16 the exponent, and
 /// mantissa with sign.
 pub(super) fn of_pairs(values: &[u8]) -> ([u32; 256], [u32; 256]) {
-    // Four tables: neighbours are often equal, and one counter cannot be raised twice in a cycle.
+    // Four tables: neighbours are often equal, and a core cannot increment one counter twice in a cycle.
     let mut high = [[0u32; 256]; 4];
     let mut low = [[0u32; 256]; 4];
     for (k, value) in values.as_chunks::<2>().0.iter().enumerate() {
@@ -25,8 +25,8 @@ pub(super) fn of_pairs(values: &[u8]) -> ([u32; 256], [u32; 256]) {
     (sum(&high), sum(&low))
 }
 
-/// As `of_pairs`, of one run of 128 values in 32 where a chunk is long. Low bytes are counted in half of the runs: they
-/// only have to show whether they are even.
+/// As `of_pairs`, of one run of 128 values in 32 if a chunk is long. Low bytes are counted in half of the runs,
+/// because they only have to show whether they are evenly distributed.
 pub(super) fn of_sample(values: &[u8], ahead: &mut Ahead) -> ([u32; 256], [u32; 256]) {
     let mut high = [[0u32; 256]; 4];
     let mut low = [[0u32; 256]; 4];
@@ -84,7 +84,7 @@ pub(super) fn exponents(values: &[u8], high: &mut [u8], path: Path) {
     }
 }
 
-/// Counts of every fourth run of a plane of bytes, four times: about those of the plane. Of a short plane the counts.
+/// Counts of every fourth run of a plane of bytes, four times: an estimate. For a short plane, the exact counts.
 pub(super) fn of_quarter(plane: &[u8]) -> [u32; 256] {
     if plane.len() < 4 * RUN * STEP {
         return of_bytes(plane, true);
@@ -102,7 +102,7 @@ fn of_runs(plane: &[u8], step: usize) -> [u32; 256] {
     for run in plane.chunks(RUN).step_by(step) {
         let (eights, rest) = run.as_chunks::<8>();
         for eight in eights {
-            // One load for eight bytes: the counters need the others.
+            // One load for eight bytes leaves the other loads to the counters.
             let word = u64::from_le_bytes(*eight);
             for k in 0..8 {
                 tables[k][usize::from((word >> (8 * k)) as u8)] += 1;
@@ -127,17 +127,17 @@ fn sum(tables: &[[u32; 256]]) -> [u32; 256] {
     sum
 }
 
-/// `count * log2(count)` of small counts: those of a sample's low bytes, 256 of them in each chunk.
+/// `count * log2(count)` of small counts, as a sample's low bytes have: 256 of them in each chunk.
 static WEIGHTED: LazyLock<[f64; 64]> = LazyLock::new(|| std::array::from_fn(|count| weighted(count as u32)));
 
 fn weighted(count: u32) -> f64 {
     if count == 0 { 0.0 } else { f64::from(count) * f64::from(count).log2() }
 }
 
-/// Whether the symbols of a sample need fewer than `limit` bits each.
+/// True if the symbols of a sample need fewer than `limit` bits each.
 ///
-/// Symbols that meet their like are counted first, which takes no logarithms: Renyi's entropy of order 2 is never above
-/// Shannon's, so that a sample of even bytes, as most are, is done then.
+/// Pairs of equal symbols are counted first, which takes no logarithms. Renyi's entropy of order 2 is never above
+/// Shannon's, so this decides for samples of evenly distributed bytes, as most are.
 pub(super) fn is_below(counts: &[u32; 256], limit: f64) -> bool {
     let (mut total, mut squares) = (0u64, 0u64);
     for count in counts {
@@ -146,12 +146,13 @@ pub(super) fn is_below(counts: &[u32; 256], limit: f64) -> bool {
     }
     let pairs = total as f64 * (total as f64 - 1.0);
     let alike = (squares - total) as f64 / pairs;
-    // A sample of nothing or of one symbol has no pairs: neither is above the limit.
+    // No or one symbol gives no pairs: 0 / 0 is NaN, so the sample is not even, and its entropy of 0 decides.
     let is_even = alike < (-limit).exp2();
     !is_even && entropy(counts) < limit
 }
 
-/// Bits a symbol by the frequencies alone. A sample shows fewer than there are; the correction is Miller's and Madow's.
+/// Bits a symbol by the frequencies alone. A sample shows less than its plane has; Miller's and Madow's
+/// correction is added.
 pub(super) fn entropy(counts: &[u32; 256]) -> f64 {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     if total == 0 {
@@ -159,7 +160,7 @@ pub(super) fn entropy(counts: &[u32; 256]) -> f64 {
     }
     let (total, small) = (total as f64, &*WEIGHTED);
     let known = |count: u32| small.get(count as usize).copied().unwrap_or_else(|| weighted(count));
-    // Four sums: one addition would wait for the other.
+    // Four sums, because additions to one sum would wait for each other.
     let mut sums = [0.0; 4];
     let mut symbols = 0;
     for four in counts.as_chunks::<4>().0 {

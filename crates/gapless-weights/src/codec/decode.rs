@@ -1,12 +1,12 @@
-//! Bytes to a chunk of values. Nothing in the bytes is believed: every length is compared with what is there, every
-//! count with what was decoded.
+//! Bytes to a chunk of values. The bytes are untrusted: every length is compared with the bytes present, every count
+//! with the items decoded.
 
 use super::ahead::{Ahead, settle};
 use super::cascade::{self, Cascade, LEVELS, SYMBOLS};
 use super::path::Path;
 use super::{HEADER, Kind, MOST_VALUES, aligned, mask, rans, three_bits};
 
-/// Why a chunk cannot be decoded.
+/// The reason why a chunk cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Damage(pub &'static str);
@@ -29,15 +29,15 @@ pub struct Decoder {
     kept: Vec<u8>,
 }
 
-/// A plane: bytes that stand in the chunk, or that were decoded.
+/// A plane: bytes of the chunk itself, or decoded ones.
 enum Plane<'a> {
     There(&'a [u8]),
     Decoded,
 }
 
 impl Decoder {
-    /// A decoder for values of `kind`. With `stream`, large outputs go past the caches where their memory is aligned:
-    /// faster if nobody reads them soon.
+    /// A decoder for values of `kind`. With `stream`, large outputs go past the caches if their memory is aligned:
+    /// faster if they are not read soon.
     pub fn new(kind: Kind, path: Path, stream: bool) -> Decoder {
         Decoder {
             kind,
@@ -56,23 +56,23 @@ impl Decoder {
         self.kind
     }
 
-    /// Decodes the chunk at the head of `bytes` into `out`, whose length must be the chunk's. After an error `out`
-    /// holds anything.
+    /// Decodes the chunk at the head of `bytes` into `out`, whose length must be the chunk's. After an error the
+    /// contents of `out` are undefined.
     pub fn chunk(&mut self, bytes: &[u8], out: &mut [u8]) -> Result<()> {
         let result = self.any(bytes, out, true, &mut Ahead::new(&[]));
         self.settle();
         result
     }
 
-    /// Waits until what went past the caches can be seen by all.
+    /// Waits until all threads can see stores that went past the caches.
     pub(crate) fn settle(&self) {
         if self.stream {
             settle();
         }
     }
 
-    /// As `chunk`, of exactly one chunk; gives its checksum too, decoded or not. Asks for the lines of `next`
-    /// meanwhile: of what is decoded after it. The caller calls `settle` behind the last chunk.
+    /// As `chunk`, of exactly one chunk; returns its checksum too, even after an error. Meanwhile it prefetches the
+    /// lines of `next`, the chunk that is decoded after it. The caller calls `settle` behind the last chunk.
     pub(crate) fn chunk_and_sum(&mut self, bytes: &[u8], out: &mut [u8], next: &[u8]) -> (Result<()>, u64) {
         let mut ahead = Ahead::summing(bytes, next);
         let result = self.any(bytes, out, true, &mut ahead);
@@ -131,7 +131,7 @@ impl Decoder {
         let width = self.kind.width();
         let count = out.len() / width;
         if self.low.len() < aligned(count) {
-            // Fresh zeros, not zeros that are written: few chunks use all of them.
+            // Fresh vectors get zeroed pages without writing them, and few chunks use all of these.
             (self.low, self.high) = (vec![0; aligned(count)], vec![0; aligned(count)]);
             self.tables = std::array::from_fn(|_| vec![0; aligned(count) + cascade::SLACK]);
         }
@@ -210,7 +210,7 @@ impl Decoder {
         halves
     }
 
-    /// A plane of `count` bytes at `at`; what has to be decoded lands in `self.high`.
+    /// A plane of `count` bytes at `at`; decoded bytes go to `self.high`.
     fn plane<'a>(
         &mut self,
         coding: u8,
@@ -272,7 +272,7 @@ impl Decoder {
         (stream, ahead): (bool, &mut Ahead),
     ) -> Result<()> {
         let count = out.len() / 2;
-        // The low plane: where it stands in whole blocks, or decoded and moved to `self.low`.
+        // The low plane: in place if it is stored in whole blocks, else decoded and moved to `self.low`.
         let in_place = codings[0] == 0;
         let low_at = *at;
         match self.plane(codings[0], body, at, count, ahead)? {

@@ -1,35 +1,34 @@
-//! A chunk of values to bytes: what each plane needs is estimated from a sample, and decided by counting where it is
-//! close.
+//! A chunk of values to bytes: a sample estimates the size of each plane, and exact counts decide if codings are close.
 
 use super::ahead::Ahead;
 use super::cascade::{self, Cascade, huffman};
 use super::path::Path;
 use super::{ALIGN, Coding, HEADER, Kind, Mode, Split, aligned, counts, mask, rans, three_bits};
 
-/// rANS takes the place of a cascade where that wastes more than this share of a bit for each value: a decoder is twice
-/// as slow there.
+/// rANS takes the place of a cascade if the cascade wastes more than this share of a bit for each value. The margin
+/// is wide because rANS decodes at half the speed.
 const CASCADE_WASTE: f64 = 0.13;
 /// Cascades may take so many bits a value more than Huffman's code would, in the mean of the chunks since
-/// [`Encoder::begin`]: half a point of the ratio, less what a chunk has beside its planes.
+/// [`Encoder::begin`]: half a point of the ratio, less the bytes of a chunk beside its planes.
 const HUFFMAN_WASTE: f64 = 0.064;
-/// rANS takes the place of plain bytes where it saves at least this share of the plane.
+/// rANS takes the place of plain bytes if it saves at least this share of the plane.
 const PLAIN_GAIN: f64 = 0.005;
-/// The same of the low bytes of bf16, beside which a cascade stands: with rANS the chunk takes three times as long, and
-/// a card leaves it to the host.
+/// The same for the low bytes of bf16 beside a cascade. It is larger because rANS makes the chunk take three times as
+/// long, and a GPU then leaves the chunk to the host.
 const LOW_GAIN: f64 = 0.02;
-/// A sample misjudged its chunk where its cascade costs this many bits a value more than the best one.
+/// A sample misjudged its chunk if its cascade costs this many bits a value more than the best one.
 const MISJUDGED: f64 = 0.005;
 /// Bits a value that rANS takes for its tables and states in a whole chunk with many symbols.
 const TABLE_BITS: f64 = 0.07;
-/// Bytes that frequencies of a quarter of a plane seem to save but do not, because they suit that quarter: 1 / ln 2
-/// bits for each symbol of it, four times.
+/// Bytes that frequencies of a quarter of a plane seem to save only because they fit that quarter: 1 / ln 2 bits for
+/// each symbol of it, four times.
 const TUNED: usize = 184;
-/// Zeros are taken out where at least this share of a sample is zero.
+/// Zeros are taken out if at least this share of a sample is zero.
 const ZEROS: f64 = 0.15;
-/// Up to this share a bit for each value costs less than what zeros cost in both planes, whatever their coding: nothing
-/// else is tried.
+/// Up to this share of zeros, a bit for each value costs less than zeros in both planes do in any coding. So only
+/// the mask is tried.
 const CERTAIN_ZEROS: f64 = 0.8;
-/// A repeated pattern is looked for up to this period.
+/// The longest period of a repeated pattern.
 const PERIOD: usize = 1024;
 
 /// Encodes chunks of one kind. Holds the tables that a chunk needs, so that chunks after the first allocate nothing.
@@ -42,13 +41,13 @@ pub struct Encoder {
     halves: Vec<u8>,
     low: Vec<u8>,
     high: Vec<u8>,
-    /// A cascade, until it is known where it goes.
+    /// A cascade, until its place in the chunk is known.
     planes: Vec<u8>,
     words: Vec<u16>,
     kept: Vec<u8>,
     inner: Vec<u8>,
     room: Vec<u8>,
-    /// Bits by which the chunks until now are better than [`HUFFMAN_WASTE`] asks for.
+    /// Bits by which the chunks until now are better than [`HUFFMAN_WASTE`] requires.
     spare: f64,
 }
 
@@ -75,26 +74,26 @@ impl Encoder {
         self.kind
     }
 
-    /// Forgets the chunks until now: what follows is encoded as if it came first.
+    /// Forgets the chunks until now, so that the next one is encoded as if it came first.
     pub fn begin(&mut self) {
         self.spare = 0.0;
     }
 
-    /// The room that `chunk` needs for `bytes` of values: sections are written before they are judged.
+    /// The room that `chunk` needs for `bytes` of values: sections are written before the encoder chooses between them.
     pub fn room(kind: Kind, bytes: usize) -> usize {
         let planes = kind.width() + 1;
         HEADER + planes * (aligned(rans::most(bytes / kind.width())) + ALIGN) + 2 * bytes
     }
 
-    /// Encodes `values`, at most `MOST_VALUES` of them, at the head of `out`, which has `room`; gives the length.
+    /// Encodes `values`, at most `MOST_VALUES` of them, at the head of `out`, which has `room`; returns the length.
     ///
     /// # Panics
-    /// Where the values are not whole, too many, or `out` is too short.
+    /// If the values are not whole, too many, or `out` is too short.
     pub fn chunk(&mut self, values: &[u8], out: &mut [u8]) -> usize {
         self.chunk_before(values, out, &[])
     }
 
-    /// As `chunk`, and brings `next` closer to the core meanwhile: values that are wanted after these.
+    /// As `chunk`, and prefetches `next`, the values after these, meanwhile.
     ///
     /// # Panics
     /// As `chunk`.
@@ -102,9 +101,9 @@ impl Encoder {
         self.any(values, out, &mut Ahead::new(next))
     }
 
-    /// As `chunk_before`, into `out`, which has `most` bytes or more; gives the length and the checksum. The chunk is
-    /// made in memory that stays in a core's cache, and moved to `out` in one pass: with `past_caches` to memory at
-    /// once, where `out` is aligned. The caller calls `settle` then, behind the last chunk.
+    /// As `chunk_before`, into `out`, which has `most` bytes or more; returns the length and the checksum. The chunk
+    /// is made in memory that stays in a core's cache, and moved to `out` in one pass; with `past_caches` directly to
+    /// memory, if `out` is aligned. The caller then calls `settle` behind the last chunk.
     ///
     /// # Panics
     /// As `chunk`.
@@ -161,18 +160,18 @@ impl Encoder {
         length
     }
 
-    /// Room for a chunk of `items` values, a multiple of 64. All of it is for as many: a chunk that is longer than the
-    /// one before it may need no larger `low`, and then needs no larger room of another sort either.
+    /// Room for a chunk of `items` values, a multiple of 64. All buffers are for the same number, so that the length
+    /// of `low` tells for all of them.
     fn make_room(&mut self, items: usize) {
         if self.low.len() < items {
-            // Fresh zeros, not zeros that are written: a kind does not use all of them.
+            // Fresh vectors get zeroed pages without writing them, and a kind does not use all of these.
             (self.low, self.high) = (vec![0; items], vec![0; items]);
             (self.halves, self.planes) = (vec![0; 2 * items], vec![0; cascade::most(items)]);
             self.tables = std::array::from_fn(|_| vec![0; items + cascade::SLACK]);
         }
     }
 
-    /// The chunk as a mask and a chunk of what is kept, or as planes if that is shorter.
+    /// The chunk as a mask and a chunk of the kept values, or as planes if that is shorter.
     fn masked(&mut self, values: &[u8], out: &mut [u8], ahead: &mut Ahead) -> usize {
         let width = self.kind.width();
         let count = values.len() / width;
@@ -281,9 +280,9 @@ impl Encoder {
 
     /// The two planes of 16-bit values at `at`.
     ///
-    /// A sample chooses a cascade, and says whether low bytes may compress; if not, they go to their place at once. All
-    /// levels are encoded, and their planes tell the exact counts of the chunk. Those decide: the cascade is kept,
-    /// another one is better, or rANS is.
+    /// A sample chooses a cascade, and shows if low bytes may compress; if not, they are stored at once. All levels
+    /// are encoded, and their planes give the exact counts of the chunk. By these, the cascade is kept, or replaced
+    /// by another one or by rANS.
     fn half_planes(
         &mut self,
         values: &[u8],
@@ -326,22 +325,23 @@ impl Encoder {
             let first = cascade.places(count)[1];
             let (rest, bits) = cascade.choose_rest(&order);
             if bits as f64 <= limit {
-                // The first level is right, as it almost always is: a sample shows rare symbols badly.
+                // The first level is right, as almost always. Only later levels change, because a sample shows
+                // rare symbols badly.
                 let escapes = cascade.escapes[0];
                 cascade = rest;
                 cascade.escapes[0] = escapes;
                 length =
                     first + cascade::encode_rest(&mut cascade, &mut section[first..], tables, (path, ahead));
             } else {
-                // A chunk of many small tensors is not what its sample shows.
+                // The sample misjudged the chunk, as happens if it has many small tensors.
                 cascade = best;
                 length = cascade::encode(values, &mut cascade, low_room, section, tables, (path, ahead));
             }
         }
         let low_coding = if low_is_close {
             let low = &self.low[..count];
-            // A quarter of the bytes tells whether rANS pays. It gives the frequencies too, if no symbol is missing and
-            // the other runs are like it.
+            // A quarter of the bytes shows if rANS pays. Its frequencies are used for all if no symbol is missing and
+            // the size comes out as expected.
             let begin = at;
             let quarter = counts::of_quarter(low);
             let guess = plan_of(&quarter, count - TUNED.min(count), LOW_GAIN);
@@ -368,7 +368,7 @@ impl Encoder {
             Coding::Raw
         };
         if low_coding == Coding::Rans {
-            // The chunks that follow make good for its tables.
+            // Later chunks must compensate for the tables of this one.
             self.spare -= TABLE_BITS * count as f64;
         }
         let high_coding = match high_plan {
@@ -434,7 +434,7 @@ impl Encoder {
     }
 }
 
-/// rANS, where that is better than a cascade of so many bits by more than `waste` bits a value.
+/// rANS, if it is better than a cascade of `bits` bits by more than `waste` bits a value.
 fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize, waste: f64) -> Option<Plan> {
     let waste = (waste * count as f64 / 8.0) as usize;
     let (frequencies, bytes) = rans::plan(counts)?;
@@ -443,11 +443,11 @@ fn better_by_rans(counts: &[u32; 256], bits: u64, count: usize, waste: f64) -> O
 
 enum Plan {
     Constant(u8),
-    /// By these frequencies, in so many bytes.
+    /// rANS by these frequencies, and its bytes.
     Rans(Box<[u32; 256]>, usize),
 }
 
-/// What takes the place of plain bytes, where it saves this share of them.
+/// The coding that replaces plain bytes, if it saves this share of them.
 fn plan_of(counts: &[u32; 256], count: usize, gain: f64) -> Option<Plan> {
     if let Some(byte) = only(counts) {
         return Some(Plan::Constant(byte));
@@ -457,7 +457,7 @@ fn plan_of(counts: &[u32; 256], count: usize, gain: f64) -> Option<Plan> {
     (bytes + gain < count).then(|| Plan::Rans(Box::new(frequencies), bytes))
 }
 
-/// The one symbol that occurs, where there is but one.
+/// The one symbol that occurs, if there is only one.
 fn only(counts: &[u32; 256]) -> Option<u8> {
     let mut there = counts.iter().zip(0..=255).filter(|(count, _)| **count > 0);
     let (_, byte) = there.next()?;
@@ -496,7 +496,7 @@ fn header(out: &mut [u8], mode: Mode, split: Split, count: usize) {
     out[4..8].copy_from_slice(&(count as u32).to_le_bytes());
 }
 
-/// Zeros up to the next boundary; gives that boundary.
+/// Zeros up to the next boundary; returns that boundary.
 fn close(out: &mut [u8], length: usize) -> usize {
     let end = aligned(length);
     out[length..end].fill(0);
@@ -510,15 +510,15 @@ fn period(values: &[u8], width: usize) -> Option<usize> {
     if !comes_again(values, width, most) {
         return None;
     }
-    // Eight bytes tell almost every chunk that does not repeat; the rest is compared whole.
+    // Eight bytes rule out almost every chunk that does not repeat; the rest is compared whole.
     let may_repeat = |at: usize| values[at * width..].first_chunk::<8>() == Some(first);
     (1..=most)
         .filter(|at| may_repeat(*at))
         .find(|at| values[at * width..] == values[..values.len() - at * width])
 }
 
-/// Whether the first four bytes come again at one of the next `most` values. All places are looked at, so that a vector
-/// looks at several at once.
+/// True if the first four bytes come again at one of the next `most` values. It looks at all places without an early
+/// end, so that the compiler can use vectors.
 fn comes_again(values: &[u8], width: usize, most: usize) -> bool {
     let Some(first) = values.first_chunk::<4>() else { return false };
     (width..=width.max(4)).step_by(width).any(|from| {

@@ -1,4 +1,4 @@
-//! How compressible values are, by component, from their frequencies alone.
+//! The compressibility of values, by component, from their frequencies alone.
 
 use super::Kind;
 use super::counts;
@@ -11,7 +11,7 @@ pub struct Entropy {
 }
 
 impl Entropy {
-    /// Bytes needed over bytes there are: what an ideal coder of these components would reach.
+    /// Bytes needed over bytes present: the ratio of an ideal coder of these components.
     pub fn ratio(&self) -> f64 {
         let (has, needs) = self.parts.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.1, sum.1 + part.2));
         if has > 0.0 { needs / has } else { 1.0 }

@@ -1,13 +1,13 @@
-//! Where the parts of a chunk stand, for a decoder that runs elsewhere: on a GPU.
+//! The places of the parts of a chunk, for a decoder on a GPU.
 //!
-//! Everything that a header claims is checked here, by the same rules as in `decode`. What is left to a decoder is to
-//! compare the items that each level passes on with `escapes`.
+//! Everything that a header claims is checked here, by the same rules as in `decode`. The decoder only has to compare
+//! the items that each level passes on with `escapes`.
 
 use super::cascade::LEVELS;
 use super::decode::read_cascade;
 use super::{Coding, HEADER, Kind, MOST_VALUES, Mode, aligned};
 
-/// A chunk of 16-bit values whose exponents are a cascade and whose low bytes stand as they are.
+/// A chunk of 16-bit values whose exponents are a cascade and whose low bytes are stored as they are.
 ///
 /// Invariants: 1 <= levels <= 4; 1 <= bits <= 3 below `levels`; escapes fall from level to level and are at most
 /// `values`; every part ends inside the chunk.
@@ -19,16 +19,16 @@ pub struct Layout {
     pub bits: [u32; LEVELS],
     /// Items that each level passes on.
     pub escapes: [u32; LEVELS],
-    /// Where each level's planes begin in the chunk, then the symbols after the last level; `levels + 1` entries.
+    /// The beginnings of each level's planes in the chunk, then of the symbols after the last level;
+    /// `levels + 1` entries.
     pub places: [u32; LEVELS + 1],
-    /// Where the low bytes begin: one for each value, up to a multiple of 64.
+    /// The beginning of the low bytes: one for each value, up to a multiple of 64.
     pub low: u32,
     /// Symbols by code, the first code lowest; 0 for the escape.
     pub palettes: [u64; LEVELS],
 }
 
-/// The layout of a chunk of `length` bytes that begins with `head`, or none where it is coded in another way or is
-/// damaged.
+/// The layout of a chunk of `length` bytes that begins with `head`, or `None` if it is coded otherwise or damaged.
 pub fn layout(kind: Kind, head: &[u8], length: usize) -> Option<Layout> {
     let head = head.first_chunk::<HEADER>()?;
     let values = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
@@ -57,7 +57,7 @@ pub fn layout(kind: Kind, head: &[u8], length: usize) -> Option<Layout> {
     })
 }
 
-/// Where the values of a chunk stand that stores them as they are; none where it is coded or damaged.
+/// The place of the values in a chunk that stores them as they are; `None` if it is coded or damaged.
 pub fn stored(kind: Kind, chunk: &[u8], bytes: usize) -> Option<usize> {
     let head = chunk.first_chunk::<HEADER>()?;
     let values = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;

@@ -7,7 +7,7 @@ use super::path::Path;
 /// The kept values have this many bytes behind them, so that a whole vector may be read or written at each of them.
 pub(super) const SLACK: usize = 64;
 
-/// Puts a bit for each value into `bits`, and the values that are not zero into `kept`; gives their number.
+/// Puts a bit for each value into `bits`, and the values that are not zero into `kept`; returns their number.
 #[allow(unsafe_code)]
 pub(super) fn take(values: &[u8], width: usize, bits: &mut [u8], kept: &mut [u8], path: Path) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -40,7 +40,7 @@ fn take_of<const W: usize>(values: &[u8], bits: &mut [u8], kept: &mut [u8]) -> u
     count
 }
 
-/// Undoes `take`. The bits have as many ones as there are kept values, and none past the end: the caller checked.
+/// Undoes `take`. The bits have as many ones as there are kept values, and none past the end. The caller checks both.
 #[allow(unsafe_code)]
 pub(super) fn put(bits: &[u8], kept: &[u8], width: usize, out: &mut [u8], path: Path) {
     #[cfg(target_arch = "x86_64")]
@@ -63,7 +63,7 @@ fn put_of<const W: usize>(bits: &[u8], kept: &[u8], out: &mut [u8]) {
     let mut next = 0;
     for (group, bits) in out.chunks_mut(8 * W).zip(bits) {
         for (k, value) in group.as_chunks_mut::<W>().0.iter_mut().enumerate() {
-            // Read always, kept only where the bit is set: no branch to mispredict. The slack is read past the last.
+            // Always read, kept only if the bit is set, without a branch. Reads past the last hit the slack.
             let bit = bits >> k & 1;
             *value = kept[next].map(|byte| byte & 0u8.wrapping_sub(bit));
             next += usize::from(bit);

@@ -1,8 +1,8 @@
 //! Lossless codecs of one chunk: values of 1, 2, 4 or 8 bytes become fewer bytes, and the same values again.
 //!
 //! A chunk is split into planes of bytes, and each plane gets the coding that suits it: a cascade of short codes for
-//! exponents, rANS for what has other frequencies, a single byte, or nothing. Chunks of one pattern, and chunks with
-//! many zeros, have modes of their own. Every bit pattern survives (NaN payloads, denormals, negative zeros).
+//! exponents, rANS for bytes with other frequencies, a single byte, or nothing. Chunks of one pattern, and chunks
+//! with many zeros, have modes of their own. Every bit pattern survives (NaN payloads, denormals, negative zeros).
 //!
 //! Little-endian. Sections begin on boundaries of 64 bytes of the chunk; padding is zero. The same values give the same
 //! bytes on every [`Path`].
@@ -19,7 +19,7 @@
 //!         64     sections: one for each plane
 //! raw            the values
 //! repeat         the first `period` values
-//! masked         a bit for each value, 1 where it is kept; on the next boundary a chunk of the kept values
+//! masked         a bit for each value, 1 if it is kept; on the next boundary a chunk of the kept values
 //! ```
 //!
 //! bf16 is `s eeeeeeee mmmmmmm`. Rotated left by one bit, its high byte is the exponent and its low byte mantissa and
@@ -49,13 +49,13 @@ pub use entropy::{Entropy, entropy};
 pub use layout::{Layout, layout, stored};
 pub use path::Path;
 
-/// Bytes at the beginning of a chunk that say how it is coded.
+/// Bytes at the beginning of a chunk that describe its coding.
 pub const HEADER: usize = 64;
 const ALIGN: usize = 64;
-/// The longest chunk that a decoder accepts, in values: it bounds what it allocates.
+/// The longest chunk that a decoder accepts, in values: it bounds the decoder's memory.
 pub const MOST_VALUES: usize = 1 << 18;
 
-/// How values are split into planes.
+/// The split of values into planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// 16 bits: a sign, 8 bits of exponent, 7 of mantissa.
@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// Values in a chunk: long enough that headers do not show (0.1 %), short enough to stay in a core's cache.
+    /// Values in a chunk: long enough that headers are negligible (0.1 %), short enough to stay in a core's cache.
     pub fn chunk(self) -> usize {
         match self {
             Kind::One => 128 << 10,

@@ -1,4 +1,4 @@
-//! Which instructions a codec uses. All paths write the same bytes and read the same values.
+//! The instructions that a codec uses. All paths write the same bytes and read the same values.
 
 /// The instructions that a codec uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ impl Path {
         [Path::Portable, Path::Avx2, Path::Avx512].into_iter().filter(|path| path.is_there()).collect()
     }
 
-    /// Whether this processor can run the path.
+    /// True if this processor can run the path.
     #[cfg(target_arch = "x86_64")]
     pub fn is_there(self) -> bool {
         let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt");
@@ -41,13 +41,13 @@ impl Path {
         }
     }
 
-    /// Whether this processor can run the path.
+    /// True if this processor can run the path.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn is_there(self) -> bool {
         self == Path::Portable
     }
 
-    /// The path itself where it can be run, the portable one elsewhere: the vector code relies on this check.
+    /// The path itself if this processor can run it, else the portable one. The vector code relies on this check.
     pub(super) fn checked(self) -> Path {
         if self.is_there() { self } else { Path::Portable }
     }

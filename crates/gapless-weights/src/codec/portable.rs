@@ -1,4 +1,4 @@
-//! The cascade's blocks in portable code: the definition of what the vector paths must produce.
+//! The cascade's blocks in portable code: the definition that the vector paths must equal.
 //!
 //! A block is 64 items. Its codes are bit planes: bit k of word j is bit j of item k's code.
 
@@ -26,7 +26,7 @@ fn word(planes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The symbols of one block (0 where one is escaped), and the escape mask.
+/// The symbols of one block (0 if one is escaped), and the escape mask.
 #[inline(always)]
 fn block<const B: usize>(planes: &[u8], palette: &[u8; 8]) -> ([u8; 64], u64) {
     let mut symbols = [0u8; 64];
@@ -38,7 +38,7 @@ fn block<const B: usize>(planes: &[u8], palette: &[u8; 8]) -> ([u8; 64], u64) {
     }
     for group in 0..8 {
         let eight: u64 = if B == 2 {
-            // Two selects on whole words: no table look-up for each value.
+            // Two selects on whole words: without a table look-up for each value.
             let m0 = SPREAD[usize::from((p[0] >> (8 * group)) as u8)] * 255;
             let m1 = SPREAD[usize::from((p[1] >> (8 * group)) as u8)] * 255;
             let all = |code: usize| u64::from(palette[code]) * 0x0101_0101_0101_0101;

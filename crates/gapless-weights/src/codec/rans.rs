@@ -10,8 +10,8 @@
 //!          refill words of 2 bytes
 //! ```
 //!
-//! Item k belongs to state k mod 64. A decoder ends with every state at its start and no word left, or the plane is
-//! damaged.
+//! Item k belongs to state k mod 64. A decoder ends with every state at its start and no word left, otherwise
+//! the plane is damaged.
 
 use super::ahead::Ahead;
 use super::path::Path;
@@ -23,7 +23,7 @@ const LANES: usize = 64;
 /// Every state begins here, and never falls below it between two symbols.
 const START: u32 = 1 << 16;
 
-/// Frequencies that add up to 4096, at least 1 for every symbol that occurs; none where fewer than two symbols do.
+/// Frequencies that add up to 4096, at least 1 for every symbol that occurs; `None` if fewer than two symbols do.
 fn normalise(counts: &[u32; 256]) -> Option<[u32; 256]> {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     if counts.iter().filter(|count| **count > 0).count() < 2 {
@@ -36,7 +36,7 @@ fn normalise(counts: &[u32; 256]) -> Option<[u32; 256]> {
             *frequency = share.clamp(1, u64::from(SUM) - 1) as u32;
         }
     }
-    // What rounding gave or took goes to the largest ones, which feel it least.
+    // The error of rounding goes to the largest frequencies, which it changes least.
     let mut sum: u32 = frequencies.iter().sum();
     let there: Vec<usize> = (0..256).filter(|symbol| frequencies[*symbol] > 0).collect();
     while sum != SUM {
@@ -52,7 +52,7 @@ fn normalise(counts: &[u32; 256]) -> Option<[u32; 256]> {
     Some(frequencies)
 }
 
-/// Logarithms of small frequencies: those of low bytes, 256 of them in a plane.
+/// Logarithms of small frequencies, as low bytes have: 256 of them in a plane.
 static LOGARITHMS: LazyLock<[f64; 256]> =
     LazyLock::new(|| std::array::from_fn(|frequency| (frequency as f64).log2()));
 
@@ -74,7 +74,7 @@ fn packed(symbols: usize) -> usize {
     (symbols * 12).div_ceil(8).next_multiple_of(4)
 }
 
-/// The bytes that a section of `items` can take at its worst: no symbol costs more than 12 bits.
+/// The most bytes of a section of `items`: no symbol costs more than 12 bits.
 pub(super) fn most(items: usize) -> usize {
     36 + packed(256) + 4 * LANES + 2 * items
 }
@@ -93,7 +93,7 @@ struct Symbol {
 }
 
 /// Takes the items into the states, the last ones first, and writes the words that the states spill to the end of
-/// `words`; gives the first of them.
+/// `words`. Returns the index of the first of them.
 #[allow(unsafe_code)]
 fn states_of(
     plane: &[u8],
@@ -121,7 +121,7 @@ fn states_of(
     #[cfg(target_arch = "x86_64")]
     if path != Path::Portable && is_wide() {
         let table = symbols.map(|symbol| symbol.limit >> (32 - BITS) | u32::from(symbol.start) << 16);
-        // SAFETY: the processor has these instructions, as was just asked.
+        // SAFETY: `is_wide` found the instructions.
         return unsafe { avx512::encode_any(blocks, &table, states, words, first, ahead) };
     }
     let _ = path;
@@ -131,7 +131,7 @@ fn states_of(
     })
 }
 
-/// Takes a block of at most 64 items into the states, and writes what they spill before `words[first]`.
+/// Takes a block of at most 64 items into the states, and writes their spilled words before `words[first]`.
 #[inline(always)]
 fn take(
     items: &[u8],
@@ -145,7 +145,7 @@ fn take(
     for (state, item) in states[..items.len()].iter_mut().zip(items).rev() {
         let symbol = &symbols[usize::from(*item)];
         let x = *state;
-        // Written always, kept only where the state is too large: no branch to mispredict.
+        // The word is always written, and kept only if the state is too large, so that no branch can be mispredicted.
         let spill = x >= symbol.limit;
         room[left.wrapping_sub(1) % LANES] = x as u16;
         left -= usize::from(spill);
@@ -156,7 +156,7 @@ fn take(
     from.len() + left
 }
 
-/// Whether there is AVX-512 with bytes and words. The cascade's path needs more: earlier processors have this.
+/// True if there is AVX-512 with bytes and words. Earlier processors have this than the cascade's path needs.
 #[cfg(target_arch = "x86_64")]
 fn is_wide() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -164,7 +164,7 @@ fn is_wide() -> bool {
         && is_x86_feature_detected!("avx512vl")
 }
 
-/// Appends the plane to `out`; gives the bytes written. The frequencies are those of `plan`.
+/// Appends the plane to `out`; returns the bytes written. The frequencies are those of `plan`.
 pub(super) fn encode(
     plane: &[u8],
     frequencies: &[u32; 256],
@@ -173,7 +173,7 @@ pub(super) fn encode(
     path: (Path, &mut Ahead),
 ) -> usize {
     let mut states = [START; LANES];
-    // A block takes a word for each of its items at most, and each word is written before it is kept.
+    // A block spills at most a word for each item, and a word is written even if it is not kept.
     if words.len() < plane.len() + LANES {
         words.resize(plane.len() + LANES, 0);
     }
@@ -210,10 +210,10 @@ pub(super) fn encode(
 }
 
 /// A decoder's table: for each of 4096 slots the symbol (8 bits), the slot's distance from the symbol's first slot (12)
-/// and the symbol's frequency (12): a product waits for the frequency, and one shift gives it.
+/// and the symbol's frequency (12): the frequency is highest because a product waits for it, and one shift extracts it.
 pub(super) type Table = [u32; SUM as usize];
 
-/// Length of the section that begins `bytes`, or nothing where it does not fit.
+/// Length of the section that begins `bytes`, or `None` if it does not fit.
 pub(super) fn length(bytes: &[u8]) -> Option<usize> {
     let words = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
     let symbols: u32 = bytes.get(4..36)?.iter().map(|byte| byte.count_ones()).sum();
@@ -221,7 +221,7 @@ pub(super) fn length(bytes: &[u8]) -> Option<usize> {
     (length <= bytes.len()).then_some(length)
 }
 
-/// Decodes a section of exactly `length` bytes. False where it is damaged.
+/// Decodes a section of exactly `length` bytes. False if it is damaged.
 #[allow(unsafe_code)]
 pub(super) fn decode(
     section: &[u8],
@@ -246,7 +246,7 @@ pub(super) fn decode(
             let entry = table[(*state & (SUM - 1)) as usize];
             *item = entry as u8;
             let x = (entry >> 20) * (*state >> BITS) + ((entry >> 8) & (SUM - 1));
-            // Read always, used only where the state is too small: no branch to mispredict.
+            // The word is always read, and used only if the state is too small, so that no branch can be mispredicted.
             let word = u32::from(u16::from_le_bytes(words.get(used).copied().unwrap_or_default()));
             let is_low = x < START;
             *state = if is_low { x << 16 | word } else { x };
@@ -256,7 +256,7 @@ pub(super) fn decode(
     used == words.len() && states.iter().all(|state| *state == START)
 }
 
-/// Whole blocks by vector instructions, while a block's worth of words is left; gives the items and the words done.
+/// Whole blocks by vector instructions, while a block's worth of words is left; returns the items and the words done.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 fn fast(
@@ -268,7 +268,7 @@ fn fast(
 ) -> (usize, usize) {
     match path {
         Path::Portable => (0, 0),
-        // SAFETY: the processor has these instructions, as was just asked.
+        // SAFETY: `is_wide` found the instructions.
         _ if is_wide() => unsafe { avx512::decode(table, words, states, out, ahead) },
         // SAFETY: `Path::checked` saw that the processor has these instructions.
         _ => unsafe { avx2::decode(table, words, states, out, ahead) },

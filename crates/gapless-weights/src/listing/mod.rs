@@ -1,4 +1,4 @@
-//! The tensors of any file of weights, from its headers: names, types, shapes, and where the bytes stand.
+//! The tensors of any file of weights, from its headers: names, types, shapes, and places of their bytes.
 //!
 //! Read: safetensors (packed or not, one file or a folder of shards), GGUF, PyTorch's zip archives (`.pt`, `.pth`,
 //! `.bin`; our own reader of pickles, which runs no code), NumPy's `.npz` and `.npy`, ONNX.
@@ -17,14 +17,14 @@ use gapless_formats::gguf::{self, Meta};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where a tensor's bytes are.
+/// The place of a tensor's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// These bytes of the file.
     Range(Range<u64>),
     /// The tensor of this number in a file of ours.
     Packed(usize),
-    /// Not to be had without more than a header: compressed in an archive, or in another file. Says why.
+    /// Not known from the header: compressed in an archive, or in another file. The text has the reason.
     Elsewhere(&'static str),
 }
 
@@ -36,7 +36,7 @@ pub struct Listed {
     pub dtype: String,
     pub shape: Vec<u64>,
     pub bytes: u64,
-    /// Which of the listing's files holds it.
+    /// The index of its file in the listing.
     pub file: usize,
     pub place: Place,
 }
@@ -48,12 +48,12 @@ pub struct Listing {
     pub format: &'static str,
     pub files: Vec<PathBuf>,
     pub tensors: Vec<Listed>,
-    /// What a reader should know: parts that were left out, and why.
+    /// Notes for the reader: parts that were left out, with reasons.
     pub notes: Vec<String>,
 }
 
 const SPLIT: &str = "this is part";
-/// How files of other formats end: those of a folder without shards are listed.
+/// Endings of files of other formats, which are listed in a folder without shards.
 const OTHERS: [&str; 8] = ["gguf", "bin", "pt", "pth", "ckpt", "npz", "npy", "onnx"];
 
 /// Lists the tensors of a file or folder.
@@ -82,7 +82,7 @@ pub fn list(path: &Path) -> Result<Listing> {
             same if same.ends_with("safetensors") => "safetensors",
             _ => "several formats",
         };
-        // Models in folders of their own have the same names.
+        // Models in different folders have tensors of the same names, so names begin with the folder.
         let below = shard.strip_prefix(path).ok().and_then(Path::parent).map(Path::to_string_lossy);
         let below =
             below.filter(|below| !below.is_empty()).map_or(String::new(), |below| format!("{below}/"));
@@ -93,7 +93,7 @@ pub fn list(path: &Path) -> Result<Listing> {
             ..tensor
         }));
         let of = shard.file_name().unwrap_or_default().to_string_lossy();
-        // A part of a split model is one of several here.
+        // The note on a split model is left out, because the other parts are here too.
         let notes = one.notes.into_iter().filter(|note| !note.starts_with(SPLIT));
         all.notes.extend(notes.map(|note| format!("{of}: {note}")));
     }
@@ -153,7 +153,7 @@ fn file(path: &Path) -> Result<Listing> {
     Ok(Listing { format, files: vec![path.to_owned()], tensors, notes })
 }
 
-/// What a file is that `gapless report` may read.
+/// The description of a file that `gapless report` may read.
 fn trace(start: &[u8]) -> Option<&'static str> {
     let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
     if start.starts_with(b"GTRACE") || has(b"device_traces") || start.starts_with(b"\x80") && has(b"segments")
@@ -224,7 +224,7 @@ fn archive(input: &Input) -> std::result::Result<Found, Fault> {
     }))
 }
 
-/// The product of a shape, where it can be counted.
+/// The product of a shape, if it can be counted.
 fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size))
 }

@@ -52,8 +52,8 @@ pub(super) fn read_one(input: &Input) -> Result<(Vec<Listed>, Vec<String>), Faul
 
 type Noted<T> = std::result::Result<T, String>;
 
-/// The array whose file begins with `head` and has `size` bytes, and where its data begins; or a note why it is not
-/// listed. Its place is still to be said, but for numbers whose bytes are not those of their type.
+/// The array whose file begins with `head` and has `size` bytes, and the beginning of its data; or a note why it is
+/// not listed. The caller fills in its place, except for big-endian numbers.
 fn array(head: &[u8], name: String, size: u64) -> Result<Noted<(Listed, u64)>, Fault> {
     let Some((text, start)) = header(head) else {
         return malformed(0, format!("\"{name}\" is not an array of NumPy's"));
@@ -73,7 +73,7 @@ fn array(head: &[u8], name: String, size: u64) -> Result<Noted<(Listed, u64)>, F
     Ok(Ok((Listed { name, dtype: dtype.to_owned(), shape, bytes, file: 0, place }, start as u64)))
 }
 
-/// The header's text, and where the data begins.
+/// The header's text, and the beginning of the data.
 fn header(head: &[u8]) -> Option<(&str, usize)> {
     let rest = head.strip_prefix(b"\x93NUMPY")?;
     let (length, at): (usize, usize) = match rest.first()? {
@@ -114,7 +114,7 @@ fn kind(descr: &str) -> Option<(&'static str, u64)> {
         "b1" => ("BOOL", 1),
         "c8" => ("C64", 8),
         "c16" => ("C128", 16),
-        // What ml_dtypes writes bfloat16 as.
+        // ml_dtypes writes bfloat16 as V2.
         "V2" => ("BF16", 2),
         _ => return None,
     })

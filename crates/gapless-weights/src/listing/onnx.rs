@@ -10,7 +10,7 @@ use std::ops::Range;
 const MOST: usize = 1_000_000;
 const SIDES: usize = 64;
 
-/// What a message is, while its end is still ahead.
+/// The type of an open message.
 #[derive(Clone, Copy)]
 enum Part {
     Model,
@@ -24,7 +24,7 @@ enum Part {
 pub(super) fn read(input: &Input) -> Result<(Vec<Listed>, Vec<String>), Fault> {
     let mut source = Source::new(input.file())?;
     let end = source.size();
-    // Messages that are open, the innermost last: a file cannot make this recurse.
+    // Open messages, the innermost last. A list in place of recursion, so that a file cannot overflow the stack.
     let mut open = vec![(Part::Model, end)];
     let (mut tensors, mut notes, mut outside) = (Vec::new(), Vec::new(), 0);
     while let Some((part, end)) = open.last().copied() {

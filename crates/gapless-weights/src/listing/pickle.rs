@@ -1,14 +1,14 @@
-//! Pickles as data: a machine that builds values and runs nothing. What would call a function becomes a value that
-//! names the function and holds its arguments.
+//! Pickles as data: a machine that builds values and runs no code. A call becomes a value with its
+//! function and arguments.
 //!
-//! Values live in one list and refer to each other by number: no file can make this recurse, and dropping it is flat.
+//! Values live in one list and refer to each other by number: no file can cause deep recursion, not even in a drop.
 
 use gapless_formats::fault::{Fault, Problem, malformed};
 
 /// The number of a value.
 pub(super) type Id = usize;
 
-/// Values, and entries of lists, in one pickle.
+/// The most values, and entries of lists, in one pickle.
 const MOST: usize = 20_000_000;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) enum Value {
     Dict(Vec<(Id, Id)>),
     /// A module and a name in it: a function or a class.
     Global(String, String),
-    /// What a call would give: the callable, its arguments, and the state that is set afterwards.
+    /// The result of a call: the callable, its arguments, and the state that is set afterwards.
     Call {
         callable: Id,
         args: Id,
@@ -30,11 +30,11 @@ pub(super) enum Value {
     },
     /// A reference to something outside the pickle.
     Persistent(Id),
-    /// Numbers with fractions, bytes, large integers: nothing that a tensor's description needs.
+    /// Numbers with fractions, bytes, large integers: a tensor's description needs none of them.
     Other,
 }
 
-/// A pickle's values; `root` is what it holds.
+/// A pickle's values; `root` is its result.
 #[derive(Debug)]
 pub(super) struct Pickle {
     pub(super) values: Vec<Value>,
@@ -140,7 +140,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What stands above the last mark.
+    /// The values above the last mark.
     fn marked(&mut self) -> Result<Vec<Id>, Fault> {
         match self.marks.pop() {
             Some(mark) if mark <= self.stack.len() => {
@@ -191,7 +191,7 @@ impl Machine<'_> {
         self.push(value)
     }
 
-    /// Adds entries to the dict on the stack; other things take none.
+    /// Adds entries to the dict on the stack; other values ignore them.
     fn set(&mut self, items: &[Id]) -> Result<(), Fault> {
         let Some(&target) = self.stack.last() else { return self.bad("entries without a dict") };
         if let Value::Dict(entries) = &mut self.values[target] {

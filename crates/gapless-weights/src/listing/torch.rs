@@ -1,4 +1,4 @@
-//! PyTorch's zip archives: `data.pkl` says which tensors there are, `data/KEY` are their storages.
+//! PyTorch's zip archives: `data.pkl` describes the tensors, and `data/KEY` are their storages.
 
 use super::pickle::{Id, Pickle, Value};
 use super::{Listed, Place, elements};
@@ -9,7 +9,7 @@ use std::io::{Read, Seek};
 
 /// The longest pickle that is read.
 const LONGEST: u64 = 256 << 20;
-/// Values that are looked at; a pickle may hold one value in many places.
+/// The most values that are visited, because a pickle may hold one value in many places.
 const VISITS: usize = 5_000_000;
 const DEPTH: usize = 64;
 
@@ -38,7 +38,7 @@ pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec
         .collect();
     let mut tensors = Vec::new();
     let mut notes = Vec::new();
-    // Values to look at, with their names and depths.
+    // Values to visit, with their names and depths.
     let mut open = vec![(pickle.root, String::new(), 0)];
     let (mut visits, mut arrays) = (0, 0);
     while let Some((id, name, depth)) = open.pop() {
@@ -66,7 +66,7 @@ pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec
                         // Tuples, fractions, booleans: the entry's place is its name.
                         _ => format!("[{at}]"),
                     };
-                    // Where modules keep what they hold: their names say nothing.
+                    // Modules keep their tensors under these keys, which are no part of a name.
                     let inner = if ["_parameters", "_buffers", "_modules"].contains(&key.as_str()) {
                         name.clone()
                     } else {
@@ -94,7 +94,7 @@ pub(super) fn read<R: Read + Seek>(zip: &mut Zip<R>) -> Result<(Vec<Listed>, Vec
     Ok((tensors, notes))
 }
 
-/// Whether a call makes an array of NumPy's.
+/// True if a call makes an array of NumPy's.
 fn is_array(pickle: &Pickle, callable: Id) -> bool {
     matches!(&pickle.values[callable], Value::Global(module, name)
         if module.starts_with("numpy") && matches!(name.as_str(), "_reconstruct" | "_frombuffer"))
@@ -126,14 +126,14 @@ fn tensor(pickle: &Pickle, id: Id) -> Option<Described<'_>> {
     described(pickle, module, name, args)
 }
 
-/// What a function of torch's makes of these arguments.
+/// The tensor that a function of torch's makes of these arguments.
 fn described<'a>(pickle: &'a Pickle, module: &str, name: &str, args: &[Id]) -> Option<Described<'a>> {
     if !module.starts_with("torch") {
         return None;
     }
     if name.starts_with("_rebuild_parameter") {
         let inner = *args.first()?;
-        // A parameter of a parameter does not exist: one step, no recursion.
+        // A parameter of a parameter does not exist, so one step suffices and nothing recurses.
         let Value::Call { callable, .. } = &pickle.values[inner] else { return None };
         let Value::Global(_, name) = &pickle.values[*callable] else { return None };
         return if name.starts_with("_rebuild_parameter") { None } else { tensor(pickle, inner) };
@@ -165,7 +165,7 @@ fn described<'a>(pickle: &'a Pickle, module: &str, name: &str, args: &[Id]) -> O
     })
 }
 
-/// The tensor with its place in the file; a note where it cannot be listed.
+/// The tensor with its place in the file; a note if it cannot be listed.
 fn placed<R: Read + Seek>(
     zip: &mut Zip<R>,
     storages: &HashMap<String, Member>,
@@ -236,7 +236,7 @@ fn kind(class: &str) -> Option<(&'static str, u64)> {
         "float8_e4m3fnuz" => ("F8_E4M3FNUZ", 1),
         "float8_e5m2fnuz" => ("F8_E5M2FNUZ", 1),
         "float8_e8m0fnu" => ("F8_E8M0", 1),
-        // Two values in a byte: torch counts bytes.
+        // Two values in a byte: torch counts such a byte as one value.
         "float4_e2m1fn_x2" => ("F4_X2", 1),
         _ => return None,
     })

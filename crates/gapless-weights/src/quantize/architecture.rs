@@ -1,14 +1,14 @@
-//! What a model's config.json tells about its tensors, where their names and shapes do not.
+//! Facts on a model's tensors from its config.json, for which names and shapes are not enough.
 //!
-//! The tables are facts of transformers 5.23 (`xtask/bench/quantize_modules.py` lists them anew) and of vLLM 0.33. A
-//! model type that they do not have gets no guess: fused experts stay as they are.
+//! The tables are facts of transformers 5.23 (`xtask/bench/quantize_modules.py` lists them anew) and of vLLM 0.33.
+//! For other model types nothing is guessed: fused experts stay as they are.
 
 use super::layout::Halves;
 use super::scheme::Scheme;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 
-/// What a config.json says; nothing where there is none.
+/// The facts in a config.json; empty if there is none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Architecture {
     /// Every `model_type`, also those of parts such as `text_config`.
@@ -17,7 +17,7 @@ pub(super) struct Architecture {
     vocabularies: BTreeSet<u64>,
 }
 
-/// How fused experts of a model are stored, as far as its type tells.
+/// The layout of a model's fused experts, as far as its type determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fused {
     Known(Halves),
@@ -65,7 +65,7 @@ const WHOLE: [&str; 1] = ["gpt_oss"];
 
 /// Split experts that transformers does not load, though vLLM does.
 const VLLM_ALONE: [&str; 2] = ["qwen3_vl_moe", "qwen3_vl_moe_text"];
-/// Models for which transformers has a module for each expert when they are quantised, and no decoder of its own.
+/// Models whose quantised experts transformers loads as modules, without a decoder of its own.
 const MODULES: [&str; 2] = ["llama4", "llama4_text"];
 
 /// Models whose matrices are not in Linear layers: GPT-2's Conv1D stores them transposed, I-BERT has layers of its own.
@@ -82,9 +82,9 @@ pub(super) const CONV1D: &str =
 /// The last part of the names of Conv1D layers.
 const CONV1D_NAMES: [&str; 4] = ["c_attn", "c_proj", "c_fc", "q_attn"];
 
-/// Output layers that share the weight of an embedding or of each other, so that no file has them, by the model types
-/// that have them.
-/// Engines would look for their scales. `lm_head` is told of every model.
+/// Output layers that share the weight of an embedding or of each other, so that no file has them, by the
+/// model types that have them. Engines are told to ignore them, because they would look for their scales. All
+/// models ignore `lm_head`.
 const OUTPUTS: [(&str, &[&str]); 26] = [
     (
         "cls.predictions.decoder",
@@ -181,12 +181,12 @@ impl Architecture {
         types.iter().any(|name| self.types.contains(*name))
     }
 
-    /// Whether it is made of other models, whose prefixes transformers renames when it loads them.
+    /// True if the model consists of other models, whose prefixes transformers renames when it loads them.
     pub(super) fn has_parts(&self) -> bool {
         self.types.len() > 1
     }
 
-    /// For a person.
+    /// The name for people.
     pub(super) fn name(&self) -> String {
         match self.types.len() {
             0 => "a model without config.json".to_owned(),
@@ -194,14 +194,14 @@ impl Architecture {
         }
     }
 
-    /// Why the matrix of a module is not one of a Linear layer.
+    /// The reason why the matrix of a module is not that of a Linear layer.
     pub(super) fn not_linear(&self, module: &str) -> Option<&'static str> {
         let (_, why) = NOT_LINEAR.into_iter().find(|(name, _)| self.types.contains(*name))?;
         let last = module.rsplit('.').next().unwrap_or(module);
         (why != CONV1D || CONV1D_NAMES.contains(&last)).then_some(why)
     }
 
-    /// Whether so many rows are those of an embedding or of an output layer.
+    /// True if a matrix of so many rows is an embedding or an output layer.
     pub(super) fn is_vocabulary(&self, rows: u64) -> bool {
         self.vocabularies.contains(&rows)
     }
@@ -211,7 +211,7 @@ impl Architecture {
         OUTPUTS.into_iter().filter(|(_, types)| self.is(types)).map(|(name, _)| name)
     }
 
-    /// What users of transformers should know of experts that are quantised, and maybe were split.
+    /// A note for users of transformers on quantised experts.
     pub(super) fn notes(&self, scheme: Scheme, was_split: bool) -> Option<&'static str> {
         match scheme {
             _ if was_split && self.is(&VLLM_ALONE) => Some(
@@ -226,7 +226,7 @@ impl Architecture {
         }
     }
 
-    /// How fused experts are stored.
+    /// The layout of fused experts.
     pub(super) fn fused(&self) -> Fused {
         if self.is(&WHOLE) {
             Fused::Whole
@@ -238,7 +238,8 @@ impl Architecture {
     }
 }
 
-/// Whether a matrix of this name and shape is one of GPT-2's Conv1D: as rows, it would give a third of its inputs.
+/// True if a matrix of this name and shape is one of GPT-2's Conv1D: transposed, with three times as
+/// many columns as rows.
 pub(super) fn is_conv1d(name: &str, rows: u64, columns: u64) -> bool {
     name.ends_with(".c_attn.weight") && Some(columns) == rows.checked_mul(3)
 }

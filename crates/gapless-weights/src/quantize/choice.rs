@@ -1,4 +1,4 @@
-//! Which tensors are quantised: weights of Linear layers, as far as names, types, shapes and the architecture tell.
+//! Chooses the tensors to quantise: weights of Linear layers, as far as names, types, shapes and the architecture tell.
 
 use super::architecture::{self, Architecture};
 use super::experts::{Split, View};
@@ -14,9 +14,9 @@ pub(super) struct Matrix {
     pub(super) kind: Kind,
     pub(super) rows: u64,
     pub(super) columns: u64,
-    /// The scale of the whole matrix, of `nvfp4` alone.
+    /// The scale of the whole matrix, for `nvfp4` only.
     pub(super) whole: f32,
-    /// Values that are stored, of `sparse-bitmask` alone.
+    /// Values that are stored, for `sparse-bitmask` only.
     pub(super) kept: u64,
 }
 
@@ -35,13 +35,13 @@ pub(super) struct Piece {
     pub(super) fate: Fate,
 }
 
-/// What becomes of a piece.
+/// The fate of a piece.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fate {
     Quantised(Matrix),
-    /// A matrix that is left, and why; engines are told to leave it alone.
+    /// A matrix that is left, with the reason. Engines are told to ignore it.
     Left(String),
-    /// What no scheme is for.
+    /// A tensor that no scheme applies to.
     Copied,
 }
 
@@ -53,7 +53,7 @@ impl Piece {
         }
     }
 
-    /// A part of fused experts, which the user may have left by its own name. A bias may be of any type.
+    /// A part of fused experts, which the user may exclude by its own name. A bias may be of any type.
     pub(super) fn split(of: Split, kind: Option<Kind>, patterns: &Patterns) -> Piece {
         let Split { name, rows, columns, is_bias, view } = of;
         let fate = match (patterns.find(&name), kind) {
@@ -67,14 +67,14 @@ impl Piece {
     }
 }
 
-/// What becomes of a tensor.
+/// The fate of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Choice {
     /// Its pieces take its place, in this order.
     Taken(Vec<Piece>),
-    /// A matrix that is left as it is, and why; engines are told to leave it alone.
+    /// A matrix that is left as it is, with the reason. Engines are told to ignore it.
     Left(String),
-    /// What no scheme is for.
+    /// A tensor that no scheme applies to.
     Other,
 }
 
@@ -98,7 +98,7 @@ impl Choice {
         }
     }
 
-    /// Leaves a piece as it is; a tensor that is one piece stays whole.
+    /// Leaves a piece as it is; if the tensor is one piece, it stays whole.
     pub(super) fn leave(&mut self, at: usize, why: String) {
         match self {
             Choice::Taken(pieces) if pieces.len() > 1 => pieces[at].fate = Fate::Left(why),
@@ -107,7 +107,7 @@ impl Choice {
     }
 }
 
-/// The names that a user wants left.
+/// The names that the user excludes.
 #[derive(Debug)]
 pub(super) struct Patterns {
     patterns: Vec<(String, Cell<bool>)>,
@@ -127,7 +127,7 @@ impl Patterns {
         Ok(Patterns { patterns: patterns.iter().map(|text| (text.clone(), Cell::new(false))).collect() })
     }
 
-    /// The first pattern that a tensor's or its module's name fits.
+    /// The first pattern that matches a tensor's name or its module's.
     pub(super) fn find(&self, tensor: &str) -> Option<&str> {
         let mut found = None;
         for (pattern, is_used) in &self.patterns {
@@ -147,7 +147,7 @@ impl Patterns {
 const HELP: &str =
     "give the name of a module, such as model.layers.0.mlp.down_proj; * stands for any characters";
 
-/// Whether a name fits a pattern, in which `*` stands for any characters.
+/// True if a name matches a pattern, in which `*` stands for any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -185,7 +185,7 @@ pub(super) fn under_any_prefix(tail: &str) -> String {
     format!("re:(.*\\.)?{}$", tail.replace('.', "\\."))
 }
 
-/// The name of what is stored for `tensor`.
+/// The name of a part that is stored for `tensor`.
 pub(super) fn part_name(tensor: &str, part: &str) -> String {
     format!("{}.{part}", module(tensor))
 }
@@ -205,8 +205,7 @@ const KEPT: [&str; 10] = [
     "lora_",
 ];
 /// The last part of the names of modules that are left: embeddings of other names, codebooks, learned queries and
-/// tokens, heads that classify. Most are no Linear layers; the heads are small, and errors there are errors of the
-/// answer.
+/// tokens, heads that classify. Most are not Linear layers. Heads are small, and their errors go into the answer.
 const KEPT_MODULES: [&str; 13] = [
     "classifier",
     "codebook",
@@ -223,7 +222,7 @@ const KEPT_MODULES: [&str; 13] = [
     "w",
 ];
 
-/// The word by which a tensor of this name is left, where there is one.
+/// The word of a name for which its tensor is left, if there is one.
 fn kept(name: &str) -> Option<&'static str> {
     let module = module(name);
     let last = module.rsplit('.').next().unwrap_or(module);
@@ -232,8 +231,8 @@ fn kept(name: &str) -> Option<&'static str> {
     by_part.or_else(|| KEPT_MODULES.into_iter().find(|word| ends(word)))
 }
 
-/// What becomes of a tensor of this name, type and shape, which a pattern of the user names. Fused experts are left
-/// here.
+/// The fate of a tensor of this name, type and shape; `ignored` is the user's pattern that matches it. Fused experts
+/// are left here; their own module handles them.
 pub(super) fn decide(
     tensor: (&str, &str, &[u64]),
     scheme: Scheme,
@@ -255,7 +254,7 @@ pub(super) fn decide(
     if let Some(word) = kept(name) {
         return Choice::Left(format!("left by default: its name has {word:?}"));
     }
-    // Layers have numbers, embeddings and output layers have none.
+    // Names of layers have a number; those of embeddings and output layers have none.
     let is_in_layer = name.split('.').any(|part| part.parse::<u32>().is_ok());
     if !is_in_layer && architecture.is_vocabulary(rows) {
         return Choice::Left("left by default: it has a row for each word of the vocabulary".to_owned());
@@ -280,14 +279,14 @@ pub(super) fn decide(
     }])
 }
 
-/// Why a scheme does not take a matrix of so many columns.
+/// The reason why a scheme does not take a matrix of so many columns, if there is one.
 pub(super) fn too_narrow(columns: u64, scheme: Scheme) -> Option<String> {
     let (name, multiple) = (scheme.name(), scheme.multiple());
     (!columns.is_multiple_of(multiple))
         .then(|| format!("it has {columns} columns: {name} takes multiples of {multiple}"))
 }
 
-/// Leaves the matrices of a file without config.json if one of them shows that it is of GPT-2's kind.
+/// Leaves the matrices of a file without config.json if one of them shows that the model has GPT-2's Conv1D.
 pub(super) fn leave_conv1d(tensors: &[(&str, &[u64])], choices: &mut [Choice]) {
     let shows = |(name, shape): &(&str, &[u64])| match shape {
         &[rows, columns] => architecture::is_conv1d(name, *rows, *columns),
@@ -304,7 +303,7 @@ pub(super) fn leave_conv1d(tensors: &[(&str, &[u64])], choices: &mut [Choice]) {
     }
 }
 
-/// Why a matrix is left whose values cannot be quantised.
+/// The reason why a matrix with such values is left.
 pub(super) fn why(fault: Fault) -> String {
     match fault {
         Fault::NotFinite => "a value is infinite or not a number".to_owned(),
@@ -320,7 +319,7 @@ const FUSED: [&[&str]; 4] = [
     &["w1", "w3"],
 ];
 
-/// The group of a matrix that is fused with others: where they stand, and which group it is.
+/// The group of a matrix that is fused with others: their parent module, and the index of the group.
 pub(super) fn fused(tensor: &str) -> Option<(String, usize)> {
     let module = module(tensor);
     let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
@@ -334,7 +333,7 @@ mod tests {
     use crate::quantize::scheme::Scheme;
     use serde_json::json;
 
-    /// Lines of `testdata/weights/modules.tsv`: kind, model type, name, rows, columns, whether rows are a vocabulary's.
+    /// Lines of `testdata/weights/modules.tsv`: kind, model type, name, rows, columns, 1 if rows are a vocabulary's.
     fn modules() -> Vec<(&'static str, &'static str, &'static str, [u64; 2], bool)> {
         let text = include_str!("../../../../testdata/weights/modules.tsv");
         text.lines()
@@ -394,7 +393,7 @@ mod tests {
         let mut wrong = Vec::new();
         for (kind, model_type, name, ..) in modules() {
             let module = name.strip_suffix(".weight").unwrap();
-            // One is told of every model; blocks that layers share are told by a pattern.
+            // `lm_head` is ignored for every model, and blocks that layers share by a pattern.
             if kind != "tied" || module == "lm_head" || module.contains("shared_transf") {
                 continue;
             }

@@ -6,26 +6,26 @@
 //! experts.down_proj    [E, H, I]  or [E, I, H]    experts.N.down_proj.weight [H, I]
 //! ```
 //!
-//! Which of the two it is follows from both shapes: no pair of shapes fits both, as long as no size is zero. Whether
-//! gate and up are halves or take turns does not follow from shapes; the architecture or the user says it. All tensors
-//! of one layer are split or none, because engines load the experts of a layer in one way.
+//! Which of the two it is follows from both shapes: no pair of shapes fits both, as long as no size is zero. Shapes
+//! do not show if gate and up are halves or alternate; the architecture or the user tells. All tensors of one layer
+//! are split or none, because engines load the experts of a layer in one way.
 
 use super::architecture::{Architecture, Fused};
 pub use super::layout::{Experts, Halves};
 use super::matrix::Kind;
 
-/// Columns that are gathered together.
+/// Columns that are gathered at a time.
 const TILE: usize = 64;
-/// Layers of more experts stay whole: every expert is a few names in memory before anything is written.
+/// Layers of more experts stay whole: each expert takes memory for its names before anything is written.
 const MOST: u64 = 1 << 16;
 
-/// Where the values of a matrix are within its tensor, in elements: (r, c) is at begin + r * row + c * column.
+/// The places of a matrix's values within its tensor, in elements: (r, c) is at begin + r * row + c * column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) begin: u64,
     pub(super) row: u64,
     pub(super) column: u64,
-    /// Elements of the expert that it is a part of, from a multiple of this.
+    /// Elements of the matrix's expert, which begins at a multiple of this.
     pub(super) block: u64,
 }
 
@@ -35,12 +35,12 @@ impl View {
         View { begin: 0, row: columns, column: 1, block: rows * columns }
     }
 
-    /// Whether rows of so many columns follow each other without gaps.
+    /// True if rows of so many columns follow each other without gaps.
     pub(super) fn is_plain(self, columns: u64) -> bool {
         self.column == 1 && self.row == columns
     }
 
-    /// Where its expert begins.
+    /// The beginning of its expert.
     pub(super) fn block_begin(self) -> u64 {
         self.begin / self.block * self.block
     }
@@ -63,7 +63,7 @@ impl View {
     ) -> Vec<u8> {
         let (row, column) = (self.row as usize, self.column as usize);
         let mut out = vec![0; count * columns * W];
-        // Some columns at a time: their places in the source stay in the cache from one row to the next.
+        // A few columns at a time, so that their source lines stay in the cache from one row to the next.
         for left in (0..columns).step_by(TILE) {
             let wide = TILE.min(columns - left);
             for r in 0..count {
@@ -98,7 +98,7 @@ pub(super) struct Described<'a> {
     pub(super) shape: &'a [u64],
 }
 
-/// Which tensor of a layer's experts it is.
+/// The role of a tensor among a layer's experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     GateUp,
@@ -107,7 +107,7 @@ pub(super) enum Role {
     DownBias,
 }
 
-/// The module of a layer's experts, and which of their tensors this is.
+/// The module of a layer's experts, and this tensor's role.
 pub(super) fn role<'a>(tensor: Described<'a>) -> Option<(&'a str, Role)> {
     let is_weight = !tensor.name.ends_with("bias");
     let name = if is_weight {
@@ -130,18 +130,18 @@ pub(super) fn role<'a>(tensor: Described<'a>) -> Option<(&'a str, Role)> {
     }
 }
 
-/// The experts of a layer: how many, their sizes, and how their tensors are stored.
+/// The experts of a layer: their number, their sizes, and the layout of their tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layer {
     experts: u64,
     pub(super) hidden: u64,
     pub(super) inner: u64,
-    /// Whether tensors have inputs before outputs, so that the matrices are transposed.
+    /// True if tensors have inputs before outputs, so that the matrices are transposed.
     by_columns: bool,
     halves: Halves,
 }
 
-/// What the two tensors of a layer's experts are, or why they stay as they are.
+/// The layout of a layer's two tensors of experts, or the reason why they stay as they are.
 pub(super) fn layer(
     (gate_up, down): (Option<Described<'_>>, Option<Described<'_>>),
     experts: Experts,
@@ -188,13 +188,13 @@ pub(super) fn layer(
 }
 
 impl Layer {
-    /// Whether a bias fits the experts.
+    /// True if a bias fits the experts.
     pub(super) fn takes_bias(&self, role: Role, shape: &[u64]) -> bool {
         let length = if role == Role::GateUpBias { 2 * self.inner } else { self.hidden };
         shape == [self.experts, length]
     }
 
-    /// What becomes of one of the tensors of the module `parent`.
+    /// The matrices that one tensor of the module `parent` becomes.
     pub(super) fn split(&self, parent: &str, role: Role) -> Vec<Split> {
         let (hidden, inner) = (self.hidden, self.inner);
         let mut all = Vec::new();
@@ -244,8 +244,8 @@ impl Layer {
     }
 }
 
-/// How a module of experts that stays whole is told to engines: vLLM asks for `experts.0.gate_proj`, under names of its
-/// own before `layers`.
+/// The pattern by which engines ignore a module of experts that stays whole: vLLM asks for `experts.0.gate_proj`,
+/// with its own prefix before `layers`.
 pub(super) fn ignored(parent: &str) -> String {
     let tail = parent.find("layers.").map_or(parent, |at| &parent[at..]);
     let prefix = if tail.len() < parent.len() { "(.*\\.)?" } else { "" };

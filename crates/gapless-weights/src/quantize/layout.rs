@@ -1,6 +1,6 @@
-//! How fused experts are stored, and what to do with them.
+//! The layout of fused experts, and the user's choice for them.
 
-/// How gate and up share their tensor.
+/// The order of gate and up in their tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halves {
     /// All of gate, then all of up.
@@ -9,10 +9,10 @@ pub enum Halves {
     Pairs,
 }
 
-/// What the user says of fused experts.
+/// The user's choice for fused experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Experts {
-    /// Split them where the layout of the architecture is known.
+    /// Split them if the layout of the architecture is known.
     #[default]
     Auto,
     /// Leave them as they are.

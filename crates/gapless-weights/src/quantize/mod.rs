@@ -1,11 +1,11 @@
 //! Quantises the matrices of a model without data, and writes them as compressed-tensors does.
 //!
-//! [`quantize()`] works on a file or on a folder with shards. [`matrix`] is the arithmetic, `sparse` what drops values,
-//! [`scheme`] what each scheme stores, `choice` which tensors are taken, `architecture` what config.json tells of them,
-//! [`experts`] how fused experts are split, `shard` one file, `view` reads what a matrix is made of. A model is read
-//! once (for `nvfp4` and `sparse-bitmask` twice: they need the largest value of a matrix first, or how many are not
-//! zero), some rows at a time, or one expert where experts are stored transposed. A folder is written beside its place
-//! and renamed when it is complete.
+//! [`quantize()`] works on a file or on a folder with shards. [`matrix`] is the arithmetic, `sparse` drops values,
+//! [`scheme`] lists the stored tensors of each scheme, `choice` selects tensors, `architecture` has facts from
+//! config.json, [`experts`] splits fused experts, `shard` writes one file, `view` reads the bytes of a matrix. A
+//! model is read once (for `nvfp4` and `sparse-bitmask` twice: they need the largest value of a matrix first, or the
+//! number of values that are not zero), some rows at a time, or one expert if experts are stored transposed. A folder
+//! is written beside its place and renamed when it is complete.
 
 mod architecture;
 mod choice;
@@ -36,7 +36,7 @@ use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-/// What to do.
+/// The options of [`quantize()`].
 #[derive(Clone, Debug)]
 pub struct Options {
     pub scheme: Scheme,
@@ -53,7 +53,7 @@ pub struct Layer {
     pub dtype: &'static str,
     pub rows: u64,
     pub columns: u64,
-    /// Root of the mean square of the error, over that of the values; 0 where all values are zero.
+    /// Root of the mean square of the error, over that of the values; 0 if all values are zero.
     pub error: f64,
 }
 
@@ -64,7 +64,7 @@ pub struct Left {
     pub why: String,
 }
 
-/// What was done.
+/// The result of [`quantize()`].
 #[derive(Clone, Debug)]
 pub struct Done {
     pub layers: Vec<Layer>,
@@ -75,14 +75,14 @@ pub struct Done {
     pub before: u64,
     pub after: u64,
     pub shards: usize,
-    /// What config.json got; for a file alone, what its config.json needs.
+    /// The part that config.json got; for a single file, the part that its config.json needs.
     pub config: Json,
     pub has_config: bool,
     /// Patterns that match no tensor.
     pub unmatched: Vec<String>,
     /// Folders and large files that were not copied.
     pub not_copied: Vec<PathBuf>,
-    /// What is known to go wrong in an engine.
+    /// Known problems of engines with the result.
     pub notes: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl Done {
     }
 }
 
-/// One file of the model, and what becomes of its tensors.
+/// One file of the model, and the fate of its tensors.
 struct File {
     input: Input,
     header: Header,
@@ -110,9 +110,9 @@ impl File {
     }
 }
 
-/// What tensors take as `scheme` without patterns of the user, of a model whose config.json is not known; `None`: the
-/// tensor stays as it is. `sparse-bitmask` stores what is not zero, so this is the most that it takes. Fused experts
-/// count as split: how they hold gate and up does not change their size.
+/// Bytes that tensors take as `scheme`, without patterns of the user and without a config.json; `None`: the tensor
+/// stays as it is. For `sparse-bitmask` this is an upper bound, because it stores no zeros. Fused experts count as
+/// split, because their layout does not change the size.
 pub fn sizes(tensors: &[(&str, &str, &[u64])], scheme: Scheme) -> Vec<Option<u64>> {
     let nothing = Architecture::default();
     let mut choices: Vec<Choice> =
@@ -149,7 +149,7 @@ pub fn sizes(tensors: &[(&str, &str, &[u64])], scheme: Scheme) -> Vec<Option<u64
         .collect()
 }
 
-/// What becomes of fused experts, by the places of their tensors: each layer's are split, or left with a reason.
+/// The fate of fused experts, by the places of their tensors: each layer's are split, or left with a reason.
 fn split(
     tensors: &[Described<'_>],
     scheme: Scheme,
@@ -307,7 +307,7 @@ fn described(tensor: &Tensor) -> Described<'_> {
     Described { name: &tensor.name, dtype: &tensor.dtype, shape: &tensor.shape }
 }
 
-/// What is known to go wrong in an engine with this model.
+/// Known problems of engines with this model.
 fn notes(files: &[File], scheme: Scheme, architecture: &Architecture) -> Vec<String> {
     let all = || files.iter().flat_map(File::matrices);
     let is_of_expert = |name: &str| {
@@ -321,7 +321,7 @@ fn notes(files: &[File], scheme: Scheme, architecture: &Architecture) -> Vec<Str
     architecture.notes(scheme, was_split).map(str::to_owned).into_iter().collect()
 }
 
-/// The reason that most matrices are left for.
+/// The most common reason for which matrices are left.
 fn most_common(files: &[File]) -> Option<String> {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for choice in files.iter().flat_map(|file| &file.choices) {
@@ -401,7 +401,7 @@ fn open(
     Ok(files)
 }
 
-/// The names of what is stored for a piece.
+/// The names of the tensors that are stored for a piece.
 fn stored_names(piece: &Piece, scheme: Scheme) -> Vec<String> {
     match piece.matrix() {
         Some(matrix) => scheme
@@ -426,7 +426,7 @@ fn sparsity(files: &[File], scheme: Scheme) -> f64 {
     dropped as f64 / all.max(1) as f64
 }
 
-/// Reads all matrices for the number of values that are stored of each.
+/// Reads all matrices to count the stored values of each.
 fn stored_values(files: &mut [File]) -> Result<()> {
     for file in files {
         let mut found = Vec::new();
@@ -448,7 +448,7 @@ fn stored_values(files: &mut [File]) -> Result<()> {
     Ok(())
 }
 
-/// Reads all matrices for the scale of each. Those that engines fuse into one matrix share a scale.
+/// Reads all matrices to find the scale of each. Those that engines fuse into one matrix share a scale.
 fn whole_scales(files: &mut [File]) -> Result<()> {
     type Place = (usize, usize, usize);
     let mut groups: BTreeMap<(String, usize), Vec<Place>> = BTreeMap::new();

@@ -122,7 +122,7 @@ impl Value for Fp32 {
 pub(super) const E4M3_MAX: f32 = 448.0;
 /// The largest number of fp4 (E2M1).
 pub(super) const E2M1_MAX: f32 = 6.0;
-/// What the codes of E2M1 without their sign stand for.
+/// The values of E2M1's codes without their sign.
 #[cfg(test)]
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
@@ -137,7 +137,7 @@ pub(super) fn to_e4m3(value: f32) -> u8 {
     sign | if rest < 0x3c80_0000 { small as u8 } else { normal as u8 }
 }
 
-/// What a code of E4M3 stands for; the two codes of NaN are never written.
+/// The value of a code of E4M3; the two codes of NaN are never written.
 #[inline(always)]
 pub(super) fn from_e4m3(code: u8) -> f32 {
     // The code's bits, seen as an fp32, are the number over 2^120, denormals included.
@@ -145,7 +145,7 @@ pub(super) fn from_e4m3(code: u8) -> f32 {
     f32::from_bits(size.to_bits() | u32::from(code & 0x80) << 24)
 }
 
-/// What a code of E2M1 stands for.
+/// The value of a code of E2M1.
 #[inline(always)]
 pub(super) fn from_e2m1(code: u8) -> f32 {
     let size = f32::from_bits(u32::from(code & 7) << 22) * 2f32.powi(126);

@@ -1,11 +1,11 @@
-//! The schemes: what each stores for a matrix, and how compressed-tensors describes it.
+//! The schemes: the stored tensors of each, and its description for compressed-tensors.
 
 use gapless_formats::safetensors::bits;
 use serde_json::{Value as Json, json};
 
 /// The version of compressed-tensors whose bytes and configuration are written.
 pub const WRITTEN_AS: &str = "0.20.0";
-/// The same of the sparse schemes, which later versions do not have.
+/// The same for the sparse schemes, which later versions do not have.
 pub const SPARSE_WRITTEN_AS: &str = "0.11.0";
 
 /// A quantisation that needs no data.
@@ -23,7 +23,7 @@ pub enum Scheme {
     Mxfp4,
     /// fp4 weights, an fp8 scale for each 16 values of a row and one for the whole matrix.
     Nvfp4,
-    /// The two larger ones of each four values, and a bit mask.
+    /// The two larger of each four values, and a bit mask.
     Sparse24,
     /// The larger half of each row's values, less the zeros, and a bit mask.
     SparseBitmask,
@@ -32,7 +32,7 @@ pub enum Scheme {
 /// One tensor that a scheme stores for a matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What takes the place of `weight` in the matrix's name.
+    /// The word that replaces `weight` in the matrix's name.
     pub name: &'static str,
     pub dtype: &'static str,
     pub shape: Vec<u64>,
@@ -60,12 +60,12 @@ impl Scheme {
         Scheme::SparseBitmask,
     ];
 
-    /// Whether values are dropped, and those that are kept stay as they are.
+    /// True if the scheme drops values and keeps the others unchanged.
     pub fn is_sparse(self) -> bool {
         matches!(self, Scheme::Sparse24 | Scheme::SparseBitmask)
     }
 
-    /// As the command line has it.
+    /// The scheme's word on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Fp8 => "fp8",
@@ -104,8 +104,8 @@ impl Scheme {
         }
     }
 
-    /// What is stored for a matrix: the weights, their scales or masks, and what there is once for the whole matrix.
-    /// `kept` values are stored by `sparse-bitmask`.
+    /// The tensors that are stored for a matrix: the weights, their scales or masks, and those that exist once for
+    /// the whole matrix. `kept` is the number of values that `sparse-bitmask` stores.
     pub fn parts(self, dtype: &'static str, rows: u64, columns: u64, kept: u64) -> Vec<Part> {
         let part = |name, dtype, shape: &[u64]| Part { name, dtype, shape: shape.to_vec() };
         match self {
@@ -147,7 +147,7 @@ impl Scheme {
         }
     }
 
-    /// Bytes of what is stored for a matrix.
+    /// Bytes of the tensors that are stored for a matrix.
     pub fn bytes(self, dtype: &'static str, rows: u64, columns: u64, kept: u64) -> u64 {
         self.parts(dtype, rows, columns, kept).iter().map(Part::bytes).sum()
     }

@@ -1,4 +1,4 @@
-//! The small files of a model: config.json gets a `quantization_config`, an index is written anew, all else is copied.
+//! The small files of a model: config.json gets a `quantization_config`, an index is written again, all else is copied.
 
 use super::architecture::Architecture;
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ impl Settings {
         self.config.is_some()
     }
 
-    /// What config.json tells of the model.
+    /// The facts on the model in config.json.
     pub(super) fn architecture(&self) -> Architecture {
         self.config.as_ref().map(Architecture::read).unwrap_or_default()
     }

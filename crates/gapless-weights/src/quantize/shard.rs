@@ -1,8 +1,8 @@
-//! One file: places for all tensors of the result are known from the header, so rows are written as they are ready.
+//! One file: the header gives the places of all tensors of the result, so rows are written as they are ready.
 //!
 //! Tensors with longer elements come first, so that each begins at a multiple of its elements' size, as safetensors
-//! writes them. A matrix whose values cannot be quantised is noticed while it is written: then it becomes one that is
-//! left, and the file is begun again.
+//! writes them. The writer notices a matrix whose values cannot be quantised only while it writes. It then leaves
+//! that matrix as it is and begins the file again.
 
 use super::choice::{self, Choice, Matrix};
 use super::matrix::{self, Fault};
@@ -23,12 +23,12 @@ struct Placed {
     name: String,
     dtype: String,
     shape: Vec<u64>,
-    /// The tensor that it comes from, which of its pieces, and which part of what is stored for that.
+    /// Its source tensor, the piece of that, and the stored part of the piece.
     source: usize,
     piece: usize,
     part: usize,
     bytes: u64,
-    /// Where its data begins, counted from the beginning of the data.
+    /// The beginning of its data, counted from the first tensor's.
     begin: u64,
 }
 
@@ -41,14 +41,14 @@ struct Job<'a> {
     rows: Rows,
 }
 
-/// What writing a matrix found.
+/// The outcome of writing all matrices.
 enum End {
     Whole(Vec<Layer>),
     /// The tensor and the piece of it that must be left.
     Fault(usize, usize, Fault),
 }
 
-/// Writes the file `to`. Gives the name and the bytes of each tensor that it holds.
+/// Writes the file `to`. Returns the name and the bytes of each tensor in it.
 pub(super) fn write(
     file: &mut File,
     to: &Path,
@@ -89,7 +89,7 @@ fn place(header: &Header, choices: &[Choice], scheme: Scheme) -> Vec<Placed> {
         for (at, piece) in choice.pieces().iter().enumerate() {
             let mut add = |name: String, dtype: &str, shape: Vec<u64>, part| {
                 let values: u64 = shape.iter().product();
-                // About as large as the tensor that it comes from, whose bytes were counted, at most.
+                // At most about as large as its source tensor, so the product cannot overflow.
                 let bytes = values * bits(dtype).unwrap_or(8) / 8;
                 all.push(Placed {
                     name,
@@ -167,13 +167,13 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// All matrices, by jobs of some rows; the jobs do not depend on the number of threads, nor do sums of errors.
+    /// All matrices, by jobs of some rows; jobs, and so the sums of errors, do not depend on the number of threads.
     fn matrices(&self, options: &Options) -> Result<End> {
         let scheme = options.scheme;
         let header = &self.file.header;
         let taken: Vec<_> = self.file.matrices().collect();
         let mut reader = Reader::new(&self.file.input, header);
-        // The place among `taken`, the first row, and how many.
+        // The place among `taken`, the first row, and the number of rows.
         let ranges = taken.iter().enumerate().flat_map(|(at, (_, _, _, matrix))| {
             let row = matrix.columns * matrix.kind.width() as u64;
             let mut step = (JOB / row).max(1);
@@ -188,7 +188,7 @@ impl Writer<'_> {
             Ok(Job { at, matrix, first, rows: reader.rows(source, piece, first, count)? })
         });
         let mut sums = vec![(0.0f64, 0.0f64); taken.len()];
-        // Values that were stored of each matrix so far: rows come in order.
+        // Values stored so far of each matrix, because rows come in order.
         let mut stored = vec![0u64; taken.len()];
         let mut fault = None;
         let work = |_: &mut (), job: Job<'_>| {
@@ -218,7 +218,7 @@ impl Writer<'_> {
                 let [weights, scales] = [0, 1].map(|part| &self.placed[places[at][part]]);
                 if scheme == Scheme::SparseBitmask {
                     let width = bits(&weights.dtype).unwrap_or(8) / 8;
-                    // A file that changes meanwhile may keep more: nothing is written beside its place.
+                    // A file that changes meanwhile may keep more values than its place has room for.
                     let room = weights.bytes.saturating_sub(stored[at] * width);
                     let length = rows.weights.len().min(room as usize);
                     self.put(weights, stored[at] * width, &rows.weights[..length])?;
@@ -289,11 +289,11 @@ impl Writer<'_> {
         self.output.write(self.data + placed.begin + at, bytes)
     }
 
-    /// What is copied: whole tensors, and pieces that are not quantised.
+    /// Copies whole tensors, and pieces that are not quantised.
     fn others(&self) -> Result<()> {
         let (input, header) = (&self.file.input, &self.file.header);
         let mut reader = Reader::new(input, header);
-        // By their places in the input, so that an expert is read once.
+        // In the order of the input, so that each expert is read once.
         let mut copied: Vec<&Placed> = self.placed.iter().collect();
         copied.sort_by_key(|placed| (placed.source, placed.piece, placed.part));
         for placed in copied {

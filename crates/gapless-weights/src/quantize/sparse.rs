@@ -1,14 +1,14 @@
 //! Half of a matrix's values are dropped, the smaller ones, and the others are stored with a bit mask, as
-//! compressed-tensors 0.11 did: later releases have no code for it.
+//! compressed-tensors 0.11 did; later releases have no code for it.
 //!
 //! `sparse-24` keeps two of each four values. `sparse-bitmask` keeps the larger half of each row; zeros are never
-//! stored. Bit k of a mask's byte stands for column 8 * byte + k.
+//! stored. Bit k of byte b of a mask is column 8 * b + k.
 
 use super::number::Value;
 use super::scheme::Scheme;
 
-/// Rows that a scheme made sparse: bytes of the values that are kept and of the masks, how many are kept of each row,
-/// and the sums of squares of what was dropped and of all values.
+/// Rows that a scheme made sparse: bytes of the kept values and of the masks, the number kept of each row, and the
+/// sums of squares of the dropped values and of all.
 #[derive(Debug, Default)]
 pub(super) struct Sparse {
     pub(super) values: Vec<u8>,
@@ -18,12 +18,12 @@ pub(super) struct Sparse {
     pub(super) all: f64,
 }
 
-/// How many values of a row are kept: half of them, the odd one too.
+/// The number of values of a row that are kept: half of them, rounded up.
 pub(super) fn kept_of(columns: usize) -> usize {
     columns - columns / 2
 }
 
-/// How many values of rows `sparse-bitmask` stores: those that are kept and not zero. None where one is not finite.
+/// The number of values that `sparse-bitmask` stores: those that are kept and not zero. `None` if one is not finite.
 pub(super) fn stored<V: Value>(bytes: &[u8], columns: usize) -> Option<u64> {
     let mut sum = 0;
     for row in bytes.chunks_exact(columns * V::WIDTH) {
@@ -41,7 +41,7 @@ pub(super) fn stored<V: Value>(bytes: &[u8], columns: usize) -> Option<u64> {
     Some(sum)
 }
 
-/// Rows as a sparse scheme stores them. None where a value is not finite.
+/// Rows as a sparse scheme stores them. `None` if a value is not finite.
 pub(super) fn rows<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize) -> Option<Sparse> {
     let mut out = Sparse::default();
     let mut keys: Vec<u64> = Vec::with_capacity(columns);
@@ -88,7 +88,7 @@ pub(super) fn rows<V: Value>(scheme: Scheme, bytes: &[u8], columns: usize) -> Op
     Some(out)
 }
 
-/// The places of the two largest of four. Of equal ones it takes those that torch's `topk` takes, which is
+/// The places of the two largest of four. Among equal ones it takes those of torch's `topk`, which is
 /// `std::nth_element` of the GNU library: a partition by the median of the last three, then an insertion sort.
 fn larger_two(four: &[u32; 4]) -> [usize; 2] {
     let mut order = [0usize, 1, 2, 3];
@@ -118,7 +118,7 @@ fn larger_two(four: &[u32; 4]) -> [usize; 2] {
         low += 1;
     }
     let rest = if low <= 1 { &mut order[low..] } else { &mut order[..low.min(4)] };
-    // Stable: equal ones stay as they stand.
+    // The sort is stable, so equal values keep their order.
     rest.sort_by(|a, b| four[*b].cmp(&four[*a]));
     [order[0], order[1]]
 }

@@ -1,8 +1,8 @@
-//! The bytes of a piece's rows, wherever they are within their tensor.
+//! The bytes of a piece's rows, for any layout within their tensor.
 //!
-//! Rows that follow each other are read as they are asked for. Of other pieces the bytes of the whole expert are read,
-//! once for all pieces that come one after another, and rows are gathered out of them by whoever needs them: so memory
-//! holds an expert, and at its end the next one too.
+//! Contiguous rows are read on demand. For other pieces the bytes of the whole expert are read, once for all
+//! consecutive pieces of it, and each job gathers its rows from them. So memory holds one expert, and at its
+//! end the next one too.
 
 use super::choice::{Matrix, Piece};
 use super::experts::View;
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         let block = match &self.block {
             Some((of, at, block)) if (*of, *at) == (source, begin) => block.clone(),
             _ => {
-                // The last one goes first: two are held only while rows of it are still worked on.
+                // The last expert is released first, so that two are held only while jobs still use the last one.
                 self.block = None;
                 let bytes = self.input.bytes(data + begin * width, (view.block * width) as usize)?;
                 let block = Arc::new(bytes);
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         Ok(Rows::Within { block, view, first, count, columns, width: width as usize })
     }
 
-    /// Goes over the rows of a matrix in order. The inner error is one of its values.
+    /// Goes over the rows of a matrix in order. The inner error is about one of its values.
     pub(super) fn fold<T>(
         &mut self,
         source: usize,

@@ -1,5 +1,5 @@
-//! Made files of small tensors, as a stranger has them: every type, sizes around what is rounded, empty tensors and
-//! numbers, bits of all sorts, equal tensors, names and metadata in any script, headers with spaces behind them.
+//! Generated files of small tensors: every type, sizes around roundings, empty tensors and scalars, bits of all
+//! sorts, equal tensors, names and metadata in any script, headers with spaces behind them.
 
 use std::path::Path;
 
@@ -81,18 +81,18 @@ fn data(rng: &mut Rng, of: &str, bytes: u64) -> Vec<u8> {
     data
 }
 
-/// A whole file. Every number of `seed` gives another.
+/// A whole file. Each seed gives another file.
 pub(crate) fn file(seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let metadata = ["", r#""__metadata__":{},"#, r#""__metadata__":{"format":"pt","日本":"ü\n"},"#]
         [rng.below(3) as usize];
     let (mut entries, mut all, mut kept) = (String::new(), Vec::new(), Vec::<(usize, Vec<u8>)>::new());
-    // Runs of one type by turns of sizes are what a kept encoder meets; mixed files too.
+    // Half of the files have one type in changing sizes, which a reused encoder must handle; the others are mixed.
     let only = (rng.below(2) == 0).then(|| rng.below(TYPES.len() as u64) as usize);
     for number in 0..1 + rng.below(24) {
         let of = only.unwrap_or_else(|| rng.below(TYPES.len() as u64) as usize);
         let (dtype, bits) = TYPES[of];
-        // Values of 6 and 4 bits end with a byte.
+        // Tensors of 6 and 4 bits must end with a whole byte.
         let count = SIZES[rng.below(SIZES.len() as u64) as usize] * if bits < 8 { 4 } else { 1 };
         let shape = match rng.below(4) {
             0 if count == 1 => String::new(),
@@ -123,7 +123,7 @@ pub(crate) fn file(seed: u64) -> Vec<u8> {
     file
 }
 
-/// Packs, checks and unpacks the file of a seed in `folder`, with so many threads. What differs, if anything does.
+/// Packs, checks and unpacks the file of a seed in `folder`, with `threads` threads. An error tells the difference.
 pub(crate) fn round(folder: &Path, seed: u64, threads: usize) -> Result<gapless_weights::Done, String> {
     let bytes = file(seed);
     let at = |name: &str| folder.join(name);

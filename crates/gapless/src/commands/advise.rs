@@ -51,7 +51,7 @@ fn one(args: &AdviseArgs, file: &Path, capacity: Option<Bytes>, threads: usize) 
     Ok(if fits { Answer::Yes } else { Answer::No })
 }
 
-/// What to set for every device that allocated something: for a report.
+/// Advice for every device that allocated something, for a report.
 pub(crate) fn answers(analysis: &Analysis<'_>, path: &str) -> Result<Vec<advice::Answer>> {
     let threads = sweep::threads(None)?;
     let devices = analysis.devices.iter().filter(|d| d.device.events.count(Action::Alloc) > 0);

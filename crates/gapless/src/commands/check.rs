@@ -16,7 +16,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "gapless.toml";
-/// A report is JSON text with its schema near the top; no larger file is taken for one.
+/// The largest file that may be a saved report. Larger files are traces, which need not be searched for a schema.
 const LARGEST_REPORT: u64 = 256 << 20;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
@@ -30,14 +30,14 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer> {
     checked.map_or(Ok(Answer::Yes), |checked| show(args, &checked))
 }
 
-/// A verdict, and what it is about.
+/// A verdict and its subject.
 struct Checked {
     name: String,
     verdict: Verdict,
     subject: Subject,
 }
 
-/// One rank, or a run of one; `None` where only a baseline was asked for.
+/// One rank, or a run of one; `None` if only a baseline was asked for.
 fn one(
     args: &CheckArgs,
     file: &Path,
@@ -51,7 +51,7 @@ fn one(
     let report = report_of(file, args.device)?;
     let baseline = baseline.map(|path| baseline_report(&path)).transpose()?;
     let verdict = check::check(&report, budgets, baseline.as_ref());
-    // After the old baseline was read, which may be the same file; and whatever the verdict is, because a person asked.
+    // Written after the old baseline was read, which may be the same file, and for any verdict, as the user asked.
     if let Some(path) = &args.write_baseline {
         write_baseline(path, &report)?;
         if verdict == Err(CheckError::NoBudget) {
@@ -87,7 +87,7 @@ fn many(
         },
     };
     let ranks = gapless_report::ranks::report(&run);
-    // As for one rank: after the old baseline was read, whatever the verdict is.
+    // As for one rank: written after the old baseline was read, for any verdict.
     if let Some(path) = &args.write_baseline {
         if verdict == Err(CheckError::NoDevice) {
             return Err(failed(CheckError::NoDevice).into());
@@ -103,7 +103,7 @@ fn many(
 
 fn show(args: &CheckArgs, checked: &Checked) -> Result<Answer> {
     let Checked { name, verdict, subject } = checked;
-    // A limit that is exceeded is an answer, whatever else is not known.
+    // A limit that is exceeded is an answer, even if other limits are unknown.
     let unanswered = verdict.unknown.first().filter(|_| !verdict.exceeded()).map(|unknown| {
         let what = format!("{name}: {}", check::unknown_sentence(unknown));
         anyhow::Error::from(Failure::new(what, unknown.help))
@@ -133,7 +133,7 @@ fn write(path: Option<&Path>, text: &str) -> Result<()> {
     output::write_to(path, |out| Ok(out.write_all(text.as_bytes())?))
 }
 
-/// Keeps the figures of this run. A file appears whole or not at all.
+/// Keeps the figures of this run. The file appears whole or not at all.
 fn write_baseline(path: &Path, report: &Report) -> Result<()> {
     if report.devices.is_empty() {
         let what = format!("{}: the trace has no device, so it makes no baseline", report.source.path);
@@ -155,7 +155,7 @@ fn report_of(path: &Path, device: Option<u32>) -> Result<Report> {
     Ok(load::analyse(&trace, path)?.report(&path.display().to_string(), 10))
 }
 
-/// The saved figures of many ranks, where the file has them.
+/// The saved figures of many ranks, if the file has them.
 fn saved_ranks(path: &Path) -> Result<Option<SavedRun>> {
     if !is_small_file(path) || !begins_with_schema(path, "\"gapless.ranks/") {
         return Ok(None);
@@ -200,7 +200,7 @@ fn baseline_report(path: &Path) -> Result<Report> {
     report_of(path, None).context("the baseline is neither a saved JSON report nor a trace")
 }
 
-/// Whether a schema stands near the top, whatever the file is called.
+/// True if a schema stands near the top, under any file name.
 fn begins_with_schema(path: &Path, schema: &str) -> bool {
     let mut head = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(256).read_to_end(&mut head));
@@ -220,7 +220,7 @@ struct CheckTable {
     tolerance: Option<Amount>,
 }
 
-/// The file as a whole. A limit outside its table would not be checked, so nothing else may stand there.
+/// The file as a whole. Other tables are refused, because a limit outside `[check]` would not be checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {

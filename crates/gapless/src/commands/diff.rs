@@ -68,7 +68,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer> {
 }
 
 fn write_page(args: &DiffArgs, page: &str) -> Result<()> {
-    // A page in the terminal helps nobody.
+    // HTML in a terminal cannot be read, so it goes to a file.
     let named = args.output.is_none() && std::io::stdout().is_terminal();
     let path = if named { Some(Path::new("diff.html")) } else { args.output.as_deref() };
     output::write_to(path, |out| Ok(out.write_all(page.as_bytes())?))?;
@@ -117,7 +117,7 @@ fn many(args: &DiffArgs, inputs: &[Inputs; 2]) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// The difference of one rank, as markup. Its two files are read again: only their summaries were kept.
+/// The difference of one rank, as markup. Its two files are read again, because only their summaries were kept.
 fn one_rank(args: &DiffArgs, rank: u32, before: &Run, after: &Run) -> Result<String> {
     let file = |run: &Run| run.files.iter().find(|file| file.rank == rank).map(|file| file.file.clone());
     let (Some(old), Some(new)) = (file(before), file(after)) else { return Ok(String::new()) };

@@ -1,6 +1,5 @@
 //! `gapless estimate`: the memory of a script, or of a model's configuration, without a GPU. The Python package does
-//! the work, in the Python that has the torch in question; this finds both and hands the question over. The exit code
-//! is the package's.
+//! the work, in the Python whose torch is meant. This command finds both, runs the package and ends with its exit code.
 
 use crate::Answer;
 use crate::cli::estimate::EstimateArgs;
@@ -43,14 +42,14 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
     command.arg(&args.script).arg("--").args(&args.arguments);
     command.env("PYTHONPATH", path(&package)?);
     if let Ok(own) = std::env::current_exe() {
-        // The package asks this program for the page.
+        // The package runs this program to make the page.
         command.env("GAPLESS_PROGRAM", own);
     }
     let status = command.status().map_err(|error| not_started(&error, &python))?;
     std::process::exit(status.code().unwrap_or(2))
 }
 
-/// The configuration of a built-in name, where no file has that name.
+/// The configuration of a built-in name, if no file has that name.
 fn built_in(script: &Path) -> Result<Option<&'static str>> {
     let Some(name) = script.to_str().filter(|_| !script.exists()) else { return Ok(None) };
     match preset_config(name) {
@@ -62,8 +61,8 @@ fn built_in(script: &Path) -> Result<Option<&'static str>> {
     }
 }
 
-/// The interpreter in GAPLESS_PYTHON; or the one beside this program, so that a `gapless` of an environment that is
-/// called by its path runs that environment's torch; or the one on the PATH. One that is not the PATH's is told.
+/// The interpreter in GAPLESS_PYTHON; or the one beside this program, so that a `gapless` that is called by its path
+/// uses its own environment's torch; or the one on the PATH. A note names an interpreter that is not the PATH's.
 pub(crate) fn interpreter() -> OsString {
     if let Some(named) = std::env::var_os("GAPLESS_PYTHON") {
         return named;
@@ -81,14 +80,14 @@ pub(crate) fn interpreter() -> OsString {
     beside.into()
 }
 
-/// `python3` in the folder of this program: as it was called, or where a link leads.
+/// `python3` in the folder of this program: of its path as called, or with links resolved.
 fn beside_program() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let resolved = own.canonicalize().unwrap_or_else(|_| own.clone());
     [own, resolved].iter().map(|program| program.with_file_name("python3")).find(|file| file.is_file())
 }
 
-/// The folder that the package lies in, before what was there.
+/// PYTHONPATH with the package's parent folder in front.
 pub(crate) fn path(package: &Path) -> Result<OsString> {
     let parent = package.parent().context("a package lies in a folder")?.to_path_buf();
     let before = std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty());

@@ -1,4 +1,4 @@
-//! `gapless explain`: what a finding means, and what to do.
+//! `gapless explain`: the meaning of a finding and the next step.
 
 use crate::Answer;
 use crate::cli::ExplainArgs;
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// The finding with this code, or the one that is called so.
+/// The finding with this code, or the one with this name.
 fn found(asked: &str) -> Result<&'static Explanation> {
     if let Some(found) = explain::find(asked) {
         return Ok(found);
@@ -44,7 +44,7 @@ fn found(asked: &str) -> Result<&'static Explanation> {
     Err(Failure::new(format!("no finding has the code or the name {asked:?}"), help).into())
 }
 
-/// Words of titles that are near what was asked, or all codes.
+/// Words of titles that are near the user's words, or all codes.
 fn unknown(asked: &str) -> String {
     let titles = explain::EXPLANATIONS.iter().map(Explanation::title);
     let mut words: Vec<&str> = titles.flat_map(str::split_whitespace).filter(|word| word.len() > 3).collect();

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Not for a terminal.
+/// True for formats that a terminal cannot show.
 fn is_binary(format: ExportFormat) -> bool {
     match format {
         ExportFormat::Parquet | ExportFormat::Gtrace => true,
@@ -80,7 +80,7 @@ fn is_binary(format: ExportFormat) -> bool {
     }
 }
 
-/// How names of files in a format end. Of two formats with one ending, the first in the help has it.
+/// The endings of files in a format. If two formats share an ending, it means the first one in the help.
 fn endings(format: ExportFormat) -> &'static [&'static str] {
     match format {
         ExportFormat::Csv => &["csv"],
@@ -113,7 +113,7 @@ fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
     })
 }
 
-/// The devices asked for, all of them where none was named: at least one.
+/// The devices asked for, all of them if none was named: at least one.
 pub(crate) fn chosen<'a, 't>(
     analysis: &'a Analysis<'t>,
     path: &Path,

@@ -1,4 +1,4 @@
-//! `gapless fit`: what a model will take on a device before it runs, and a configuration that fits.
+//! `gapless fit`: the memory that a model will take on a device, and a configuration that fits.
 //!
 //! Flags become a question ([`flags`]), `gapless_fit::ask` answers it, `gapless_report::fit` has the words. With
 //! `--run` the question is one for `gapless estimate` ([`estimated`]).
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &FitArgs) -> Result<Answer> {
             output::write_text(args.output.as_deref(), &text)?;
         }
     }
-    // The process ends here: nobody waits for a log of a hundred thousand events to be taken apart.
+    // The process ends here, so freeing a log of a hundred thousand events would only cost time.
     std::mem::forget(found);
     Ok(verdict)
 }

@@ -1,5 +1,5 @@
-//! `gapless keep`: holds weights on a GPU for other processes. The Python package does the work; this finds it, and
-//! becomes that process, so that signals reach it.
+//! `gapless keep`: holds weights on a GPU for other processes. The Python package does the work; this command
+//! replaces itself with that process, so that signals reach it.
 
 use crate::Answer;
 use crate::cli::keep::KeepArgs;
@@ -25,6 +25,6 @@ pub(crate) fn run(args: &KeepArgs) -> Result<Answer> {
     }
     command.arg("--").args(&args.files);
     command.env("PYTHONPATH", path(&package)?);
-    // It comes back only where the program cannot be started.
+    // `exec` returns only if the program cannot be started.
     Err(not_started(&command.exec(), &python))
 }

@@ -1,5 +1,5 @@
-//! `gapless metrics`: what `gapless top` shows, for Prometheus: served over HTTP, or written once for node_exporter's
-//! textfile collector.
+//! `gapless metrics`: the figures of `gapless top` for Prometheus: served over HTTP, or written once for
+//! node_exporter's textfile collector.
 
 pub(super) mod exposition;
 pub(super) mod server;
@@ -13,7 +13,7 @@ use anyhow::Result;
 use std::net::TcpListener;
 
 pub(crate) fn run(args: &MetricsArgs) -> Result<Answer> {
-    // What cannot be read now is said now, not to the first who asks.
+    // A first reading fails at the start if it can fail, not at the first scrape.
     let text = exposition::text(&collect(None)?);
     if args.once || args.output.is_some() {
         output::write_to(args.output.as_deref(), |out| Ok(out.write_all(text.as_bytes())?))?;

@@ -32,7 +32,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
     for path in &outputs {
         output::refuse_input_as_output(path, &inputs)?;
     }
-    // A new baseline may take the place of the old one, and of nothing else that is read.
+    // A new baseline may replace the old one, but no other input.
     if let Command::Check(args) = &command
         && let Some(path) = &args.write_baseline
     {

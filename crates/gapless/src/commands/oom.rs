@@ -1,4 +1,4 @@
-//! `gapless oom`: why the last failed request failed, and what would have prevented it.
+//! `gapless oom`: the cause of the last failed request, and settings that would have prevented it.
 
 use crate::cli::PlainFormat;
 use crate::cli::oom::OomArgs;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &OomArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// The device asked for, or the one where a request failed.
+/// The device asked for, or the one on which a request failed.
 fn failed<'a, 't>(
     analysis: &'a Analysis<'t>,
     path: &str,

@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the renderers show.
+/// The input of the renderers.
 struct Planned {
     name: String,
     problem: Problem,
     solution: Solution,
     capacity: Option<Bytes>,
     took: Duration,
-    /// Buffers whose place changed, where an old plan was given.
+    /// Buffers whose place changed, if an old plan was given.
     moved: Option<usize>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer> {
     Ok(if asked && fits != Some(true) { Answer::No } else { Answer::Yes })
 }
 
-/// Cheap beside any search, and the promise of every plan: the judge shares no code with the planner.
+/// Checks every plan before it is shown. The judge shares no code with the planner, and is cheap beside any search.
 fn judge(
     problem: &Problem,
     solution: &Solution,
@@ -164,7 +164,7 @@ fn aligned(problem: Problem, align: Option<Bytes>) -> Result<Problem> {
     let Some(align) = align.filter(|align| align.0 > 1) else { return Ok(problem) };
     let raised = |buffer: &Buffer| {
         let own = buffer.alignment.0;
-        // Both must hold: the least common multiple.
+        // Both alignments must hold, so the result is their least common multiple.
         let (mut a, mut b) = (own.max(1), align.0);
         while b != 0 {
             (a, b) = (b, a % b);
@@ -184,7 +184,7 @@ fn aligned(problem: Problem, align: Option<Bytes>) -> Result<Problem> {
 fn interrupted() -> Arc<AtomicBool> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
-    // Where no handler can be set Ctrl-C ends the process, as it does elsewhere.
+    // If no handler can be set, Ctrl-C ends the process.
     let _ = ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed));
     cancel
 }
@@ -242,7 +242,7 @@ fn replan(problem: &Problem, old: &Path) -> Result<(Solution, Option<usize>)> {
     Ok((solution, Some(moved)))
 }
 
-/// How far the peak is above the bound, for people.
+/// The distance of the peak above the bound, for people.
 fn gap(plan: &Plan, bound: Bytes) -> String {
     if plan.peak == bound {
         return "none".to_owned();

@@ -15,7 +15,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is compared where nothing is named: the run as it was, what most should set, and the floor.
+/// Allocators that are compared if the user names none: the run's own, the setting that helps most runs, and the floor.
 const USUAL: [&str; 3] = ["torch", "torch:expandable_segments:True", "plan"];
 /// The same for a run that had expandable segments already.
 const EXPANDABLE: [&str; 3] = ["torch", "torch:default", "plan"];
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Answer> {
     let devices: Vec<&DeviceAnalysis<'_>> =
         wanted.iter().map(|&d| sweep::device(&analysis, &path, d)).collect::<Result<_>>()?;
     let mut replayed = devices.iter().map(|d| replayed(&trace, d, &specs, &machines, &question));
-    // There is always one device: none is an error above.
+    // `chosen` returns at least one device or an error.
     let Some(first) = replayed.next() else { return Ok(Answer::Yes) };
     let more = replayed.collect();
     let replay = Replay::new(&analysis, &path, question.capacity, first, more);
@@ -99,7 +99,7 @@ fn write(args: &ReplayArgs, replay: &Replay) -> Result<()> {
     match args.format {
         ReplayFormat::Text => output::write_text(to, &replay::text::render(replay)),
         ReplayFormat::Json => plain(to, &replay::json(replay)?),
-        // A page in the terminal helps nobody: name a file after the trace instead.
+        // HTML in a terminal cannot be read, so it goes to a file named after the trace.
         ReplayFormat::Html if to.is_none() && std::io::stdout().is_terminal() => {
             let named = page_name(&args.file).with_extension("replay.html");
             plain(Some(&named), &replay::html::page(replay))?;

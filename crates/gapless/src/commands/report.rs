@@ -1,4 +1,4 @@
-//! `gapless report`: where the memory of a run went, on one rank or on all.
+//! `gapless report`: the memory of a run, on one rank or on all.
 
 mod many;
 mod watch;
@@ -55,7 +55,7 @@ fn one(args: &ReportArgs, file: &Path, target: &Target) -> Result<Answer> {
     let report = report(args, file, &analysis)?;
     target.write(&analysis, &report)?;
     target.tell();
-    // The process ends here: taking a hundred megabytes of columns apart first would be for nobody.
+    // The process ends here, so freeing a hundred megabytes of columns would only cost time.
     std::mem::forget(analysis);
     std::mem::forget(trace);
     Ok(Answer::Yes)
@@ -70,12 +70,12 @@ fn report(args: &ReportArgs, file: &Path, analysis: &Analysis<'_>) -> Result<Rep
     Ok(analysis.report(&path, args.top))
 }
 
-/// Where a report goes, and as what.
+/// The destination and the format of a report.
 struct Target {
     format: ReportFormat,
     /// `None`: standard output.
     path: Option<PathBuf>,
-    /// The user did not name the file, so the file must be named to the user.
+    /// True if the program chose the file's name, which it then has to print.
     named: bool,
     open: bool,
 }
@@ -101,12 +101,12 @@ impl Target {
             )
             .into());
         }
-        // A page is named after the trace, or after what the ranks are.
+        // A page is named after the trace, or "ranks".
         let source = match args.files.as_slice() {
             [one] => one.as_path(),
             _ => Path::new("ranks"),
         };
-        // A page in the terminal helps nobody: name a file instead.
+        // HTML in a terminal cannot be read, so it goes to a file.
         let page = format == ReportFormat::Html;
         let named = args.output.is_none() && page && (args.open || std::io::stdout().is_terminal());
         let path = match (&args.output, named) {
@@ -132,7 +132,7 @@ impl Target {
         }
     }
 
-    /// Names the file to the user, and opens it where that was asked for.
+    /// Names the file to the user, and opens it if the user asked for that.
     fn tell(&self) {
         let Some(path) = &self.path else { return };
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -171,7 +171,7 @@ pub(crate) fn page_name(trace: &Path) -> PathBuf {
     PathBuf::from(format!("{stem}.html"))
 }
 
-/// The same where the current folder can be written to; else a file of this process in the folder for temporary ones.
+/// The same if the current folder can be written to; else a file of this process in the temporary folder.
 fn page_to_open(trace: &Path) -> PathBuf {
     let name = page_name(trace);
     if trace.as_os_str() != "-" && output::can_create_beside(&name) {

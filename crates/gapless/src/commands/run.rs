@@ -23,7 +23,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What makes a folder the package's.
+/// The file by which the package's folder is recognized.
 const HOOK: &str = "_run/sitecustomize.py";
 const LIBRARY: &str = "libgapless_torch.so";
 
@@ -61,7 +61,7 @@ fn host_variables(_: &RunArgs, _: Option<&Path>) -> Result<Vec<(String, OsString
     Err(Failure::new("--host works on Linux only", "leave it out").into())
 }
 
-/// The flags as variables. Sizes are checked here, where a mistake is seen before anything has started.
+/// The flags as variables. Sizes are checked here, so that a mistake is reported before the program starts.
 fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     let mut set = Vec::new();
     let sizes = [
@@ -108,7 +108,7 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     Ok(set)
 }
 
-/// A tenant's share, in the form that the package reads. The ledger's grammar decides: what passes here, it accepts.
+/// A tenant's share, in the form that the package reads. The ledger's own parser checks it.
 fn share(text: &str) -> Result<String> {
     let checked = text.parse::<Share>();
     checked.map_err(|error| {
@@ -121,7 +121,7 @@ fn share(text: &str) -> Result<String> {
     Ok(parts.join(":"))
 }
 
-/// Where the recording goes, whatever folder the program changes to.
+/// The absolute path of the recording, because the program may change its folder.
 fn recording(flag: &str, file: &Path) -> Result<String> {
     let help = format!("for example {flag} run.gtrace");
     let wrong = |what: &str| Failure::new(format!("{flag} {}: {what}", file.display()), help.clone());
@@ -150,7 +150,7 @@ fn python_path(package: &Path) -> Result<OsString> {
     })
 }
 
-/// The Python package: beside this binary (both come in one wheel), or what the program's Python imports.
+/// The Python package: beside this binary (both come in one wheel), or the one that the program's Python imports.
 pub(crate) fn package(program: &OsStr) -> Result<PathBuf> {
     beside_binary().or_else(|| imported(program)).ok_or_else(|| {
         let help = "`pip install .` in the repository installs it, with this command beside it";
@@ -189,7 +189,7 @@ fn beside_binary() -> Option<PathBuf> {
         .or_else(|| binary.ancestors().map(|folder| folder.join("python/gapless")).find(is_package))
 }
 
-/// Where the program's own interpreter finds it; where the program is no interpreter, the one on the path.
+/// The package that the program's own interpreter finds; if the program is not an interpreter, the one on the PATH.
 fn imported(program: &OsStr) -> Option<PathBuf> {
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let own = name.starts_with("python").then(|| program.to_owned());
@@ -204,7 +204,7 @@ fn imported(program: &OsStr) -> Option<PathBuf> {
 #[cfg(unix)]
 fn start(mut command: Command, program: &OsStr) -> Result<Answer> {
     use std::os::unix::process::CommandExt;
-    // Returns only where the program could not take this process' place.
+    // `exec` returns only if the program cannot be started.
     Err(not_started(&command.exec(), program))
 }
 

@@ -22,7 +22,7 @@ use crate::output;
 use anyhow::Result;
 use std::io::IsTerminal;
 
-/// What is said where nothing is to be seen.
+/// The text if there is no process to show.
 pub(crate) const NOBODY: &str =
     "no process here uses Gapless: start one with `gapless run -- python train.py`";
 

@@ -36,30 +36,30 @@ fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }
 
-/// Threads, and how fast files may be read.
+/// Threads, and the limit on the speed of reading.
 fn manner(asked: Option<u16>, limit: Option<&str>) -> Result<gapless_weights::Work> {
     let rate = limit.map(|text| sizes::positive("--limit-rate", text, "500MB")).transpose()?;
     let pace = rate.map(|rate| Arc::new(Pace::new(rate.0)));
     Ok(gapless_weights::Work { threads: threads(asked), pace })
 }
 
-/// What a verb works on: files with their names, and what is copied beside them.
+/// The input of a verb: files with their outputs, and files that are copied beside them.
 struct Work {
     files: Vec<(PathBuf, PathBuf)>,
     copies: Vec<(PathBuf, PathBuf)>,
     is_folder: bool,
-    /// The folders that are written to.
+    /// The output folders until they are complete.
     unfinished: Option<Unfinished>,
 }
 
 impl Work {
-    /// All files are written.
+    /// Marks the output folders as complete.
     fn finish(self) -> Result<()> {
         self.unfinished.map_or(Ok(()), Unfinished::end).map_err(|error| failed(&error))
     }
 }
 
-/// The files of `input` and their places below `output`, which is made where `input` is a folder.
+/// The files of `input` and their places below `output`, which is made if `input` is a folder.
 fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
     if !input.is_dir() {
         let to = output.unwrap_or(input).to_owned();
@@ -105,10 +105,10 @@ fn work(input: &Path, output: Option<&Path>) -> Result<Work> {
     Ok(Work { files, copies, is_folder: true, unfinished })
 }
 
-/// Refuses to write over a file of the input, which an output folder that has the input in it may lead to.
+/// Refuses to write over a file of the input, which an output folder that contains the input could cause.
 fn refuse_own_files(files: &[(PathBuf, PathBuf)], copies: &[(PathBuf, PathBuf)]) -> Result<()> {
     let all = || files.iter().chain(copies);
-    // A link is replaced, not what it leads to.
+    // Writing replaces a link itself, not its target, so only the parent is resolved.
     let real = |path: &Path| Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?));
     let inputs: BTreeSet<PathBuf> =
         all().flat_map(|(from, _)| [real(from), fs::canonicalize(from).ok()]).flatten().collect();
@@ -121,8 +121,8 @@ fn refuse_own_files(files: &[(PathBuf, PathBuf)], copies: &[(PathBuf, PathBuf)])
     }
 }
 
-/// Refuses to write beside an index that the input does not have: readers would follow it to the shards of the model
-/// that was there before.
+/// Refuses to write beside an index that the input does not have: readers would follow that index to the shards
+/// of an earlier model.
 fn refuse_older_indexes(input: &Path, output: &Path, found: &folder::Folder) -> Result<()> {
     let folders: BTreeSet<&Path> = found.shards.iter().filter_map(|shard| shard.parent()).collect();
     for from in folders {
@@ -140,7 +140,7 @@ fn refuse_older_indexes(input: &Path, output: &Path, found: &folder::Folder) -> 
     Ok(())
 }
 
-/// Copies the files beside the shards, which come last: an index that is there has its shards.
+/// Copies the files beside the shards. It runs last, so that an index exists only after its shards.
 fn copy_others(copies: &[(PathBuf, PathBuf)]) -> Result<()> {
     for (from, to) in copies {
         folder::copy(from, to).map_err(|error| failed(&error))?;
@@ -148,7 +148,7 @@ fn copy_others(copies: &[(PathBuf, PathBuf)]) -> Result<()> {
     Ok(())
 }
 
-/// What a file is called: its path below the folder that was named.
+/// The name of a file: its path below the folder that was named.
 fn name(input: &Path, path: &Path) -> String {
     let below = path.strip_prefix(input).ok().filter(|below| !below.as_os_str().is_empty());
     let shown = below.unwrap_or_else(|| Path::new(path.file_name().unwrap_or_default()));
@@ -164,7 +164,7 @@ fn shrunk(before: u64, after: u64) -> String {
     format!("{} to {}, {share:.1} %", Bytes(before), Bytes(after))
 }
 
-/// Ends a verb over several files: the failures were told one by one.
+/// Ends a verb over several files: each failure was printed when it happened.
 fn end(failures: usize, of: usize) -> Result<Answer> {
     if failures == 0 {
         return Ok(Answer::Yes);
@@ -217,7 +217,7 @@ fn pack(args: &PackArgs) -> Result<Answer> {
     end(failures, of)
 }
 
-/// What is told of one file that was read.
+/// Prints a line for one file that was read.
 fn told(input: &Path, path: &Path, checked: &Checked, verb: &str) -> Result<()> {
     let counts =
         format!("{}, {} of them compressed", plural(checked.tensors as u64, "tensor"), checked.streams);

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
     let candidates = folder::candidates();
     let readings = read_all(&candidates);
-    // Where the user named the folder there is no other one.
+    // If the user named the folder, no other one is searched, so a refusal is an error.
     if let (1, [error]) = (candidates.len(), readings.refused.as_slice()) {
         let what = format!("statistics files cannot be read: {error}");
         let help = format!("{} must name a folder that only you can access (mode 700)", folder::VARIABLE);
@@ -36,7 +36,7 @@ pub(crate) fn collect(only: Option<u32>) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Command lines of strangers must not steer the terminal.
+/// Command lines of other users must not control the terminal.
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).take(gapless_stats::layout::COMMAND).collect()
 }

@@ -1,4 +1,4 @@
-//! The cards of this machine and their processes at one time: what `gapless top` shows and `gapless metrics` serves.
+//! The cards of this machine and their processes at one time: the data of `gapless top` and `gapless metrics`.
 //!
 //! Processes that use Gapless publish their figures (`gapless_stats`). The management library reports all others.
 //! [`Machine::of`] combines both and is pure; [`collect`] reads them.
@@ -9,11 +9,11 @@ use gapless_cuda::Uuid;
 use gapless_cuda::nvml::Memory;
 use gapless_stats::{Card as CardStatistics, HostStatistics, Statistics, Tenant};
 
-/// A statistics file that was not written for so long is told as silent: its process was stopped, or became another
-/// program.
+/// A statistics file that was not written for this many microseconds counts as silent: its process was stopped, or
+/// became another program.
 pub(crate) const SILENT: u64 = 5_000_000;
 
-/// All of it.
+/// The whole machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
     /// Microseconds since the Unix epoch.
@@ -23,9 +23,9 @@ pub(crate) struct Machine {
     pub(crate) processes: Vec<Process>,
     /// Processes whose host memory Gapless serves, by pid.
     pub(crate) hosts: Vec<HostStatistics>,
-    /// Why the driver says nothing of other processes; `None` where it does.
+    /// The reason why the driver reports no other processes; `None` if it does.
     pub(crate) no_nvml: Option<String>,
-    /// What else could not be read.
+    /// Other parts that could not be read.
     pub(crate) notes: Vec<String>,
 }
 
@@ -34,19 +34,19 @@ pub(crate) struct Machine {
 pub(crate) struct Gpu {
     /// As NVIDIA's tools number them; without the driver's word, as its first process does.
     pub(crate) index: u32,
-    /// The number of the instance, where the card is divided (MIG) and this is a part of it.
+    /// The number of the instance, if the card is divided (MIG) and this is a part of it.
     pub(crate) instance: Option<u32>,
     pub(crate) uuid: Option<String>,
     pub(crate) name: String,
-    /// Whether it has no memory of its own: the figures are the host's.
+    /// True if it has no memory of its own: the figures are the host's.
     pub(crate) unified: bool,
     pub(crate) total: u64,
-    /// By everybody, the driver too.
+    /// Bytes in use by all processes and the driver.
     pub(crate) used: u64,
-    /// By processes that use Gapless.
+    /// Bytes of processes that use Gapless.
     pub(crate) live: u64,
     pub(crate) reserved: u64,
-    /// By everybody else, and by CUDA itself.
+    /// Bytes of all other processes, and of CUDA itself.
     pub(crate) others: u64,
 }
 
@@ -57,13 +57,13 @@ pub(crate) struct Process {
     pub(crate) user: String,
     pub(crate) command: String,
     pub(crate) tenant: Option<Tenant>,
-    /// Where it uses Gapless.
+    /// Present if the process uses Gapless.
     pub(crate) statistics: Option<About>,
     /// By the position of the card in [`Machine::gpus`].
     pub(crate) uses: Vec<Use>,
 }
 
-/// What a statistics file says of its process.
+/// A statistics file's facts on its process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
     pub(crate) program: String,
@@ -75,32 +75,32 @@ pub(crate) struct About {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Use {
     pub(crate) gpu: usize,
-    /// What the driver says that the process uses: with CUDA's own memory and its code.
+    /// Bytes by the driver's word, which include CUDA's own memory and its code.
     pub(crate) used: Option<u64>,
-    /// What the process says.
+    /// Figures by the process's own word.
     pub(crate) card: Option<CardStatistics>,
 }
 
-/// What the management library says of a card.
+/// The management library's facts on a card.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CardReading {
     pub(crate) index: u32,
     pub(crate) instance: Option<u32>,
     pub(crate) uuid: Option<String>,
     pub(crate) name: String,
-    /// `None`: it does not tell.
+    /// `None`: the library does not report it.
     pub(crate) memory: Option<Memory>,
-    /// Whether the memory is the host's.
+    /// True if the memory is the host's.
     pub(crate) unified: bool,
     /// Number and bytes of each process.
     pub(crate) processes: Vec<(u32, Option<u64>)>,
 }
 
-/// What is asked about a process by its number: the name of its user, and its command line.
+/// Looks up a process by its number: the name of its user, and its command line.
 pub(crate) type Who<'a> = &'a dyn Fn(u32) -> (String, String);
 
 impl Machine {
-    /// Puts together what was read. `only` keeps one process.
+    /// Combines the readings. `only` keeps one process.
     pub(crate) fn of(
         files: Vec<Statistics>,
         cards: Result<Vec<CardReading>, String>,
@@ -129,7 +129,7 @@ impl Machine {
                 ..Gpu::default()
             });
         }
-        // Where the driver does not tell how full a card is, its processes do.
+        // If the driver does not report a card's use, its processes' figures are summed.
         let told: Vec<bool> = cards.iter().map(|card| card.memory.is_some()).collect();
         for statistics in files {
             machine.add_statistics(statistics, &told, who);
@@ -145,7 +145,7 @@ impl Machine {
         machine
     }
 
-    /// Says which figures are not what they seem.
+    /// Adds notes on figures that can mislead.
     fn note(&mut self, told: &[bool]) {
         for (at, gpu) in self.gpus.iter().enumerate() {
             let number = gpu.number();
@@ -155,7 +155,7 @@ impl Machine {
                 self.notes.push(format!("GPU {number}: the driver does not tell how full it is"));
             }
         }
-        // Which clients are its own cannot be seen from outside.
+        // A server's clients cannot be identified from outside.
         let servers = self.processes.iter().filter(|process| process.is_mps_server());
         let notes = servers.map(|server| {
             let pid = server.pid;
@@ -184,7 +184,7 @@ impl Machine {
         });
     }
 
-    /// The card that a process speaks of; one that the driver does not tell of is told by the process.
+    /// The card of a process's statistics. A card that the driver does not list is added.
     fn gpu_of(&mut self, card: &CardStatistics, told: &[bool]) -> usize {
         let uuid = card.uuid.map(|bytes| Uuid(bytes).to_string());
         // An instance of a card has a UUID of the same shape, with another word before it.
@@ -218,7 +218,7 @@ impl Machine {
         }
     }
 
-    /// What everybody together has of each card.
+    /// Sums the processes of each card.
     fn settle(&mut self) {
         for process in &self.processes {
             for one in &process.uses {
@@ -231,7 +231,7 @@ impl Machine {
         for gpu in &mut self.gpus {
             gpu.others = gpu.used.saturating_sub(gpu.reserved);
         }
-        // Processes that this tool is about come first, those with the most first.
+        // Processes that use Gapless come first, then those with the most memory.
         self.processes.sort_by_key(|process| {
             (process.statistics.is_none(), std::cmp::Reverse(process.reserved()), process.pid)
         });
@@ -251,7 +251,7 @@ impl Gpu {
 }
 
 impl Process {
-    /// Whether this is the server of NVIDIA's Multi-Process Service.
+    /// True if this is the server of NVIDIA's Multi-Process Service.
     fn is_mps_server(&self) -> bool {
         let program = self.command.split_whitespace().next().unwrap_or_default();
         program.rsplit('/').next() == Some("nvidia-cuda-mps-server")
@@ -291,7 +291,7 @@ impl Process {
         self.cards().map(CardStatistics::allocations_per_second).sum()
     }
 
-    /// How long its statistics file was not written, where that is long.
+    /// The time since its statistics file was written, if that is long.
     pub(crate) fn silent(&self, now: u64) -> Option<u64> {
         let since = now.saturating_sub(self.statistics.as_ref()?.time);
         (since > SILENT).then_some(since)
@@ -302,7 +302,7 @@ impl Process {
         let length = self.cards().map(|card| card.samples.len()).max().unwrap_or(0);
         let mut sums = vec![(0u64, 0u64); length];
         for card in self.cards() {
-            // Cards that came later have fewer.
+            // Cards that joined later have fewer samples.
             let first = length - card.samples.len();
             for (sum, sample) in sums[first..].iter_mut().zip(&card.samples) {
                 *sum = (sum.0.saturating_add(sample.live), sum.1.saturating_add(sample.reserved));

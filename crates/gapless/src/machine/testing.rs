@@ -5,7 +5,7 @@ use gapless_cuda::nvml::Memory;
 use gapless_stats::{Card, Counters, Holder, Lane, Process, Sample, Statistics};
 
 pub(crate) const GIB: u64 = 1 << 30;
-/// When all of it happens: a second after the statistics files were written.
+/// The time of the test: a second after the statistics files were written.
 pub(crate) const NOW: u64 = 1_700_000_240_000_000;
 
 pub(crate) fn uuid(index: u32) -> [u8; 16] {
@@ -44,7 +44,7 @@ pub(crate) fn statistics(pid: u32, cards: Vec<Card>) -> Statistics {
     Statistics { time: NOW - 1_000_000, cards, ..Statistics::new(process) }
 }
 
-/// So much of a card is in use.
+/// A card with this many bytes in use.
 fn used(used: u64) -> Option<Memory> {
     Some(Memory { total: 80 * GIB, used, free: 80 * GIB - used })
 }

@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 /// The files of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
-    /// How the user named them.
+    /// The user's name of them.
     pub(crate) path: String,
     pub(crate) files: Vec<Input>,
-    /// Whether they are many ranks: several files, or a folder.
+    /// True if they are many ranks: several files, or a folder.
     pub(crate) many: bool,
-    /// Files of a folder that are no traces, or the older part of a recording.
+    /// Files of a folder that are not traces, or the older part of a recording.
     pub(crate) skipped: Vec<String>,
     pub(crate) numbering: Option<Numbering>,
 }
 
-/// One file, and its rank as far as its name says.
+/// One file, and its rank by its name or position.
 #[derive(Clone, Debug)]
 pub(crate) struct Input {
     pub(crate) path: PathBuf,
@@ -74,7 +74,7 @@ impl Inputs {
         let (ranks, numbering) = names::ranks(&names);
         inputs.numbering = Some(numbering);
         inputs.files = paths.into_iter().zip(ranks).map(|(path, rank)| Input { path, rank }).collect();
-        // Stable: files of one rank stay as they were given.
+        // The sort is stable, so files of one rank keep the order of the arguments.
         inputs.files.sort_by_key(|input| input.rank);
         inputs.path = match arguments {
             [one] => one.display().to_string(),
@@ -88,7 +88,7 @@ impl Inputs {
 
     /// The file of rank `wanted`.
     pub(crate) fn rank(&self, wanted: u32) -> Result<&Path> {
-        // A recording says itself which rank it is. Where the names say it as well, nothing needs to be read.
+        // A recording holds its own rank. If the names have it too, no file needs to be read.
         let by_name = self.numbering == Some(Numbering::Word);
         let rank =
             |input: &Input| if by_name { input.rank } else { recorded(&input.path).unwrap_or(input.rank) };
@@ -113,7 +113,7 @@ impl Inputs {
         }
     }
 
-    /// The traces of a folder, or of the folders in it where it has no files of its own.
+    /// The traces of a folder, or of the folders in it if it has no files of its own.
     fn folder(&mut self, folder: &Path) -> Result<Vec<PathBuf>> {
         let (files, folders) = entries(folder)?;
         let mut candidates = files;
@@ -124,7 +124,7 @@ impl Inputs {
         }
         let mut traces = Vec::new();
         for path in &candidates {
-            // A pipe among them would be waited for without end.
+            // Reading a pipe in the folder would block for ever.
             let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
             if is_file && is_trace(path) && !candidates.iter().any(|newer| is_older_part(path, newer)) {
                 traces.push(path.clone());
@@ -136,7 +136,7 @@ impl Inputs {
     }
 }
 
-/// What reads a folder that has a model instead of traces.
+/// The command for a folder that has a model instead of traces.
 fn what_folder(folder: &Path) -> Option<String> {
     let (files, _) = entries(folder).ok()?;
     let has = |ending: &str| files.iter().any(|path| path.extension().is_some_and(|found| found == ending));
@@ -148,7 +148,7 @@ fn what_folder(folder: &Path) -> Option<String> {
     has_weights.then(|| format!("it has weights: `gapless weights info {name}` lists them"))
 }
 
-/// Files and folders in `folder`, in the order in which people count; hidden ones are left out.
+/// Files and folders in `folder`, in natural order (2 before 10); hidden ones are left out.
 fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let cannot = || format!("cannot read the folder {}", folder.display());
     let (mut files, mut folders) = (Vec::new(), Vec::new());
@@ -166,7 +166,7 @@ fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     Ok((files, folders))
 }
 
-/// Whether the file may be a trace: one that is torn or empty may have been meant as one, a README was not.
+/// True if the file may be a trace. A torn or empty file counts, so that its error is shown; a README does not.
 fn is_trace(path: &Path) -> bool {
     const HEAD: usize = 1 << 16;
     // Members of a snapshot, one of which comes early. Settings, metrics and notes on a run lie beside traces too.
@@ -188,7 +188,7 @@ fn is_trace(path: &Path) -> bool {
     }
 }
 
-/// Whether `path` has what the recorder moved out of the way of its limit: `run.older.gtrace` beside `run.gtrace`.
+/// True if `path` is the older part of a recording, which was cut at its limit: `run.older.gtrace` beside `run.gtrace`.
 fn is_older_part(path: &Path, newer: &Path) -> bool {
     let (Some(name), Some(stem), Some(kind)) = (path.file_name(), newer.file_stem(), newer.extension())
     else {
@@ -199,7 +199,7 @@ fn is_older_part(path: &Path, newer: &Path) -> bool {
     name.contains(".older.") && path.parent() == newer.parent() && name == older()
 }
 
-/// The rank that a recording of ours says it is.
+/// The rank that a recording by Gapless holds.
 fn recorded(path: &Path) -> Option<u32> {
     let is_ours = load::content_quietly(path, |content| content.format().ok()).ok()? == Some(Format::Gtrace);
     is_ours
@@ -209,7 +209,7 @@ fn recorded(path: &Path) -> Option<u32> {
         .map(|(rank, _)| rank)
 }
 
-/// The rank and the number of ranks that the recording says.
+/// The rank and the number of ranks in the recording.
 pub(super) fn rank_of(trace: &Trace) -> Option<(u32, Option<u32>)> {
     let number = |value: u64| u32::try_from(value).ok();
     Some((trace.process.rank.and_then(number)?, trace.process.world.and_then(number)))

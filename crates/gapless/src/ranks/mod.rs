@@ -1,4 +1,4 @@
-//! Many files as one run: which files an argument means, which rank each is, and reading them all, some at a time.
+//! Many files as one run: finds the files behind the arguments and their ranks, and reads them, some at a time.
 
 mod inputs;
 mod read;

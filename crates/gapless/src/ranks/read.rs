@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What one file gave.
+/// The results of one file.
 struct Read {
     devices: Vec<Summary>,
     recorded: Option<(u32, Option<u32>)>,
@@ -51,7 +51,7 @@ pub(crate) fn read(inputs: &Inputs, device: Option<u32>) -> Result<Run> {
         .to_owned(),
         ..Run::default()
     };
-    // What a recording says of itself is right; names are guessed at unless they say "rank".
+    // The rank in a recording is certain. A rank from a name is a guess unless the name says "rank".
     let by_name = inputs.numbering == Some(Numbering::Word);
     let mut from_content = 0;
     for (input, result) in inputs.files.iter().zip(results) {
@@ -79,15 +79,15 @@ pub(crate) fn read(inputs: &Inputs, device: Option<u32>) -> Result<Run> {
     Ok(run)
 }
 
-/// Calls `then` with the analysis of every file, on all cores, and lets each file go before the next. In the order of
-/// the files.
+/// Calls `then` with the analysis of every file, on all cores, and frees each file before the next. Results are in
+/// the order of the files.
 pub(crate) fn each<T: Send>(
     inputs: &Inputs,
     device: Option<u32>,
     then: impl Fn(usize, &Analysis<'_>) -> Result<T> + Sync,
 ) -> Vec<Result<T, String>> {
     let files = &inputs.files;
-    // The largest first, so that none of them is begun when all others are done.
+    // The largest files go first, so that no large one is left for the end, when the other cores are idle.
     let size = |at: &usize| std::fs::metadata(&files[*at].path).map_or(0, |metadata| metadata.len());
     let mut order: Vec<usize> = (0..files.len()).collect();
     order.sort_by_cached_key(|at| std::cmp::Reverse(size(at)));
@@ -114,7 +114,7 @@ fn one<T>(path: &Path, device: Option<u32>, then: impl FnOnce(&Analysis<'_>) -> 
     then(&analysis)
 }
 
-/// A recording that ended before its first block was whole, most likely.
+/// The error for a trace without devices, most likely a recording that ended before its first block was whole.
 fn no_device(path: &Path, trace: &Trace) -> anyhow::Error {
     let notes: Vec<&str> = trace.source.notes.iter().map(|note| note.text.as_str()).collect();
     let why = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };

@@ -10,7 +10,7 @@ pub(crate) struct Block {
     pub(crate) page: String,
     /// The line of the opening fence, from 1.
     pub(crate) line: usize,
-    /// What follows the opening fence: the language.
+    /// The language, after the opening fence.
     pub(crate) language: String,
     pub(crate) lines: Vec<String>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Command {
     /// Without its comment; a command that a backslash continues is one line.
     pub(crate) text: String,
     pub(crate) shown: Vec<String>,
-    /// Whether the page shows it as a session, with `$ ` in front.
+    /// True if the page shows it as a session, with `$ ` in front.
     pub(crate) is_session: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn blocks() -> Vec<Block> {
     pages().iter().flat_map(|(page, text)| blocks_of(page, text)).collect()
 }
 
-/// The blocks of a page. Those within lists are indented, and lose the indentation of their fence.
+/// The blocks of a page. Blocks within lists lose the indentation of their fence.
 pub(crate) fn blocks_of(page: &str, text: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let mut open: Option<usize> = None;

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a run of the binary gave.
+/// The outcome of a run of the binary.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,
@@ -60,7 +60,7 @@ pub(crate) fn run_in(folder: &Path, args: &[&str], input: Option<&[u8]>) -> Run 
         .spawn()
         .expect("the binary starts");
     if let Some(input) = input {
-        // A reader that has seen enough may close its end first.
+        // The binary may close its end before it has read all.
         let _ = child.stdin.take().expect("a pipe").write_all(input);
     }
     let done = child.wait_with_output().expect("the binary ends");
@@ -71,8 +71,7 @@ pub(crate) fn run_in(folder: &Path, args: &[&str], input: Option<&[u8]>) -> Run 
     }
 }
 
-/// Runs the binary in `testdata`, whose files it names from there: texts that shorten a path are then the same in every
-/// checkout.
+/// Runs the binary in `testdata` with relative paths, so that shortened paths are the same in every checkout.
 pub(crate) fn run(args: &[&str]) -> Run {
     let root = format!("{}/", repo("testdata").display());
     let args: Vec<&str> = args.iter().map(|arg| arg.strip_prefix(&root).unwrap_or(arg)).collect();

@@ -1,9 +1,9 @@
-//! Whether JSON keeps a contract of `schema/`.
+//! Checks JSON against a contract of `schema/`.
 
 use super::repo;
 use serde_json::Value;
 
-/// What in `value` is against `schema/gapless.NAME.schema.json`; empty where nothing is.
+/// The parts of `value` that violate `schema/gapless.NAME.schema.json`.
 pub(crate) fn against(name: &str, value: &Value) -> Vec<String> {
     let text = std::fs::read(repo(&format!("schema/gapless.{name}.schema.json"))).expect("the schema");
     let schema: Value = serde_json::from_slice(&text).expect("JSON");

@@ -1,4 +1,4 @@
-//! What a lone GPU will still take from random requests.
+//! The thousandths that a single GPU is expected to take from random requests.
 //!
 //! h(r, c) = sum of s (m + h(r - m, c - k)) / (0.03 + sum of s), over GPU requests that fit (m <= r, k <= c) and accept
 //! the model. s is the share of all pods. A request for g whole GPUs counts g times, with m = 1000 and k = its CPUs /
@@ -8,15 +8,15 @@ use crate::ledger::Model;
 use crate::mix::Mix;
 use crate::words::WHOLE;
 
-/// How soon the GPU stops taking requests.
+/// The weight of the case that no further request comes, beside the shares of requests.
 const STOP: f64 = 0.03;
 const TENS: usize = WHOLE as usize / 10;
-/// Items of a table at most: a list may have as many requests as pods.
+/// The most items of a table, because a list may have as many requests as pods.
 const MOST_ITEMS: usize = 512;
 /// Cells between 0 CPUs and the most.
 const CELLS: usize = 128;
 
-/// A request as one GPU sees it.
+/// A request's part on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Item {
     milli: u32,
@@ -24,7 +24,7 @@ pub(super) struct Item {
     share: f64,
 }
 
-/// The GPU requests of the mix that accept this model, those that are alike on one GPU together.
+/// The GPU requests of the mix that accept this model, merged if they are alike on one GPU.
 pub(super) fn items(mix: &Mix, model: &Model) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     for part in &mix.parts {
@@ -38,7 +38,7 @@ pub(super) fn items(mix: &Mix, model: &Model) -> Vec<Item> {
             share: part.count as f64 / mix.total as f64 * f64::from(request.gpus),
         };
         let is_full = items.len() >= MOST_ITEMS;
-        // The mix begins with the most frequent requests. Rarer ones count with the nearest that is known.
+        // The mix begins with the most frequent requests. Rarer ones count with their nearest item.
         let distance =
             |seen: &Item| f64::from(seen.milli.abs_diff(item.milli)) / 10.0 + (seen.cpus - item.cpus).abs();
         let nearest = items.iter_mut().min_by(|a, b| distance(a).total_cmp(&distance(b)));
@@ -71,7 +71,7 @@ impl Holes {
                 let (mut sum, mut shares) = (0.0, 0.0);
                 for item in items {
                     if item.milli as usize <= ten * 10 && item.cpus <= cpus {
-                        // Rounded down: never the row that is being filled.
+                        // Rounded down, so that it is never the row that is being filled.
                         let rest = (ten * 10 - item.milli as usize) / 10;
                         let rest = if rest == ten { ten - 1 } else { rest };
                         let after = holes.row(rest, cpus - item.cpus);
@@ -83,7 +83,7 @@ impl Holes {
             }
             holes.table[ten * WIDTH + CELLS + 1] = holes.table[ten * WIDTH + CELLS];
         }
-        // So that r = 1000 has a row above it.
+        // Interpolation at r = 1000 reads a row above it.
         holes.table.copy_within(TENS * WIDTH..(TENS + 1) * WIDTH, (TENS + 1) * WIDTH);
         holes
     }

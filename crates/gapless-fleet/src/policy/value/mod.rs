@@ -1,4 +1,4 @@
-//! The default policy: every node has a value, and a pod goes where the value falls least.
+//! The default policy: every node has a value, and a pod goes to the node whose value falls least.
 //!
 //! With r = free thousandths of a GPU, C = free CPUs of the node, F = free thousandths of the node:
 //!
@@ -7,12 +7,12 @@
 //!     + 0.3 U + 1000 n M(n, C) + 100 if the node is untouched + 1.2 S F
 //! ```
 //!
-//! * h(r, c): what a lone GPU with r thousandths and c CPUs will still take from random requests ([`holes`]).
-//! * D(r): what a hole of r is worth at the shadow prices of a linear program over the mix ([`prices`]).
+//! * h(r, c): the expected use of a single GPU with r thousandths and c CPUs by random requests ([`holes`]).
+//! * D(r): the value of a hole of r at the shadow prices of a linear program over the mix ([`prices`]).
 //! * U: the free thousandths that typical requests could use, as FGD counts them.
-//! * S: how scarce the node's model is for pods that need it ([`scarcity`]). Without it, pods that accept any model
+//! * S: the scarcity of the node's model for pods that need it ([`scarcity`]). Without it, pods that accept any model
 //!   fill the models that others need, and at 100 % of arrivals FGD places more on lists with many such pods.
-//! * n: GPUs that nothing uses; M: share of typical requests for 2 to n GPUs whose CPUs fit.
+//! * n: unused GPUs; M: share of typical requests for 2 to n GPUs whose CPUs fit.
 //!
 //! The score is floor(7 (V after - V before) / 1000). A share of a GPU goes to the GPU with the best difference.
 
@@ -36,10 +36,10 @@ const GANG: f64 = 1000.0;
 const STEPS: f64 = 7.0 / 1000.0;
 /// Different CPU requirements that the tables know.
 const MOST_STEPS: usize = 128;
-/// Of the free thousandths that typical requests could use.
+/// The weight of free thousandths that typical requests could use.
 const USABLE: f64 = 0.3;
-/// Of a free thousandth, times the scarcity of its model. Chosen on seeds 42 to 44 of the list gpuspec20 and of lists
-/// made from it by leaving out pods that accept any model; 1 and 1.4 do almost as well.
+/// The weight of a free thousandth, times the scarcity of its model. Chosen on seeds 42 to 44 of the list gpuspec20
+/// and of lists made from it by leaving out pods that accept any model; 1 and 1.4 do almost as well.
 const SCARCE: f64 = 1.2;
 
 /// The policy for one cluster and one mix.
@@ -48,20 +48,20 @@ pub struct Value {
     /// For each model, the index of its tables.
     tables_of: Vec<u16>,
     tables: Vec<Tables>,
-    /// What a free thousandth of each model is worth beyond the others.
+    /// The extra value of a free thousandth of each model.
     scarce: Vec<f64>,
     /// The largest node that the tables know.
     most_cpu: u64,
     most_whole: usize,
 }
 
-/// What the policy knows of one model.
+/// The policy's tables for one model.
 #[derive(Clone, Debug)]
 struct Tables {
     holes: Holes,
     /// 1 + 10 D(r) / h(r, most), by r.
     gain: Vec<f64>,
-    /// Where CPU requirements of typical requests lie, ascending.
+    /// CPU requirements of typical requests, ascending.
     steps: Vec<u64>,
     /// For each step and r: the share of typical partial requests that fit.
     partial: Vec<f64>,
@@ -95,7 +95,7 @@ impl Value {
         Value { tables_of, tables, scarce, most_cpu, most_whole }
     }
 
-    /// Whether the tables can score this node of the ledger.
+    /// True if the tables can score this node of the ledger.
     pub fn knows(&self, ledger: &Ledger, node: u32) -> bool {
         let at = ledger.node(node);
         usize::from(ledger.slot(node).model) < self.tables_of.len()
@@ -124,7 +124,7 @@ impl Value {
     pub(super) fn gpu(&self, view: View<'_>, left: &[u64], request: &Request) -> Option<u16> {
         let milli = request.milli_of(view.slot.units) as u16;
         let gpu = self.best(view, milli, request)?.1;
-        // Thousandths are rounded; the ledger decides.
+        // Thousandths are rounded, so the units decide.
         (left[gpu as usize] >= request.units_of(view.slot.units)).then_some(gpu)
     }
 
@@ -207,7 +207,7 @@ impl Value {
     }
 }
 
-/// A node with so many CPUs and thousandths free.
+/// A node with these CPUs and thousandths free.
 struct At<'a> {
     tables: &'a Tables,
     cpus: f64,
@@ -218,7 +218,7 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    /// What a GPU with `left` thousandths adds.
+    /// The value of a GPU with `left` thousandths.
     fn gpu(&self, left: u16) -> f64 {
         if left == 0 {
             return 0.0;
@@ -229,7 +229,7 @@ impl At<'_> {
         q * self.tables.gain[r] + USABLE * r as f64 * self.partial[r]
     }
 
-    /// What the node adds as a whole, with so many unused GPUs.
+    /// The value of the node as a whole, with `whole` unused GPUs.
     fn together(&self, whole: usize, gpus: usize) -> f64 {
         let (any, several) = self.whole[whole];
         let untouched = if whole == gpus && gpus > 0 { UNTOUCHED } else { 0.0 };
@@ -247,7 +247,7 @@ impl Tables {
         let mut steps: Vec<u64> = typical.iter().filter(|one| one.gpus > 0).map(|one| one.cpu).collect();
         steps.sort_unstable();
         steps.dedup();
-        // Between two steps that are kept, a request counts as if it needed the CPUs of the higher one.
+        // A request between two kept steps counts as if it needed the CPUs of the higher one.
         let every = steps.len().div_ceil(MOST_STEPS).max(1);
         let steps: Vec<u64> =
             steps.into_iter().rev().step_by(every).collect::<Vec<_>>().into_iter().rev().collect();

@@ -1,21 +1,21 @@
-//! What a hole in a GPU is worth: shadow prices of a linear program over the mix.
+//! The value of a hole in a GPU: shadow prices of a linear program over the mix.
 //!
-//! The program asks how many GPUs get each pattern of partial sizes (at most 1,000 thousandths together) or a whole
-//! pod. It maximises the thousandths in use. The mix is scaled to the capacity. Every size is used at least t and at
-//! most 1.3 times its part of the mix, and whole GPUs at most t times; t is from 0.7 to 1.3 and is chosen by the
-//! program. Patterns are made when they pay, by a knapsack over the prices. With w = price of a size, a hole of r is
-//! worth the largest sum of (size - w) over sizes that fit in it.
+//! The program chooses the number of GPUs for each pattern of partial sizes (at most 1,000 thousandths together) or a
+//! whole pod. It maximises the thousandths in use. The mix is scaled to the capacity. Every size is used at least t
+//! and at most 1.3 times its part of the mix, and whole GPUs at most t times; t is from 0.7 to 1.3 and is chosen by
+//! the program. Patterns are generated when they improve the program, by a knapsack over the prices. With w = price
+//! of a size, the value of a hole of r is the largest sum of (size - w) over sizes that fit in it.
 
 use super::simplex::{Column, prices};
 use crate::mix::{Mix, demand};
 use crate::words::WHOLE;
 
-/// Sizes of which the program knows; rarer ones are left out.
+/// The most sizes of the program; rarer ones are left out.
 const MOST_SIZES: usize = 40;
 const LEAST: f64 = 0.7;
 const MOST: f64 = 1.3;
 
-/// For r = 0 to 1,000: what a hole of r is worth.
+/// The value of a hole of r, for r = 0 to 1,000.
 pub fn hole_values(mix: &Mix, units: u64, gpus: u64) -> Vec<f64> {
     let Some(sizes) = Sizes::of(mix, units).filter(|_| gpus > 0) else {
         return vec![0.0; WHOLE as usize + 1];
@@ -24,14 +24,14 @@ pub fn hole_values(mix: &Mix, units: u64, gpus: u64) -> Vec<f64> {
     best_sums(&worth)
 }
 
-/// The sizes of partial requests and how many GPUs' worth of each there are, per GPU of the cluster.
+/// The sizes of partial requests and their counts per GPU of the cluster.
 struct Sizes {
     sizes: Vec<(u32, f64)>,
     whole: f64,
 }
 
 impl Sizes {
-    /// `None` if nothing asks for a GPU.
+    /// `None` if no pod asks for a GPU.
     fn of(mix: &Mix, units: u64) -> Option<Sizes> {
         let total: f64 =
             mix.parts.iter().map(|part| (demand(&part.request, units) * part.count) as f64).sum();
@@ -56,7 +56,7 @@ impl Sizes {
         Some(Sizes { sizes, whole })
     }
 
-    /// What each size is worth beyond its price; the last one is a whole GPU. `None` if the sizes cannot all be placed
+    /// The value of each size beyond its price; the last one is a whole GPU. `None` if the sizes cannot all be placed
     /// at least `least` times, or no optimum was found.
     fn worth(&self, least: f64) -> Option<Vec<(u32, f64)>> {
         let n = self.sizes.len();
@@ -76,7 +76,7 @@ impl Sizes {
         };
         let fixed = [
             Column { gain: f64::from(WHOLE), takes: vec![(gpus, 1.0), (whole, 1.0)] },
-            // More than anything else can bring: t reaches `least` if that is possible at all.
+            // The gain exceeds all others, so that t reaches `least` if that is possible.
             t(if least > 0.0 { 1e5 } else { 0.0 }, forced),
             t(0.0, free),
         ];
@@ -113,7 +113,7 @@ impl Sizes {
         worth.iter().all(|(_, worth)| worth.is_finite()).then_some(worth)
     }
 
-    /// Without prices: a size is worth its thousandths.
+    /// Without prices, the value of a size is its thousandths.
     fn plain(&self) -> Vec<(u32, f64)> {
         let whole = (self.whole > 0.0).then_some((WHOLE, f64::from(WHOLE)));
         self.sizes.iter().map(|&(size, _)| (size, f64::from(size))).chain(whole).collect()
@@ -132,7 +132,7 @@ fn best_sums(worth: &[(u32, f64)]) -> Vec<f64> {
     best
 }
 
-/// How often each size is in the best pattern of a whole GPU.
+/// The count of each size in the best pattern of a whole GPU.
 fn best_pattern(worth: &[(u32, f64)]) -> Vec<u32> {
     let best = best_sums(worth);
     let mut counts = vec![0; worth.len()];

@@ -1,8 +1,8 @@
-//! How scarce each model of GPU is: some pods accept only some models, so pods that accept any should leave those free.
+//! The scarcity of each model of GPU. Pods that accept any model should leave those free that others need.
 //!
 //! The scarcity of a model is the part of its capacity that pods with a choice of models will want, if the demand is as
 //! large as the whole cluster. A pod spreads over the models that it accepts by their capacity. Pods that accept every
-//! model do not count. The lowest scarcity of all models is taken off: if no pod cares, no model is scarce.
+//! model do not count. The lowest scarcity of all models is subtracted, so that none is scarce if all pods accept any.
 
 use crate::ledger::Ledger;
 use crate::mix::{Mix, demand};

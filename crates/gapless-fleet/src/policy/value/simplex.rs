@@ -1,23 +1,23 @@
 //! A small linear program by the revised simplex method, with columns from an oracle.
 //!
-//! Maximise c x with A x <= b and x >= 0, where b >= 0, so that x = 0 is a basis to start from. The inverse of the
-//! basis is kept dense: programs here have some dozens of rows. Right-hand sides are raised by tiny different amounts,
-//! so that no pivot is degenerate and the method cannot run in a circle.
+//! Maximise c x with A x <= b and x >= 0. b >= 0 is required, so that x = 0 is a basis to start from. The inverse of
+//! the basis is dense, because programs here have only dozens of rows. Right-hand sides are raised by tiny different
+//! amounts, so that no pivot is degenerate and the method cannot cycle.
 
-/// A column: what a unit of it brings, and what it takes of each row.
+/// A column: the gain of a unit, and the amounts that it takes of each row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Column {
     pub(super) gain: f64,
     pub(super) takes: Vec<(usize, f64)>,
 }
 
-/// Less than this is nothing.
+/// Smaller numbers count as zero.
 const NOTHING: f64 = 1e-9;
 const MOST_PIVOTS: usize = 20_000;
 
 /// The shadow prices of the rows at the optimum; `None` if the method did not reach one.
 ///
-/// `fixed` are columns that are always there. `oracle` gets prices and gives the best column that it knows, or `None`.
+/// `fixed` are columns that are always there. `oracle` gets prices and returns its best column, or `None`.
 pub(super) fn prices(
     limits: &[f64],
     fixed: &[Column],
@@ -37,7 +37,7 @@ pub(super) fn prices(
         let takes: Vec<f64> = (0..rows)
             .map(|at| column.takes.iter().map(|&(row, amount)| inverse[at][row] * amount).sum())
             .collect();
-        // The row that runs out first leaves; of equals the one with the largest pivot, which keeps numbers small.
+        // The row that runs out first leaves; among equals, the one with the largest pivot, which keeps numbers small.
         let ratio = |at: usize| amounts[at] / takes[at];
         let leaving = (0..rows)
             .filter(|&at| takes[at] > NOTHING)
@@ -60,7 +60,7 @@ pub(super) fn prices(
     None
 }
 
-/// The column that gains most at these prices, and what it gains.
+/// The column with the largest gain at these prices, and that gain.
 fn entering(
     price: &[f64],
     fixed: &[Column],

@@ -1,9 +1,9 @@
-//! The path of `rans` with AVX2. It says what the function must give.
+//! The path of `rans` with AVX2. Its portable code defines the results.
 
 use super::{Ahead, BITS, LANES, START, SUM, Table};
 use std::arch::x86_64::*;
 
-/// Which of the next words lands on lane k, by the mask of the lanes that take one.
+/// The index of the next word for lane k, by the mask of the lanes that take one.
 const fn expand_table() -> [[u8; 8]; 256] {
     let mut table = [[0u8; 8]; 256];
     let mut mask = 0;
@@ -22,7 +22,7 @@ const fn expand_table() -> [[u8; 8]; 256] {
 }
 static EXPAND: [[u8; 8]; 256] = expand_table();
 
-/// Decodes whole blocks of 64 items while a block's worth of words is left; gives the items and the words done.
+/// Decodes whole blocks of 64 items while a block's worth of words is left; returns the items and the words done.
 #[target_feature(enable = "avx2,popcnt")]
 pub(super) fn decode(
     table: &Table,

@@ -1,10 +1,10 @@
-//! The paths of `rans` with AVX-512. It says what each function must give.
+//! The paths of `rans` with AVX-512. Its portable code defines the results.
 
 use super::{Ahead, BITS, LANES, START, SUM, Table};
 use std::arch::x86_64::*;
 
-/// As `encode`, by the quickest way to look up the symbols that occur: the lowest five or six bits tell almost all
-/// exponents of a chunk apart, and permutations take the place of gathers and of divisions.
+/// As `encode`, by the fastest look-up of the symbols that occur. The lowest five or six bits distinguish almost all
+/// exponents of a chunk, so permutations replace gathers and divisions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 pub(super) fn encode_any(
     blocks: &[[u8; LANES]],
@@ -14,7 +14,7 @@ pub(super) fn encode_any(
     first: usize,
     ahead: &mut Ahead,
 ) -> usize {
-    // Whether no two of the symbols that occur have the same lowest bits.
+    // True if no two of the symbols that occur have the same lowest bits.
     let differ = |bits: u32| {
         let mut seen = 0u64;
         table.iter().zip(0u32..).filter(|(entry, _)| **entry & 0xffff != 0).all(|(_, symbol)| {
@@ -37,10 +37,10 @@ pub(super) fn encode_any(
 /// symbol's frequency f and, 16 bits higher, its start. With `PAIRS` of registers, 1 or 2, they are looked up there
 /// by the lowest five or six bits of the symbol, which differ for all symbols that occur.
 ///
-/// Quotients x / f come from single precision: the estimate is the quotient or one less, and the remainder tells.
-/// x < f * 2^20, so the quotient is below 2^20. An inverse of f with 14 bits after a step of Newton's, 2^-21 too
-/// small on purpose, is too small by 2^-21 - 3 * 2^-24 at least, which the two roundings of x and of the product do
-/// not make up for, and the estimate by less than 2^20 * 12.1 * 2^-24 < 1.
+/// Quotients x / f come from single precision: the estimate is the quotient or one less, and the remainder shows
+/// which. x < f * 2^20, so the quotient is below 2^20. An inverse of f with 14 bits after a step of Newton's, 2^-21
+/// too small on purpose, is too small by 2^-21 - 3 * 2^-24 at least, which the two roundings of x and of the product
+/// do not make up for, and the estimate by less than 2^20 * 12.1 * 2^-24 < 1.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 pub(super) fn encode<const PAIRS: usize>(
     blocks: &[[u8; LANES]],
@@ -103,8 +103,8 @@ pub(super) fn encode<const PAIRS: usize>(
             let kept = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(spill, *x));
             let count = spill.count_ones() as usize;
             left -= count;
-            // SAFETY: at most 16 of the block's 64 words are written for each 16 items, so `left` is not below 0,
-            // and the mask has as many bits as there are words from `left` to what was written before.
+            // SAFETY: at most 16 of the block's 64 words are written for each 16 items, so `left` is not below 0, and
+            // the mask has as many bits as there are words from `left` to the words written before.
             unsafe {
                 let mask = ((1u32 << count) - 1) as u16;
                 _mm256_mask_storeu_epi16(room.as_mut_ptr().add(left).cast(), mask, kept);
@@ -138,7 +138,7 @@ pub(super) fn encode<const PAIRS: usize>(
     first
 }
 
-/// Decodes whole blocks of 64 items while a block's worth of words is left; gives the items and the words done.
+/// Decodes whole blocks of 64 items while a block's worth of words is left; returns the items and the words done.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 pub(super) fn decode(
     table: &Table,
@@ -158,7 +158,7 @@ pub(super) fn decode(
         let Some(next) = words.get(used..used + LANES) else { break };
         ahead.step();
         let mut taken = 0;
-        // All gathers first: where a processor waits for a gather to end, the rest does not wait between them.
+        // All gathers come first, for processors that wait for each gather: the rest then does not wait between.
         let entries = x.map(|x| {
             let index = _mm512_and_si512(x, slot);
             // SAFETY: every index is below 4096, the length of the table.

@@ -28,7 +28,7 @@ fn every_vector_path_decodes_what_the_portable_one_does() {
             assert!(decode(section, &mut out, &mut table, path, &mut Ahead::new(&[])), "{path:?}");
             assert!(out == plane, "{path:?}");
         }
-        // What the choice above leaves out on this processor.
+        // The path that the choice above leaves out on this processor.
         #[cfg(target_arch = "x86_64")]
         #[allow(unsafe_code)]
         if Path::Avx2.is_there() {
@@ -40,7 +40,7 @@ fn every_vector_path_decodes_what_the_portable_one_does() {
             for (state, bytes) in states.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 *state = u32::from_le_bytes(*bytes);
             }
-            // SAFETY: the processor has the instructions.
+            // SAFETY: `is_there` found the instructions.
             let (done, _) = unsafe {
                 avx2::decode(&table, words.as_chunks::<2>().0, &mut states, &mut out, &mut Ahead::new(&[]))
             };
@@ -49,7 +49,7 @@ fn every_vector_path_decodes_what_the_portable_one_does() {
     }
 }
 
-/// States at both ends of what a frequency allows, and around multiples of it: where a quotient may go wrong.
+/// States at both ends of a frequency's range, and around multiples of it, at which a quotient may be off by one.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 #[test]
@@ -82,7 +82,7 @@ fn quotients_of_every_frequency_are_exact() {
         for encode in [avx512::encode::<0>, avx512::encode::<1>, avx512::encode::<2>] {
             let (mut ours, mut words) = (states, [0u16; 2 * LANES]);
             let ahead = &mut Ahead::new(&[]);
-            // SAFETY: the processor has these instructions, as was just asked.
+            // SAFETY: `is_wide` found the instructions.
             let first = unsafe { encode(&[[7; LANES]], &table, &mut ours, &mut words, 2 * LANES, ahead) };
             assert_eq!(their_first, first);
             assert!(ours == theirs && words[first..] == their_words[first..], "frequency {f}");

@@ -45,7 +45,7 @@ lanes! {
     fn max32(a: __m256i, b: __m256i) -> __m256i { _mm256_max_epi32(a, b) }
     fn most16(a: __m256i) -> u32 {
         let eight = _mm_max_epu16(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
-        // There is an instruction for the least of eight: the largest is the least of all complements.
+        // Only the minimum of eight has an instruction, so the maximum is the minimum of the complements.
         let least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi32(-1)));
         0xffff - _mm_extract_epi16::<0>(least) as u32
     }
@@ -92,7 +92,7 @@ lanes! {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn parted(low: __m256, high: __m256) -> (__m256, __m256) {
-    // A shuffle works within 128 bits: the second and third quarter change places after it.
+    // A shuffle works within 128 bits, so the second and third quarter are swapped after it.
     let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(low, high));
     let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b11_01_11_01>(low, high));
     (

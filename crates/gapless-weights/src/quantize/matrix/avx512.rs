@@ -47,7 +47,7 @@ lanes! {
     fn most16(a: __m512i) -> u32 {
         let half = _mm256_max_epu16(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64::<1>(a));
         let eight = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
-        // There is an instruction for the least of eight: the largest is the least of all complements.
+        // Only the minimum of eight has an instruction, so the maximum is the minimum of the complements.
         let least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi32(-1)));
         0xffff - _mm_extract_epi16::<0>(least) as u32
     }
@@ -73,7 +73,7 @@ lanes! {
         _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a))
     }
     fn store_bytes(even: __m512i, odd: __m512i, to: &mut [u8]) {
-        // The lower words of the one, the lower words of the other above them.
+        // The lower words of `even`, with the lower words of `odd` above them.
         let words = _mm512_ternarylogic_epi32::<0xca>(
             _mm512_set1_epi32(0xffff),
             even,

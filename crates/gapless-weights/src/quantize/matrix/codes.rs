@@ -1,18 +1,18 @@
 //! Values and codes by vectors.
 //!
-//! A number of few bits is found by one addition. With `unit` the power of two below the number, the sum of the number
-//! and `unit` times 2^n has no room for what the code drops: the addition rounds to the nearest, ties to even. The code
-//! stands in the sum's lowest bits, and the sum less the same term is what the code stands for.
+//! A number of few bits is found by one addition. With `unit` the power of two below the number, the sum of the
+//! number and `unit` times 2^n has no bits for the part that the code drops, so the addition rounds to the nearest,
+//! ties to even. The code is in the sum's lowest bits, and the sum less the same term is the value of the code.
 
 use super::lanes::Lanes;
 use crate::quantize::number::{Bf16, E2M1_MAX, E4M3_MAX, Fp16, Fp32, Value};
 
 /// A type of weights, by vectors.
 pub(super) trait Wide: Value {
-    /// Whether a scale between 2^-40 and 2^40 is within 2^-8 of the quotient that it was rounded from. If so, no value
-    /// is scaled to more than that beyond the range.
+    /// True if a scale between 2^-40 and 2^40 is within 2^-8 of the quotient that it was rounded from. If so, no
+    /// value is scaled beyond the range by more than that.
     const CLOSE_SCALES: bool;
-    /// A step of values: those at even places, those at odd places.
+    /// A step of values: those at even places, then those at odd places.
     fn load_step<L: Lanes>(bytes: &[u8]) -> (L::F, L::F);
     /// The larger magnitudes, lane by lane, of `most` and of the values in `bytes`, a whole number of vectors.
     fn more<L: Lanes>(most: L::I, bytes: &[u8]) -> L::I;
@@ -56,9 +56,9 @@ impl Wide for Bf16 {
     }
 
     /// The product with the reciprocal is rounded to the same number as the quotient. With significands a and b of 8
-    /// bits, a quotient is at least 1/(512 b) away from the middle m/512 of two bf16 numbers unless it is that middle,
-    /// and the product is off by at most 2^-22. It is never that middle: m is odd and at least 257, and m b = 512 a (or
-    /// 256 a) would make it a divisor of a. So no tie is to be broken either. A test tries all a and b.
+    /// bits, a quotient is at least 1/(512 b) away from the middle m/512 of two bf16 numbers unless it is that
+    /// middle, and the product is off by at most 2^-22. It is never that middle: m is odd and at least 257, and m b =
+    /// 512 a (or 256 a) would make it a divisor of a. So ties do not occur. A test tries all a and b.
     #[inline(always)]
     fn quotient<L: Lanes>(value: L::F, _scale: L::F, reciprocal: L::F) -> L::F {
         let bits = L::bits(L::mul(value, reciprocal));
@@ -130,8 +130,8 @@ fn more16<L: Lanes>(mut most: L::I, bytes: &[u8]) -> L::I {
 pub(super) trait Coder {
     /// Bits of a code: 8 or 4.
     const BITS: usize;
-    /// The codes of values in the lowest bytes of the lanes, and the differences of the values to what they stand for,
-    /// some of them with another sign.
+    /// The codes of values in the lowest bytes of the lanes, and the differences between the values and the codes'
+    /// values, some with the opposite sign.
     fn code<L: Lanes, V: Wide>(value: L::F, scale: L::F, reciprocal: L::F) -> (L::I, L::F);
 }
 
@@ -158,12 +158,12 @@ impl Coder for E4m3 {
     fn code<L: Lanes, V: Wide>(value: L::F, scale: L::F, reciprocal: L::F) -> (L::I, L::F) {
         let size = magnitude::<L>(value);
         let mut scaled = V::quotient::<L>(size, scale, reciprocal);
-        // Up to 464 the nearest is 448.
+        // Numbers up to 464 round to 448, and close scales give no larger ones.
         if !V::CLOSE_SCALES {
             scaled = L::min(scaled, L::all(E4M3_MAX));
         }
-        // Below 2^-6 the step stays the same. An exponent of -6 stands as 0x3c8 in the bits above 20: 0x38 makes up
-        // for it in the lowest byte.
+        // Below 2^-6 the step stays the same. An exponent of -6 is 0x3c8 in the bits above 20; 0x38 corrects the
+        // lowest byte for it.
         let (sum, rounded) = rounded::<L, 20>(scaled, 0x3c80_0000, 0x38);
         let sign = L::and(L::right::<24>(L::bits(value)), L::all_bits(0x80));
         (L::or(sum, sign), L::mul_from(rounded, scale, size))
@@ -215,7 +215,7 @@ fn whole<L: Lanes, V: Wide>(
     term: f32,
 ) -> (L::I, L::F) {
     let mut scaled = L::min(V::quotient::<L>(value, scale, reciprocal), L::all(most));
-    // The range ends half a step above the most, and as far from zero below: there the nearest is the least.
+    // With a close scale, no value is below -(most + 1/2), which rounds to the least code.
     if !V::CLOSE_SCALES {
         scaled = L::max(scaled, L::all(least));
     }
@@ -226,9 +226,9 @@ fn whole<L: Lanes, V: Wide>(
 #[inline(always)]
 fn fp4<L: Lanes>(scaled: L::F, value: L::F, scale: L::F) -> (L::I, L::F) {
     let least = L::min(magnitude::<L>(scaled), L::all(E2M1_MAX));
-    // Below 1 the step stays the same. An exponent of 0 stands as 0xfe in the bits above 22: 2 makes up for it.
+    // Below 1 the step stays the same. An exponent of 0 is 0xfe in the bits above 22; 2 corrects for it.
     let (sum, rounded) = rounded::<L, 22>(least, 0x3f80_0000, 2);
-    // Zero has no sign.
+    // Zero gets no sign.
     (
         L::or(sum, L::where_negative(scaled, L::all_bits(8))),
         L::mul_from(rounded, scale, magnitude::<L>(value)),
@@ -240,9 +240,9 @@ fn magnitude<L: Lanes>(value: L::F) -> L::F {
     L::float(L::and(L::bits(value), L::all_bits(0x7fff_ffff)))
 }
 
-/// Numbers of no sign, rounded to a mantissa of 23 - `DROPPED` bits: the codes in the lowest bytes, and the rounded
-/// numbers. Below `least`, whose bits are given, the step is that of `least`. The code is the sum of the steps, of the
-/// exponent's lowest bits, and of `more`, which is even.
+/// Numbers without a sign, rounded to a mantissa of 23 - `DROPPED` bits: the codes in the lowest bytes, and the
+/// rounded numbers. Below `least`, whose bits are given, the step is that of `least`. The code is the sum of the
+/// steps, of the exponent's lowest bits, and of `more`, which is even.
 #[inline(always)]
 fn rounded<L: Lanes, const DROPPED: u32>(size: L::F, least: u32, more: u32) -> (L::I, L::F) {
     let unit = L::max32(L::and(L::bits(size), L::all_bits(0x7f80_0000)), L::all_bits(least));

@@ -4,7 +4,7 @@ use super::Fault;
 use crate::quantize::number::{E2M1_MAX, E4M3_MAX, Value, from_e4m3, to_e4m3};
 use crate::quantize::scheme::Scheme;
 
-/// How many values of a row share a scale; `None` where it is not a part of one row.
+/// The number of values of a row that share a scale; `None` if a group is not a part of one row.
 pub(super) fn length(scheme: Scheme) -> Option<usize> {
     match scheme {
         Scheme::W4a16 => Some(128),
@@ -14,7 +14,7 @@ pub(super) fn length(scheme: Scheme) -> Option<usize> {
     }
 }
 
-/// Appends the scale of a group to `stored` as the scheme stores it, and gives the number that values are divided by.
+/// Appends the scale of a group to `stored` as the scheme stores it, and returns the divisor of the values.
 #[inline(always)]
 pub(super) fn scale<V: Value>(
     scheme: Scheme,
@@ -56,7 +56,7 @@ pub(super) fn scales<V: Value>(
 ) -> Result<(), Fault> {
     scales.clear();
     if scheme == Scheme::Nvfp4 {
-        // Loops that the compiler can turn into vectors: there is a group for every 16 values.
+        // There is a group for every 16 values, so these are loops that the compiler can vectorize.
         let first = stored.len();
         stored.extend(most.iter().map(|most| local_code::<V>(*most, whole)));
         scales.extend(stored[first..].iter().map(|code| from_e4m3(*code) / whole));
@@ -73,13 +73,13 @@ pub(super) fn scales<V: Value>(
 fn local_code<V: Value>(most: f32, whole: f32) -> u8 {
     let local = V::round(most / E2M1_MAX);
     match to_e4m3((whole * local).min(E4M3_MAX)) {
-        // A scale of zero becomes 0.125.
+        // A scale of zero becomes 0.125 (code 0x20).
         0 => 0x20,
         code => code,
     }
 }
 
-/// A magnitude from its bits as fp32, which compare as magnitudes do, NaN above all.
+/// A magnitude from its bits as fp32. The bits compare as the magnitudes do, with NaN above all.
 #[inline(always)]
 pub(super) fn finite(bits: u32) -> Result<f32, Fault> {
     if bits >= f32::INFINITY.to_bits() { Err(Fault::NotFinite) } else { Ok(f32::from_bits(bits)) }
@@ -94,6 +94,6 @@ fn power<V: Value>(most: f32) -> Result<(u8, f32), Fault> {
     }
     let code = if exponent == 0 { 0 } else { (127 + exponent - V::BIAS - 2).max(0) };
     let scale = V::round(if code == 0 { 2f32.powi(-126) / 2.0 } else { f32::from_bits((code as u32) << 23) });
-    // A scale that its type cannot hold becomes 1.
+    // A scale that rounds to zero in its type becomes 1.
     Ok(if scale == 0.0 { (127, 1.0) } else { (code as u8, scale) })
 }

@@ -1,10 +1,10 @@
-//! What quantising asks of vectors of 32-bit lanes.
+//! The operations on vectors of 32-bit lanes that quantising needs.
 //!
 //! A step handles twice as many values as there are lanes: those at even places in one vector, those at odd places in
-//! another. So two values of 16 bits are parted without a shuffle, and two codes are joined by a shift.
+//! another. So two values of 16 bits are separated without a shuffle, and two codes are joined by a shift.
 
-/// Vectors of one width. Only what `Path::rows` and `Path::largest` call may use an implementation: these have made
-/// sure that the processor has its instructions.
+/// Vectors of one width. Only code below `Path::rows` and `Path::largest` may use an implementation, because these
+/// two check that the processor has its instructions.
 pub(super) trait Lanes: Copy {
     /// Floating-point lanes.
     type F: Copy;
@@ -44,16 +44,16 @@ pub(super) trait Lanes: Copy {
     /// The bits of `b` in lanes where `a` is less than zero, none elsewhere.
     fn where_negative(a: Self::F, b: Self::I) -> Self::I;
 
-    /// The larger ones of lanes of 16 bits without a sign.
+    /// The maxima of unsigned lanes of 16 bits.
     fn max16(a: Self::I, b: Self::I) -> Self::I;
-    /// The larger ones of lanes of 32 bits with a sign.
+    /// The maxima of signed lanes of 32 bits.
     fn max32(a: Self::I, b: Self::I) -> Self::I;
     /// The largest lane of 16 bits, without a sign.
     fn most16(a: Self::I) -> u32;
     /// The largest lane of 32 bits, none of which is negative.
     fn most32(a: Self::I) -> u32;
 
-    /// Asks for the cache line that is `distance` bytes after the first of `bytes`. There need not be one.
+    /// Prefetches the cache line `distance` bytes after the first of `bytes`. It need not exist.
     fn prefetch(bytes: &[u8], distance: usize);
     /// As many bytes as a vector has.
     fn load(bytes: &[u8]) -> Self::I;
@@ -87,8 +87,8 @@ macro_rules! lanes {
                 $(#[$note])*
                 #[inline(always)]
                 fn $function $(<const $bits: u32>)? ($($argument: $type),*) $(-> $result)? {
-                    // SAFETY: the processor has the instructions: `Path` upholds that, as the trait asks. Loads and
-                    // stores ask for no alignment, and keep to parts whose length indexing has checked.
+                    // SAFETY: the processor has the instructions, which `Path` checks, as the trait requires. Loads
+                    // and stores need no alignment, and indexing checks the lengths of their slices.
                     unsafe { $body }
                 }
             )*

@@ -2,9 +2,9 @@
 //! of the whole matrix first.
 //!
 //! The order of operations, and the type that each result is rounded to, are those of compressed-tensors on a CPU:
-//! `tests/quantize.rs` holds the bytes against checksums of what it writes. `group` is the scale of a group of values,
-//! `plain` the arithmetic value by value, `vector` the same bytes by vectors: `lanes` says what a vector can do, `avx2`
-//! and `avx512` are the two that there are, `codes` turns values into codes.
+//! `tests/quantize.rs` compares the bytes with checksums of its output. `group` is the scale of a group of values,
+//! `plain` the arithmetic value by value, `vector` the same bytes by vectors: `lanes` has the operations of a vector,
+//! `avx2` and `avx512` implement them, and `codes` turns values into codes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -58,12 +58,12 @@ impl Kind {
     }
 }
 
-/// Why rows cannot be quantised.
+/// The reason why rows cannot be quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A value is infinite or not a number.
     NotFinite,
-    /// The scale of a group is beyond what its type holds.
+    /// The scale of a group is beyond the range of its type.
     TooLarge,
 }
 
@@ -73,14 +73,14 @@ pub struct Rows {
     pub weights: Vec<u8>,
     /// Scales, or the masks of a sparse scheme.
     pub scales: Vec<u8>,
-    /// Values that a sparse scheme kept of each row.
+    /// The number of values that a sparse scheme kept of each row.
     pub kept: Vec<u64>,
-    /// The bytes do not depend on the processor; the last digits of these two sums do.
+    /// The last digits of these two sums depend on the processor, unlike the bytes.
     pub error: f64,
     pub values: f64,
 }
 
-/// Quantises rows of `columns` values, which fill `bytes`. Of `fp8-block`, the rows must begin at a multiple of 128.
+/// Quantises rows of `columns` values, which fill `bytes`. For `fp8-block`, the rows must begin at a multiple of 128.
 /// `whole` is the matrix's scale of `nvfp4`, by [`whole_scale`].
 pub fn rows(scheme: Scheme, kind: Kind, bytes: &[u8], columns: usize, whole: f32) -> Result<Rows, Fault> {
     match kind {
@@ -122,7 +122,7 @@ pub fn largest(kind: Kind, bytes: &[u8]) -> Result<f32, Fault> {
     }
 }
 
-/// How many values of these rows `sparse-bitmask` stores.
+/// The number of values of these rows that `sparse-bitmask` stores.
 pub fn stored(kind: Kind, bytes: &[u8], columns: usize) -> Result<u64, Fault> {
     let found = match kind {
         Kind::Bf16 => sparse::stored::<Bf16>(bytes, columns),
@@ -135,7 +135,7 @@ pub fn stored(kind: Kind, bytes: &[u8], columns: usize) -> Result<u64, Fault> {
 /// The scale of a whole matrix, or of several that engines fuse, from the largest magnitude.
 pub fn whole_scale(kind: Kind, largest: f32) -> f32 {
     fn of<V: Value>(largest: f32) -> f32 {
-        // A number over a tensor is the reciprocal, rounded, times the number.
+        // torch divides a number by a tensor as the rounded reciprocal times the number.
         let scale = V::round(V::round(1.0 / largest.max(V::TINY)) * (E4M3_MAX * E2M1_MAX));
         if scale.is_finite() { scale } else { 1.0 }
     }

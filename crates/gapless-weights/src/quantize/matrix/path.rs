@@ -1,4 +1,4 @@
-//! Which instructions quantise. All paths write the same bytes.
+//! The choice of instructions. All paths write the same bytes.
 
 use super::{Fault, Rows, plain};
 use crate::quantize::scheme::Scheme;
@@ -34,7 +34,7 @@ impl Path {
         [Path::Avx512, Path::Avx2].into_iter().find(|path| path.is_there()).unwrap_or(Path::Plain)
     }
 
-    /// Whether this processor can run the path.
+    /// True if this processor can run the path.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn is_there(self) -> bool {
         let has_avx2 = is_x86_feature_detected!("avx2")
@@ -49,7 +49,7 @@ impl Path {
         }
     }
 
-    /// Whether this processor can run the path.
+    /// True if this processor can run the path.
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn is_there(self) -> bool {
         self == Path::Plain
@@ -77,7 +77,7 @@ impl Path {
         }
     }
 
-    /// Each scheme has a function of its own: in one for all, registers run out.
+    /// Each scheme has its own function, because one for all would run out of registers.
     #[cfg(target_arch = "x86_64")]
     #[allow(unsafe_code)]
     fn by_vectors<V: Vectored, W: Way>(self, task: Task<'_>, out: &mut Rows) -> Result<(), Fault> {
@@ -90,9 +90,9 @@ impl Path {
             W::rows::<Avx512, V>(task, out)
         }
         match self {
-            // SAFETY: `is_there` has found every feature that the function asks for.
+            // SAFETY: `is_there` has found every feature that the function requires.
             Path::Avx512 if self.is_there() => unsafe { by_avx512::<V, W>(task, out) },
-            // SAFETY: `is_there` has found every feature that the function asks for.
+            // SAFETY: `is_there` has found every feature that the function requires.
             Path::Avx2 if self.is_there() => unsafe { by_avx2::<V, W>(task, out) },
             _ => plain::rows::<V>(task.scheme, task.bytes, task.columns, task.whole, out),
         }
@@ -107,7 +107,7 @@ impl Path {
             vector::largest::<Avx2, V>(bytes)
         }
         match self {
-            // SAFETY: `is_there` has found every feature that the function asks for.
+            // SAFETY: `is_there` has found every feature that the function requires.
             Path::Avx512 | Path::Avx2 if self.is_there() => unsafe { by_avx2::<V>(bytes) },
             _ => plain::largest::<V>(bytes),
         }

@@ -1,11 +1,11 @@
-//! Rows value by value: for processors without the vectors, and for groups whose scale is too far from 1 for these.
+//! Rows value by value: for processors without the vectors, and for groups whose scale is too far from 1 for vectors.
 
 use super::group::{self, finite};
 use super::{Fault, Rows};
 use crate::quantize::number::{E2M1_MAX, E4M3_MAX, Value, from_e2m1, from_e4m3, to_e2m1, to_e4m3};
 use crate::quantize::scheme::{BLOCK, Scheme};
 
-/// Appends what becomes of `bytes`, which are whole rows, or whole groups where a group is a part of a row.
+/// Appends the result for `bytes`, which are whole rows, or whole groups if a group is a part of a row.
 pub(super) fn rows<V: Value>(
     scheme: Scheme,
     bytes: &[u8],
@@ -14,7 +14,7 @@ pub(super) fn rows<V: Value>(
     out: &mut Rows,
 ) -> Result<(), Fault> {
     let values: Vec<f32> = bytes.chunks_exact(V::WIDTH).map(V::load).collect();
-    // One code a value, before pairs are joined, and what each stands for.
+    // One code a value, before pairs are joined, and the value of each code.
     let mut codes = vec![0u8; values.len()];
     let mut restored = vec![0f64; values.len()];
     if scheme == Scheme::Fp8Block {
@@ -35,7 +35,7 @@ pub(super) fn rows<V: Value>(
     }
     match scheme {
         Scheme::Fp8 | Scheme::Fp8Block | Scheme::W8a8 => out.weights.extend_from_slice(&codes),
-        // Two to a byte, the first below.
+        // Two codes to a byte, the first in the lower half.
         _ => out.weights.extend(codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4)),
     }
     let (error, sum) = squares(&values, &restored);
@@ -49,7 +49,7 @@ pub(super) fn largest<V: Value>(bytes: &[u8]) -> Result<f32, Fault> {
     finite(bytes.chunks_exact(V::WIDTH).fold(0, |most, value| most.max(V::load(value).abs().to_bits())))
 }
 
-/// The codes of values that share a scale, and what they stand for.
+/// The codes of values that share a scale, and the codes' values.
 fn code_all<V: Value>(scheme: Scheme, values: &[f32], scale: f32, codes: &mut [u8], restored: &mut [f64]) {
     match scheme {
         Scheme::W8a8 => each(values, codes, restored, |value| {
@@ -73,7 +73,7 @@ fn code_all<V: Value>(scheme: Scheme, values: &[f32], scale: f32, codes: &mut [u
     }
 }
 
-/// A code for each value, and what it stands for.
+/// A code for each value, and the code's value.
 #[inline(always)]
 fn each(values: &[f32], codes: &mut [u8], restored: &mut [f64], code: impl Fn(f32) -> (u8, f64)) {
     for ((value, place), back) in values.iter().zip(codes).zip(restored) {
@@ -81,7 +81,7 @@ fn each(values: &[f32], codes: &mut [u8], restored: &mut [f64], code: impl Fn(f3
     }
 }
 
-/// The product, which fp32 may not hold.
+/// The product in fp64, because fp32 may not hold it exactly.
 #[inline(always)]
 fn times(code: f32, scale: f32) -> f64 {
     f64::from(code) * f64::from(scale)
@@ -125,7 +125,7 @@ fn squares(values: &[f32], restored: &[f64]) -> (f64, f64) {
     (error.iter().sum(), sum.iter().sum())
 }
 
-/// One row of blocks: at most 128 rows of the matrix. Blocks at the edges are as if filled with zeros.
+/// One row of blocks: at most 128 rows of the matrix. Blocks at the edges count as filled with zeros.
 fn blocks<V: Value>(
     values: &[f32],
     columns: usize,

@@ -1,4 +1,4 @@
-//! Every path writes what the plain path writes, bit for bit, and its sums are near.
+//! Every path writes the bytes of the plain path, and its sums are close.
 
 use super::path::{Path, Vectored};
 use super::{Fault, Kind, Rows, whole_scale};
@@ -91,7 +91,7 @@ fn random_matrices<V: Vectored>(kind: Kind, seed: u64) {
         for scheme in SCHEMES {
             let columns = columns_of(scheme, random(&mut state));
             let rows = 1 + (random(&mut state) % 9) as usize;
-            // Near 1 mostly, sometimes anywhere: scales that the vectors leave to the plain path too.
+            // Mostly near 1, sometimes anywhere, to reach scales that the vectors leave to the plain path.
             let centre = match round % 4 {
                 0 => (random(&mut state) % 300) as i32 - 150,
                 _ => (random(&mut state) % 40) as i32 - 20,
@@ -99,7 +99,7 @@ fn random_matrices<V: Vectored>(kind: Kind, seed: u64) {
             let spread = 1 + random(&mut state) % 24;
             let mut bytes = made::<V>(&mut state, rows * columns, centre, spread);
             if round % 7 == 3 {
-                // Half of the time an infinite value or none that is a number, else a large one.
+                // Half of the time an infinity or NaN, else a large value.
                 let bits = (2 * V::BIAS as u32 + (round & 1)) << V::MANTISSA | round & 2;
                 let at = random(&mut state) as usize % (rows * columns) * V::WIDTH;
                 bytes[at..at + V::WIDTH].copy_from_slice(&bits.to_le_bytes()[..V::WIDTH]);
@@ -131,7 +131,7 @@ fn all_values<V: Vectored>(exponents: &[u32]) {
     for exponent in exponents {
         for mantissa in 0..128 {
             let largest = exponent << V::MANTISSA | mantissa << (V::MANTISSA - 7);
-            // The largest one leads each group of 128, so that all have its scale; zeros fill up the last.
+            // The largest one leads each group of 128, so that all have its scale; zeros fill up the last group.
             let mut values = Vec::new();
             for magnitude in 0..=largest {
                 for bits in [magnitude, magnitude | 0x8000] {
@@ -162,7 +162,7 @@ fn every_fp16_value_below_a_largest_one_has_the_same_code_on_every_path() {
 
 #[test]
 fn a_product_with_a_reciprocal_is_rounded_to_bf16_as_the_quotient_is() {
-    // Exponents shift both alike: they are tried at the ends of what the vectors take.
+    // An exponent shifts both alike, so only the ends of the vectors' range and two between are tried.
     for scale_exponent in [127 - 40, 100, 127, 127 + 40] {
         for scale in (0..128).map(|mantissa| f32::from_bits(scale_exponent << 23 | mantissa << 16)) {
             for value in (0..0x7f80).map(|bits| f32::from_bits(bits << 16)) {
@@ -180,7 +180,7 @@ fn a_product_with_a_reciprocal_is_rounded_to_bf16_as_the_quotient_is() {
 #[test]
 fn values_that_a_scheme_holds_exactly_have_no_error() {
     for (scheme, largest) in [(Scheme::Fp8, 448.0f32), (Scheme::Nvfp4, 6.0)] {
-        // The largest one makes the scale a half.
+        // The largest value makes the scale one half.
         let values = [largest, 0.5, -1.0, 1.5, 2.0, -3.0, 4.0, 6.0];
         let bytes: Vec<u8> = (0..64)
             .flat_map(|at| ((values[at % 8] * 0.5).to_bits() >> 16).to_le_bytes()[..2].to_vec())

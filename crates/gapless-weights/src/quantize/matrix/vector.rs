@@ -1,8 +1,8 @@
-//! Rows by vectors. The bytes are those of `plain`, which takes over where a scale is far from 1: squares of errors are
-//! summed in fp32 here, and quotients are products with the reciprocal.
+//! Rows by vectors. The bytes are those of `plain`, which takes over if a scale is far from 1, because here squares
+//! of errors are summed in fp32 and quotients are products with the reciprocal.
 //!
-//! What touches vectors must be inlined into the functions of `path` that have the instructions. So it is marked so,
-//! and closures, which cannot be marked, touch none.
+//! Code with vectors must be inlined into the functions of `path` that enable the instructions. So it is marked
+//! `inline(always)`; closures cannot be marked, so they use no vectors.
 
 use super::codes::{Coder, E4m3, Wide};
 use super::group::{self, finite};
@@ -11,16 +11,15 @@ use super::{Fault, Rows, plain};
 use crate::quantize::scheme::{BLOCK, Scheme};
 use std::marker::PhantomData;
 
-/// Values of a part of the groups that is handled at once: their bytes stay in the first cache. A multiple of all
-/// groups and steps.
+/// Values that are handled at once, so that their bytes stay in the first cache. A multiple of all groups and steps.
 const PART: usize = 4096;
 
-/// Blocks side by side that are handled at once: their bytes stay in the second cache.
+/// Blocks side by side that are handled at once, so that their bytes stay in the second cache.
 const STRIP: usize = 8;
 
-/// How the values of a scheme share scales.
+/// The way in which values of a scheme share scales.
 pub(super) trait Way {
-    /// Appends what becomes of rows.
+    /// Appends the quantised rows.
     fn rows<L: Lanes, V: Wide>(task: Task<'_>, out: &mut Rows) -> Result<(), Fault>;
 }
 
@@ -34,7 +33,7 @@ pub(super) struct ByGroup<C, const LENGTH: usize>(PhantomData<C>);
 #[derive(Debug)]
 pub(super) struct ByBlock;
 
-/// What to quantise.
+/// The input of a function that quantises.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task<'a> {
     pub(super) scheme: Scheme,
@@ -189,7 +188,7 @@ impl Way for ByBlock {
                         let scales = [L::all(*scale), L::all(*reciprocal)];
                         let next = STRIP * width * V::WIDTH;
                         if part.len() == width * V::WIDTH {
-                            // With a length that the compiler knows.
+                            // A length that the compiler knows makes the loop faster.
                             let (part, place) = (&part[..width * V::WIDTH], &mut place[..width]);
                             sums.run::<V, E4m3>(part, scales, place, next);
                         } else {
@@ -216,8 +215,8 @@ impl<L: Lanes> Sums<L> {
         Sums { error: [L::all(0.0); 2], values: [L::all(0.0); 2] }
     }
 
-    /// Values that share a scale, or two where a step is longer than a group. The values `next` bytes later are asked
-    /// for: while these are coded, those come from memory.
+    /// Values that share a scale, or two if a step is longer than a group. It prefetches the values `next` bytes
+    /// later, which arrive while these are coded.
     #[inline(always)]
     fn run<V: Wide, C: Coder>(&mut self, bytes: &[u8], scales: [L::F; 2], out: &mut [u8], next: usize) {
         let mut sums = Sums::<L> { error: self.error, values: self.values };
@@ -258,7 +257,7 @@ impl<L: Lanes> Sums<L> {
         }
     }
 
-    /// Adds the sums to the result, and begins anew.
+    /// Adds the sums to the result, and resets them.
     #[inline(always)]
     fn finish(&mut self, out: &mut Rows) {
         out.error += L::sum(self.error[0]) + L::sum(self.error[1]);
@@ -267,7 +266,8 @@ impl<L: Lanes> Sums<L> {
     }
 }
 
-/// Whether a scale, and the largest value that it is for, are near enough to 1: their squares are in the range of fp32.
+/// True if a scale, and the largest value that it is for, are near enough to 1 for their squares to be in
+/// the range of fp32.
 #[inline(always)]
 fn is_near(scale: f32, most: f32) -> bool {
     const FAR: [f32; 2] = [(1u64 << 40) as f32, (1u64 << 50) as f32];
@@ -275,8 +275,8 @@ fn is_near(scale: f32, most: f32) -> bool {
     is_within(scale, FAR[0]) && (most == 0.0 || is_within(most, FAR[1]))
 }
 
-/// The next `count` bytes of `bytes`, which get their place here. One part is cleared at a time, so that it is in the
-/// first cache when the codes come.
+/// Appends `count` bytes to `bytes` and returns them. Only one part is cleared at a time, so that it is in the first
+/// cache when its codes are written.
 #[inline(always)]
 fn grown(bytes: &mut Vec<u8>, count: usize) -> &mut [u8] {
     let first = bytes.len();

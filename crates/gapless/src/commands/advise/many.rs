@@ -70,7 +70,7 @@ fn rank_of(run: &Run, file: &str) -> Option<u32> {
     run.files.iter().find(|read| read.file == file).map(|read| read.rank)
 }
 
-/// The settings that help the heaviest rank of each of the largest groups, and who wrote the traces.
+/// The settings that help the heaviest rank of each of the largest groups, and the producer of the traces.
 fn candidates(
     inputs: &Inputs,
     run: &Run,
@@ -137,12 +137,12 @@ fn try_all(
     })
 }
 
-/// The worse of two placements: the driver's order of addresses is not known.
+/// The worse of two placements, because the driver's order of addresses is not known.
 fn replayed(script: &Script, version: TorchVersion, settings: &TorchSettings, card: Bytes) -> Outcome {
     let candidate = Candidate { settings: settings.clone(), changes: 0 };
     let of = |placement| trial(script, version, &candidate, card, placement);
     let (low, high) = (of(Placement::Lowest), of(Placement::Highest));
-    // Where a request failed in the recording itself, going on without it is no survival.
+    // If a request failed in the recording itself, a replay survives only if it serves that request too.
     let failed_then = script.ops.iter().any(|op| matches!(op, gapless_replay::Op::Failed { .. }));
     let survives = |t: &gapless_replay::sweep::Trial| t.survived() && (!failed_then || t.served_last);
     Outcome {

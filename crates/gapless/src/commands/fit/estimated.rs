@@ -1,7 +1,7 @@
 //! From a question of `gapless fit` to one of `gapless estimate`: `--run`, and the line that a refusal names.
 //!
-//! Flags that both have keep their names. What an estimate does not have is refused by `--run`, and named beside the
-//! line of a refusal.
+//! Flags that both have keep their names. `--run` refuses flags that an estimate does not have; a refusal's line
+//! names them beside it.
 
 use super::failure;
 use crate::cli::estimate::{ConfigurationArgs, EstimateArgs, EstimateFormat, PaceArgs};
@@ -13,7 +13,7 @@ use gapless_fit::hardware;
 use gapless_fit::read::preset_config;
 use std::path::PathBuf;
 
-/// Cards by fit's names, and what an estimate calls them.
+/// Cards by fit's names, with the names that an estimate has for them.
 const CARDS: [(&str, &str); 6] = [
     ("h200", "h200"),
     ("h100", "h100"),
@@ -23,7 +23,7 @@ const CARDS: [(&str, &str); 6] = [
     ("l40s", "l40s"),
 ];
 
-/// What `gapless fit --run` asks of `gapless estimate`.
+/// The arguments of `gapless estimate` for `gapless fit --run`.
 pub(super) fn args(fit: &FitArgs) -> Result<EstimateArgs> {
     let Some(model) = &fit.model else {
         let help = "name a script, as in `gapless fit --run train.py -- --batch 8`, or a configuration";
@@ -57,7 +57,7 @@ pub(super) fn args(fit: &FitArgs) -> Result<EstimateArgs> {
     })
 }
 
-/// The error of a question, with the line that estimates the model where running it would give an answer.
+/// The error of a question, with the line that estimates the model if running it would give an answer.
 pub(super) fn refused(error: AskError, model: &str, fit: &FitArgs) -> Failure {
     if !error.estimable || preset_config(model).is_some_and(|text| text.contains("\"torchvision_")) {
         return failure(error);
@@ -135,7 +135,7 @@ fn left_out(fit: &FitArgs) -> Vec<&'static str> {
     .collect()
 }
 
-/// The card of an estimate that a GPU of fit is.
+/// The estimate's card for a GPU of fit.
 fn card(gpu: Option<&str>) -> Result<&'static str> {
     let Some(asked) = gpu else { return Ok(CARDS[0].1) };
     // The names of estimate's own cards are taken too.

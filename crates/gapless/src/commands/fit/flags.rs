@@ -1,4 +1,4 @@
-//! From flags to what is asked: names become values, texts are parsed, and nothing is chosen.
+//! From flags to a question: names become values and texts are parsed. Choices are made elsewhere.
 
 use crate::cli::fit::{
     AttentionArg, CheckpointingArg, EmitTarget, EngineArg, OffloadArg, OptimizerArg, PrecisionArg,
@@ -146,7 +146,7 @@ fn adapters(text: &str) -> Result<Adapters> {
                     }
                 }
             }
-            // They scale what is there.
+            // A scale does not change the size of adapters.
             "alpha" | "lora_alpha" if value.parse::<f64>().is_ok() => {}
             other => return Err(wrong(format!("--lora {text}: {other:?} is not known"))),
         }
@@ -164,7 +164,7 @@ fn names(list: &str) -> std::result::Result<Names, String> {
     })
 }
 
-/// What a flag's weights are kept in; fp8 is a format of served weights around products in bf16.
+/// The precision of a flag's weights; fp8 is a format of served weights around products in bf16.
 fn precision(precision: PrecisionArg) -> Precision {
     match precision {
         PrecisionArg::Fp32 => Precision::Fp32,

@@ -1,4 +1,4 @@
-//! `--list` and `--gpus-list`: what can be asked about by name.
+//! `--list` and `--gpus-list`: the names that `fit` knows.
 
 use crate::cli::fit::{FitArgs, FitFormat};
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `--format html` and `--html`: the answer, and the step's memory over time where a step was simulated.
+//! `--format html` and `--html`: the answer and, if a step was simulated, its memory over time.
 
 use crate::commands::report::write_page;
 use crate::{load, output};
@@ -11,7 +11,7 @@ use std::path::Path;
 pub(super) fn write(to: Option<&Path>, q: &Question, answer: &Answer) -> Result<()> {
     let name = format!("{}: {}", q.model.name, q.headline());
     let simulated = answer.estimate.as_ref().and_then(|e| e.simulated.as_ref());
-    // Closed forms know no step: the page then has the answer alone.
+    // Closed forms have no step to show, so the page then has the answer alone.
     let trace = simulated.map_or_else(no_step, |simulated| gapless_fit::timeline::trace(&simulated.steps));
     let analysis = load::analyse(&trace, Path::new(&name))?;
     let report = titled(&analysis, &name, q, answer);

@@ -1,4 +1,4 @@
-//! `--compare A B`: two settings, or two models, and what makes the difference between them.
+//! `--compare A B`: two settings, or two models, and the components in which they differ.
 //!
 //! A side is `batch=8,precision=fp32`: flags without their dashes, over those of the command line; a word without `=`
 //! is a model.

@@ -1,4 +1,4 @@
-//! `gapless fleet check-log`: whether a log can be believed.
+//! `gapless fleet check-log`: checks the log of a placement.
 
 use super::{arrivals, lists, opened};
 use crate::cli::fleet::CheckLogArgs;

@@ -85,7 +85,7 @@ fn text_of(object: &Value, member: &str) -> String {
     object[member].as_str().unwrap_or_default().to_owned()
 }
 
-/// The name of an object, or what its name will begin with.
+/// The name of an object, or the beginning of its generated name.
 fn name_of(object: &Value) -> String {
     let of = |member: &str| object["metadata"][member].as_str();
     of("name").or_else(|| of("generateName")).unwrap_or_default().trim_end_matches('-').to_owned()

@@ -101,7 +101,7 @@ fn opened<T>(
     })
 }
 
-/// Who arrives, in which order.
+/// The pods that arrive, in order.
 fn arrivals(workload: &Workload, nodes: &[Node], pods: &[Pod], seed: i64) -> Result<Arrivals> {
     if workload.times {
         return Ok(arrivals::listed(pods, nodes, seed));

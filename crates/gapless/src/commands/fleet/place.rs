@@ -33,7 +33,7 @@ pub(super) fn run(args: &PlaceArgs) -> Result<Answer> {
             if length == 0 && line.is_empty() && !is_long {
                 return Ok(Answer::Yes);
             }
-            // The last line may lack its end.
+            // The last line may lack its newline.
             if length == 0 || line.ends_with(b"\n") {
                 break;
             }
@@ -51,7 +51,7 @@ pub(super) fn run(args: &PlaceArgs) -> Result<Answer> {
             }
             answer(&mut queue, text.trim())
         };
-        // Who reads the answers may be gone: then nobody has more questions either.
+        // If the program that reads the answers has ended, it asks no more questions either.
         match writeln!(output, "{said}").and_then(|()| output.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Answer::Yes),
             other => other?,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where Kubernetes puts the service account of a pod.
+/// The folder in which Kubernetes mounts the service account of a pod.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
@@ -43,7 +43,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(0);
         }
-        // Watches wait for the API server; a process that was told to end does not.
+        // A watch may block on the API server, so the process ends after two seconds in any case.
         std::thread::spawn(|| {
             std::thread::sleep(std::time::Duration::from_secs(2));
             std::process::exit(0);
@@ -61,7 +61,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Where a user says that the API server is.
+/// The address of the API server in the user's flags.
 struct Server<'a> {
     in_cluster: bool,
     api: Option<&'a str>,
@@ -85,7 +85,7 @@ pub(super) fn optional_address(args: &AgentArgs) -> Result<Option<Address>> {
     address(&Server { in_cluster: args.in_cluster, api: args.api.as_deref(), ca, token_file }).map(Some)
 }
 
-/// A first build leaves TLS out: it would take half a minute more.
+/// The default build leaves TLS out, because it would take half a minute more.
 fn needs_tls(instead: &str) -> Result<(), Failure> {
     if tls::IS_BUILT_IN {
         return Ok(());

@@ -1,7 +1,7 @@
-//! What `gapless.dev/gpu-memory: auto` stands for: `gapless fit` of the pod's model, or the peak of an earlier run.
+//! The size for `gapless.dev/gpu-memory: auto`: `gapless fit` of the pod's model, or the peak of an earlier run.
 //!
-//! The annotations come from whoever may create a pod, so they name neither files nor folders: a model is a built-in
-//! name or a text, and a trace is a file in the folder that the extender was given.
+//! Any user who may create a pod writes these annotations, so they must not name paths: a model is a built-in name or
+//! a text, and a trace is a file in the folder that the extender was given.
 
 use crate::cli::fit::Settings;
 use crate::commands::fit::flags;
@@ -15,9 +15,9 @@ use gapless_trace::Bytes;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// What a run may take above the peak of an earlier one, as `gapless fleet advise` assumes.
+/// The share that a run may take above the peak of an earlier one, as `gapless fleet advise` assumes.
 const ABOVE_TRACE: f64 = 0.05;
-/// What a process has on a card outside PyTorch's allocator, which a trace does not record.
+/// Bytes of a process on a card outside PyTorch's allocator, which a trace does not record.
 const OUTSIDE_TRACE: u64 = 768 << 20;
 /// Sizes are rounded up to this.
 const STEP: u64 = 1 << 20;
@@ -47,7 +47,7 @@ impl Sizer for Programs {
     }
 }
 
-/// What `gapless fit` says of the run, and its error bar above that.
+/// The bytes that `gapless fit` expects of the run, plus its error bar.
 fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
     let wrong = |what: String| format!("gapless.dev/fit: {what}");
     let words = Words::try_parse_from(text.split_whitespace()).map_err(|error| {
@@ -88,7 +88,7 @@ fn fit(text: &str, config: Option<&str>) -> Result<u64, String> {
     }
 }
 
-/// Whether the work would be too long: each layer is laid out.
+/// True if the work would take too long, because each layer is laid out.
 fn has_too_many_layers(config: &str) -> bool {
     let object: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
     let nested = object.as_object().into_iter().flat_map(|members| members.values());

@@ -7,7 +7,7 @@ use gapless_stats::{Card, Region};
 use std::collections::HashSet;
 use std::fmt::Write;
 
-/// What a family counts: a value that goes up and down, or one that only goes up.
+/// The type of a family: a value that goes up and down, or one that only goes up.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Gauge,
@@ -122,7 +122,7 @@ const HOST: &[(&str, Kind, &str, OfHost)] = &[
 
 type OfGpu = fn(&Gpu) -> f64;
 
-/// Of each card, whoever uses it.
+/// Of each card, over all its processes.
 const GPU: &[(&str, &str, OfGpu)] = &[
     ("gapless_device_total_bytes", "The card's memory.", |g| g.total as f64),
     ("gapless_device_used_bytes", "What of the card is used, by whomever.", |g| g.used as f64),
@@ -171,7 +171,7 @@ pub(super) fn text(machine: &Machine) -> String {
         "Whether the driver (NVML) reports processes that do not use Gapless.",
     );
     out.sample("gapless_nvml_available", "", f64::from(u8::from(machine.no_nvml.is_none())));
-    // Its name is told once: DCGM's word for it, modelName, is against Prometheus' own rules.
+    // The name is a label of this metric only, because DCGM's label modelName is against Prometheus' rules.
     out.family("gapless_device_info", Gauge, "What a card is.");
     for gpu in &machine.gpus {
         let mut all = gpu_labels(gpu, &machine.host);
@@ -267,8 +267,8 @@ fn uses_of<'a>(process: &'a Process, machine: &Machine) -> Vec<(&'a Use, String)
     process.uses.iter().filter_map(with_labels).collect()
 }
 
-/// What a process is called: its program and what that runs, without folders and without arguments, which may be
-/// secret.
+/// The name of a process: its program and the script that it runs, without folders, and without arguments,
+/// which may be secret.
 fn program(command: &str) -> String {
     let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
     let mut words = command.split_ascii_whitespace();
@@ -310,7 +310,7 @@ pub(crate) fn labels<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
 #[derive(Default)]
 pub(crate) struct Text {
     pub(crate) text: String,
-    /// Series that are there: a scrape with one twice is refused as a whole.
+    /// Series that were written. Prometheus refuses a whole scrape if one comes twice.
     seen: HashSet<String>,
 }
 
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(of(""), "");
     }
 
-    /// Every metric that the board asks for is one that is served, or DCGM's.
+    /// Every metric on the board is served by this program or by DCGM's exporter.
     #[test]
     fn the_board_asks_for_what_is_served() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../grafana/gapless.json");

@@ -9,27 +9,27 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A request's head at most, and the time for it and for the answer.
+/// The largest head of a request, and the time limit for it and for the answer.
 const HEAD: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections at once.
 const CROWD: usize = 16;
 
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// What Prometheus calls its text format.
+/// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Answers, or why there is none.
+/// Makes the answer, or an error.
 type Source<'a> = &'a (dyn Fn() -> Result<String> + Sync);
 
-/// Serves for good.
+/// Serves until the process ends.
 pub(crate) fn serve(listener: &TcpListener, source: Source<'_>) -> Result<Answer> {
     let busy = &AtomicUsize::new(0);
     std::thread::scope(|scope| {
         loop {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
-                // Too many open files, or a peer that is gone already: the next one may fare better.
+                // Too many open files, or a peer that has gone: the next connection may succeed.
                 Err(_) => {
                     std::thread::sleep(Duration::from_millis(50));
                     continue;
@@ -42,7 +42,7 @@ pub(crate) fn serve(listener: &TcpListener, source: Source<'_>) -> Result<Answer
                 continue;
             }
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
-                // A connection that breaks is the other side's business.
+                // An error on one connection must not end the server.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handle(&stream, source)));
                 let _ = stream.shutdown(Shutdown::Both);
                 busy.fetch_sub(1, Ordering::Relaxed);
@@ -78,7 +78,7 @@ fn handle(stream: &TcpStream, source: Source<'_>) -> std::io::Result<()> {
     }
 }
 
-/// The bytes up to the empty line; or the status that tells what is wrong with them.
+/// The bytes up to the empty line; or the status of their error.
 fn read_head(mut stream: &TcpStream) -> std::io::Result<Result<Vec<u8>, (u16, &'static str)>> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
@@ -143,8 +143,7 @@ fn answer(
         text.push_str(end);
     }
     stream.write_all(text.as_bytes())?;
-    // What the other side still sends is not waited for, but a connection that is closed over unread bytes loses the
-    // answer.
+    // Unread bytes at the close would reset the connection and lose the answer, so the rest is read for a short time.
     stream.shutdown(Shutdown::Write)?;
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     let mut rest = [0; 1024];
@@ -170,7 +169,7 @@ mod tests {
 
     fn ask(address: std::net::SocketAddr, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).expect("a connection");
-        // The other side may have seen enough before all is sent.
+        // The server may close the connection before all is sent.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -207,7 +206,7 @@ mod tests {
         assert_eq!(status(&[b'x'; 64 << 10]), "431");
         let many = [b"GET /metrics HTTP/1.1\r\n".as_slice(), &b"A: b\r\n".repeat(4000)].concat();
         assert_eq!(status(&many), "431");
-        // And it is still there.
+        // The server still answers.
         assert_eq!(status(b"GET /metrics HTTP/1.1\r\n\r\n"), "200");
     }
 
@@ -226,7 +225,7 @@ mod tests {
         let address = start(&|| Ok(String::new()));
         let idle: Vec<TcpStream> =
             (0..CROWD).map(|_| TcpStream::connect(address).expect("a connection")).collect();
-        // All places may be taken: then that is said.
+        // If all connections are taken, the server answers 503.
         let crowded = ask(address, b"GET /metrics HTTP/1.1\r\n\r\n");
         assert!(crowded.starts_with("HTTP/1.1 503 ") || crowded.starts_with("HTTP/1.1 200 "), "{crowded}");
         drop(idle);

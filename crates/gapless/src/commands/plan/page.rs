@@ -1,4 +1,4 @@
-//! A plan as a page: what was found and what is proven, and each buffer as a rectangle at its offset.
+//! A plan as a page: the peak and the proven bound, and each buffer as a rectangle at its offset.
 
 use super::{Planned, gap, show};
 use anyhow::Result;
@@ -37,7 +37,7 @@ pub(super) fn write(out: &mut dyn Write, planned: &Planned) -> Result<()> {
 /// lifetime is a free and a new birth.
 fn as_trace(planned: &Planned) -> (Trace, Vec<u64>) {
     let first = planned.problem.buffers().iter().map(|b| b.lifetime.start).min().unwrap_or(0);
-    // (time, birth, buffer): at one time what ends goes before what begins.
+    // (time, birth, buffer): at equal times ends sort before births.
     let mut changes: Vec<(i64, bool, usize)> = Vec::new();
     for (index, buffer) in planned.problem.buffers().iter().enumerate() {
         for piece in buffer.pieces() {
@@ -68,10 +68,10 @@ fn as_trace(planned: &Planned) -> (Trace, Vec<u64>) {
     (trace, places)
 }
 
-/// Conflicts longer than this are in the JSON.
+/// Longer conflicts are shown in the JSON only.
 const LONGEST: usize = 50;
 
-/// The answer: the peak, how good it is, whether it fits, and what was asked.
+/// The answer: the peak, its distance from the bound, the verdict, and the question.
 fn headline(planned: &Planned) -> Headline {
     let (problem, solution) = (&planned.problem, &planned.solution);
     let (peak, bound) = (solution.plan.peak, solution.lower_bound);
@@ -125,7 +125,7 @@ fn headline(planned: &Planned) -> Headline {
     Headline { title, tone, tiles, bar, lists: conflict(planned).into_iter().collect(), notes: Vec::new() }
 }
 
-/// How many buffers have a place or an alignment that was asked for.
+/// Counts the buffers with a required place or alignment.
 fn kinds_of_buffers(planned: &Planned) -> String {
     let buffers = planned.problem.buffers();
     let fixed = buffers.iter().filter(|buffer| buffer.fixed.is_some()).count();
@@ -139,7 +139,7 @@ fn kinds_of_buffers(planned: &Planned) -> String {
     }
 }
 
-/// The buffers that cannot lie in the capacity together, where such a set was found.
+/// The buffers that cannot lie in the capacity together, if the planner found such a set.
 fn conflict(planned: &Planned) -> Option<List> {
     let all = &planned.solution.conflict;
     if all.is_empty() {

@@ -1,4 +1,4 @@
-//! Where buffers come from: MiniMalloc CSV, JSON, an ONNX model, or the allocations of a trace.
+//! Sources of buffers: MiniMalloc CSV, JSON, an ONNX model, or the allocations of a trace.
 //!
 //! The content decides, after decompression, so a file, its `.gz`, its `.zst` and a pipe give the same problem. Only an
 //! ONNX model is known by its name, because its bytes have no mark.
@@ -19,12 +19,12 @@ use std::path::Path;
 
 /// Columns of the CSV that further questions need.
 const FURTHER: &[&str] = &["shares", "accesses", "spaces"];
-/// How much of a JSON file is looked at to tell a list of buffers from a snapshot.
+/// Bytes of a JSON file that are read to tell a list of buffers from a snapshot.
 const JSON_HEAD: usize = 1 << 20;
 /// The largest list of buffers in JSON.
 const JSON_MOST: u64 = 4 << 30;
 
-/// The buffers, with the cells of further columns where they come from a CSV.
+/// The buffers, with the cells of further columns if they come from a CSV.
 pub(super) fn buffers(args: &PlanArgs) -> Result<Buffers> {
     let path = &args.file;
     if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx")) && path.is_file() {
@@ -89,7 +89,7 @@ fn of_json(content: &mut Content<'_>, path: &Path) -> Result<Problem> {
     json::read(&text).map_err(|error| wrong_file(path, &error))
 }
 
-/// Whose place each buffer may take: the CSV's column `shares`, by id.
+/// The buffer whose place each buffer may take: the CSV's column `shares`, by id.
 pub(super) fn shares(cells: &[Box<str>], problem: &Problem) -> Result<Shares> {
     let help = "the column `shares` names the buffer whose place may be taken: it must end where this one begins, or overlap it once";
     let wrong = |error: gapless_plan::Error| Failure::new(error.to_string(), help);

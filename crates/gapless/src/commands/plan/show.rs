@@ -9,7 +9,7 @@ use serde_json::json;
 use std::fmt::Write;
 
 const SCHEMA: &str = "gapless.plan/1";
-/// More rectangles than this no viewer of pictures likes.
+/// The most rectangles of a picture. Viewers become slow with more.
 const PICTURE_LIMIT: usize = 100_000;
 
 /// "1 buffer", "2 buffers".

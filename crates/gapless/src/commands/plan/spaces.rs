@@ -1,8 +1,8 @@
-//! `--spaces`: which buffer lies in which memory, and when, so that the traffic is lowest.
+//! `--spaces`: places buffers into memories over time so that the traffic is lowest.
 //!
 //! The memories come from a TOML file, accesses from two more columns of the CSV: `accesses` is a count, or the times
 //! of the accesses separated by spaces with an `@` before the first (`@3 7 9`: then the buffer may move in between);
-//! `spaces` names the memories that a buffer may lie in, separated by spaces, all where it is empty.
+//! `spaces` names the memories that a buffer may lie in, separated by spaces, all if it is empty.
 
 use super::show::buffers;
 use super::{bytes, interrupted};
@@ -37,9 +37,9 @@ struct SpacesFile {
 #[serde(deny_unknown_fields)]
 struct SpaceTable {
     name: String,
-    /// Missing: as large as need be.
+    /// Missing: unlimited.
     capacity: Option<String>,
-    /// Of one byte accessed.
+    /// The cost of one byte accessed.
     cost: f64,
 }
 
@@ -98,7 +98,7 @@ impl Question {
         plan.map_err(|error| Failure::new(error.to_string(), HELP).into())
     }
 
-    /// Answers it and writes the answer; text, or JSON.
+    /// Answers the question and writes the answer as text or JSON.
     pub(super) fn answer(
         &self,
         name: &str,
@@ -198,7 +198,7 @@ impl Question {
 const HELP: &str = "spaces.toml has [[space]] tables with name, cost (of a byte accessed) and capacity (missing: unlimited); the CSV may have the \
                     columns accesses (a count, or times as @3 7 9) and spaces (names)";
 
-/// How far the traffic is above the bound, for people.
+/// The distance of the traffic above the bound, for people.
 fn gap(progress: &SpaceProgress) -> String {
     if progress.traffic == progress.lower_bound {
         return "none".to_owned();

@@ -1,8 +1,8 @@
 //! `--watch`: the report of a file that grows or is replaced, made again whenever the file changes, until Ctrl-C.
 //!
-//! A `.gtrace` may be read while it is written: its reader takes every whole block. Another file may be seen half
-//! written; then the report waits for the next change and says so. Size, time and identity of the file are looked at a
-//! few times a second, and a report that takes long is made less often.
+//! A `.gtrace` may be read while it is written: its reader takes every whole block. Another file may be half written;
+//! then the report says so and waits for the next change. The file's size, time and identity are checked a few times
+//! a second, less often if a report takes long.
 
 use super::{Target, report};
 use crate::cli::report::{ReportArgs, ReportFormat};
@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often the file is looked at.
+/// The interval between two checks of the file.
 const LOOK: Duration = Duration::from_millis(400);
-/// How soon Ctrl-C is noticed.
+/// The delay until Ctrl-C is noticed.
 const NAP: Duration = Duration::from_millis(50);
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -30,7 +30,7 @@ pub(super) fn run(args: &ReportArgs, file: &Path, target: &Target) -> Result<()>
         )
         .into());
     }
-    // Where no handler can be set Ctrl-C ends the process, which leaves no file half written either.
+    // If no handler can be set, Ctrl-C ends the process. Files appear whole, so this leaves none half written.
     let _ = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed));
     let mut screen = Screen::of(target);
     let mut seen: Option<Stamp> = None;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &ReportArgs, file: &Path, target: &Target) -> Result<()>
     Ok(())
 }
 
-/// Sleeps, but not through Ctrl-C.
+/// Sleeps until the pause ends or Ctrl-C comes.
 fn rest(pause: Duration) {
     let start = Instant::now();
     while start.elapsed() < pause && !STOP.load(Ordering::Relaxed) {
@@ -63,7 +63,7 @@ fn rest(pause: Duration) {
     }
 }
 
-/// What tells one state of a file from another.
+/// The identity of one state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size: u64,
@@ -88,7 +88,7 @@ fn identity(_: &std::fs::Metadata) -> u64 {
     0
 }
 
-/// One report. A file that cannot be read is told and waited for; a report that cannot be written ends the watch.
+/// One report. A file that cannot be read is reported, and the watch goes on; a failed write ends it.
 fn again(args: &ReportArgs, file: &Path, target: &Target, screen: &mut Screen) -> Result<()> {
     let trace = match load::trace_of(file, args.device) {
         Ok(trace) => trace,
@@ -125,7 +125,7 @@ fn tell(error: &anyhow::Error) -> Result<()> {
     Ok(())
 }
 
-/// How reports follow each other.
+/// The place of the next report.
 enum Screen {
     /// In the place of the one before.
     Redrawn,

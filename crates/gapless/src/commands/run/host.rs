@@ -1,7 +1,7 @@
 //! `gapless run --host`: puts `libgapless_malloc.so` below the program with LD_PRELOAD, which its children inherit.
 //!
-//! A budget is a page that all these processes share. `gapless run` makes its file, named after the process that the
-//! program will be, and removes those of programs that have ended.
+//! A budget is a page that all these processes share. `gapless run` makes its file, named after its own process
+//! number, which the program will have, and removes those of programs that have ended.
 
 use crate::cli::run::RunArgs;
 use crate::failure::Failure;
@@ -14,18 +14,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub(super) const LIBRARY: &str = "libgapless_malloc.so";
-/// Names a library that is elsewhere.
+/// The variable that names a library at another place.
 const VARIABLE: &str = "GAPLESS_HOST_LIBRARY";
-/// How the name of a budget's file ends.
+/// The ending of a budget's file.
 const END: &str = ".host";
 
-/// The variables that put the library below the program. `package`: the Python package, where there is one.
+/// The variables that put the library below the program. `package`: the Python package, if there is one.
 pub(super) fn variables(args: &RunArgs, package: Option<&Path>) -> Result<Vec<(String, OsString)>> {
-    // What was typed is read before the library is looked for: an invalid value is an error where neither is right.
+    // The limit is parsed before the library is searched, so that an invalid value is reported even without a library.
     let limit = args.host_limit.as_deref().map(limit).transpose()?;
     let library = library(package)?;
     let mut set = vec![("LD_PRELOAD".to_owned(), preload(&library)?)];
-    // One write twice a second, in processes that have large buffers.
+    // Statistics cost two writes a second, in processes that have large buffers.
     if std::env::var_os("GAPLESS_HOST_STATS").is_none() {
         set.push(("GAPLESS_HOST_STATS".to_owned(), "1".into()));
     }
@@ -53,7 +53,7 @@ fn limit(text: &str) -> Result<String> {
     Ok(bytes.0.to_string())
 }
 
-/// Where the library is: named, beside this binary, or in the Python package.
+/// The library's path: named by the variable, beside this binary, or in the Python package.
 fn library(package: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         let named = PathBuf::from(named);
@@ -76,7 +76,7 @@ fn library(package: Option<&Path>) -> Result<PathBuf> {
     })
 }
 
-/// The library before what is there already. Spaces and colons separate names there.
+/// The value of LD_PRELOAD with the library in front. Spaces and colons separate names in it.
 fn preload(library: &Path) -> Result<OsString> {
     let name = library.as_os_str();
     if name.as_encoded_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
@@ -94,7 +94,7 @@ fn preload(library: &Path) -> Result<OsString> {
     Ok(all)
 }
 
-/// A new file for the budget's page. The program takes this process' place, so its name is this one's.
+/// A new file for the budget's page. The program replaces this process, so the file is named after this process.
 fn budget_file() -> Result<PathBuf> {
     let wrong = |what: String| {
         let help = format!("{} names a folder that only you can access", folder::VARIABLE);

@@ -1,7 +1,7 @@
-//! `gapless run --host-leaks`: waits until the program ends, then prints what it never freed, by stack.
+//! `gapless run --host-leaks`: waits until the program ends, then prints the memory that it never freed, by stack.
 //!
 //! The program records a sample of its allocations, into a folder that goes away afterwards or into the file of
-//! `--host-record`. Interrupts from the terminal reach the program by themselves; other requests to end are handed on.
+//! `--host-record`. The terminal sends interrupts to the program itself; this command forwards other signals.
 
 use crate::Answer;
 use crate::failure::Failure;
@@ -19,11 +19,11 @@ use std::time::{Duration, SystemTime};
 
 /// Lines that are shown of each process.
 const TOP: usize = 10;
-/// Between two looks for a signal to hand on.
+/// The interval between two checks for a signal to forward.
 const LOOK: Duration = Duration::from_millis(50);
 const HANDED_ON: [i32; 4] = [SIGHUP, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// Where the recordings are.
+/// The place of the recordings.
 pub(super) struct Recordings {
     file: PathBuf,
     /// A folder that is made for them, and removed.
@@ -32,9 +32,9 @@ pub(super) struct Recordings {
 }
 
 impl Recordings {
-    /// `file`: what `--host-record` names.
+    /// `file` is the value of `--host-record`.
     pub(super) fn prepare(file: Option<&Path>) -> Result<Recordings> {
-        // Times of files come from a coarser clock.
+        // Times of files come from a coarser clock, hence one second earlier.
         let began = SystemTime::now() - Duration::from_secs(1);
         if let Some(file) = file {
             return Ok(Recordings { file: std::path::absolute(file)?, own: None, began });
@@ -74,7 +74,7 @@ impl Recordings {
         std::iter::once(self.file.clone()).filter(|file| file.is_file()).chain(children).collect()
     }
 
-    /// Prints what each process left. A recording that cannot be read is named, and the others are still shown.
+    /// Prints the leaks of each process. A recording that cannot be read is named, and the others are still shown.
     fn tell(&self) {
         let all = self.all();
         if all.is_empty() {
@@ -106,7 +106,7 @@ fn leaks(file: &Path) -> Result<String> {
     Ok(text::render_leaks(&analysis.report(&file.display().to_string(), TOP)))
 }
 
-/// Runs the program to its end, says what it left, and ends as it ended.
+/// Runs the program to its end, prints its leaks, and ends with its exit code.
 pub(super) fn run(mut command: Command, program: &OsStr, recordings: Recordings) -> Result<Answer> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in HANDED_ON {
@@ -114,14 +114,14 @@ pub(super) fn run(mut command: Command, program: &OsStr, recordings: Recordings)
             .context("a signal's handler")?;
     }
     for number in [SIGINT, SIGQUIT] {
-        // The terminal sends these to the program too, which decides.
+        // The terminal sends these to the program too, which decides whether to end.
         signal_hook::flag::register_usize(number, Arc::default(), 1).context("a signal's handler")?;
     }
     let child = command.spawn().map_err(|error| super::not_started(&error, program))?;
     let status = wait(child, &signal)?;
     recordings.tell();
     drop(recordings);
-    // As shells say it: 128 and the signal's number.
+    // Shells report a signal as 128 plus its number.
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     std::process::exit(code)
 }

@@ -224,7 +224,7 @@ fn lane_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> 
     shorten(lines, room, card.more_lanes as usize, palette)
 }
 
-/// Regions with what of them is on the card and what sleeps.
+/// Regions, with their bytes on the card and asleep.
 fn region_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>> {
     let room = usize::from(place.height).saturating_sub(1);
     let mut lines = vec![Line::styled(
@@ -262,7 +262,7 @@ fn holder_lines(card: &Card, place: Rect, palette: Palette) -> Vec<Line<'static>
     shorten(lines, room, 0, palette)
 }
 
-/// What does not fit is counted.
+/// Cuts the list and counts the lines that do not fit.
 fn shorten(mut lines: Vec<Line<'static>>, room: usize, more: usize, palette: Palette) -> Vec<Line<'static>> {
     let is_cut = lines.len() > room;
     let left_out = if is_cut { lines.len() - room.saturating_sub(1) } else { 0 } + more;

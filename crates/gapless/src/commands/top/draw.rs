@@ -4,7 +4,7 @@ use gapless_trace::Bytes;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-/// Styles by meaning; all plain where colour is not wanted.
+/// Styles by meaning; all plain if the user wants no colour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Palette {
     is_colored: bool,
@@ -62,7 +62,7 @@ pub(crate) fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Cut to `width` columns, with a sign where something is missing.
+/// Cut to `width` columns, with a sign at the cut.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();
@@ -167,7 +167,7 @@ pub(crate) fn bar(width: usize, total: u64, parts: [u64; 3], palette: Palette) -
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// `values` in `width` columns, each the most of what it stands for; on the right where there are fewer.
+/// `values` in `width` columns, each the maximum of its values; aligned right if there are fewer values.
 fn columns<T: Copy + Default>(values: &[T], width: usize, most: impl Fn(T, T) -> T) -> Vec<Option<T>> {
     let count = values.len();
     let of = |column: usize| {
@@ -224,7 +224,7 @@ pub(crate) fn area(
     lines
 }
 
-/// Keys and what they do, for the line at the bottom.
+/// Keys and their actions, for the line at the bottom.
 pub(crate) fn keys(list: &[(&'static str, &'static str)], palette: Palette) -> Vec<Span<'static>> {
     list.iter()
         .flat_map(|(key, what)| {

@@ -1,4 +1,4 @@
-//! Host memory by process, as lines of text: the list, printed once, and the screen show the same.
+//! Host memory by process, as lines of text: the printed list and the screen share them.
 
 use super::draw::{bytes, command, left, right};
 use crate::machine::Machine;

@@ -3,7 +3,7 @@
 use crate::machine::{Gpu, Machine, Process};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What rows are ordered by.
+/// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
     Pid,
@@ -51,13 +51,13 @@ impl Sort {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ui {
     pub(crate) sort: Sort,
-    /// The other way around than what one wants first.
+    /// True if the order is reversed.
     pub(crate) is_reversed: bool,
     pub(crate) filter: String,
     pub(crate) is_typing: bool,
-    /// By pid, so that rows may move; none: the first row.
+    /// The chosen process by pid, because rows may move; `None`: the first row.
     pub(crate) chosen: Option<u32>,
-    /// Whose insides are shown, and of which of its cards.
+    /// The process whose details are shown; `card` is one of its cards.
     pub(crate) inside: Option<u32>,
     pub(crate) card: usize,
     pub(crate) is_helping: bool,
@@ -78,7 +78,7 @@ impl Ui {
         };
         let mut rows: Vec<&Process> = machine.processes.iter().filter(fits).collect();
         rows.sort_by(|a, b| {
-            // Largest first where it is an amount, else smallest.
+            // Amounts are in descending order, all else ascending.
             let order = match self.sort {
                 Sort::Pid => a.pid.cmp(&b.pid),
                 Sort::User => a.user.cmp(&b.user),
@@ -100,7 +100,7 @@ impl Ui {
         self.chosen.and_then(|pid| rows.iter().position(|row| row.pid == pid)).unwrap_or(0)
     }
 
-    /// Takes a key. Whether that was the wish to leave.
+    /// Takes a key. Returns true if it ends the program.
     pub(crate) fn key(&mut self, key: KeyEvent, machine: &Machine) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return key.code == KeyCode::Char('c');

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a signal may go unnoticed.
+/// The delay until a signal is noticed.
 const ATTENTION: Duration = Duration::from_millis(100);
-/// How often it is looked whether the terminal is still there.
+/// The interval between checks that the terminal still exists.
 const ROUND: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &TopArgs) -> Result<()> {
-    // What cannot be read is said before the screen is taken.
+    // A first look reports errors before the screen is taken.
     super::look(args)?;
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -31,7 +31,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
             .context("cannot install the signal handler")?;
     }
     let is_colored = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
-    // It also puts the screen back when this program panics.
+    // It also restores the screen if this program panics.
     let terminal =
         ratatui::try_init().context("cannot use the terminal: `gapless top --once` does not need one")?;
     leave_with_terminal(Arc::clone(&ended));
@@ -40,8 +40,8 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     result
 }
 
-/// Ends the program when its terminal is gone: whoever waits for a key there waits for ever, and hears of no signal
-/// either.
+/// Ends the program when its terminal is gone. The main thread would otherwise wait for a key for ever, and would not
+/// see a signal either.
 fn leave_with_terminal(ended: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let mut was_ended = false;

@@ -1,4 +1,4 @@
-//! The list: cards as bars, processes as rows. A pure function of the machine and of what was chosen.
+//! The list: cards as bars, processes as rows. A pure function of the machine and of the user's choices.
 
 use super::NOBODY;
 use super::detail;
@@ -12,7 +12,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-/// From this fragmentation on a row says so by its colour.
+/// Rows with more fragmentation than this are coloured.
 const MUCH: f64 = 0.25;
 
 /// Draws all of it.
@@ -50,7 +50,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, machine: &Machine, ui: &Ui, palette: 
     frame.render_widget(key_line(ui, palette), keys);
 }
 
-/// One quiet line about what is missing.
+/// One quiet line about missing data.
 pub(crate) fn note(machine: &Machine) -> Option<String> {
     match (&machine.no_nvml, machine.notes.as_slice()) {
         (_, [first]) => Some(first.clone()),
@@ -123,10 +123,10 @@ fn gpu_line(gpu: &Gpu, width: usize, palette: Palette) -> Line<'static> {
     Line::from(spans)
 }
 
-/// A column of the table: its title, its width, whether numbers stand in it, what it sorts by.
+/// A column of the table: its title, its width, true if it holds numbers, its sort order.
 type Column = (&'static str, usize, bool, Option<Sort>);
 
-/// The columns that a screen of this width has room for, and that have something in them; the last takes what is left.
+/// The columns that a screen of this width has room for, and that are not empty; the last takes the rest.
 fn columns(width: usize, machine: &Machine) -> Vec<Column> {
     let mut columns: Vec<Column> = vec![("PID", 8, true, Some(Sort::Pid))];
     if width >= 100 {
@@ -199,7 +199,7 @@ fn header(columns: &[Column], width: usize, ui: &Ui, palette: Palette) -> Line<'
         } else {
             palette.quiet()
         };
-        // The title alone is marked, not the space around it.
+        // Only the title is marked, not the space around it.
         let trimmed = text.trim().to_owned();
         let before = text.len() - text.trim_start().len();
         let after = text.len() - before - trimmed.len();
@@ -251,7 +251,7 @@ fn row(
     Line::from(spans)
 }
 
-/// What a process holds; where nobody says how much, that.
+/// Bytes that a process holds; "?" if neither the process nor the driver reports them.
 pub(crate) fn held(process: &Process) -> String {
     let is_known = process.statistics.is_some() || process.uses.iter().any(|one| one.used.is_some());
     if is_known { bytes(process.reserved()) } else { "?".to_owned() }

@@ -1,4 +1,4 @@
-//! `gapless weights info`: what a file or a folder of weights holds, as a table or as JSON.
+//! `gapless weights info`: the contents of a file or folder of weights, as a table or as JSON.
 
 use super::failed;
 use crate::Answer;
@@ -42,7 +42,7 @@ fn packed(survey: &Survey) -> u64 {
     survey.types.iter().map(|of| of.packed.map_or(of.bytes, |share| (of.bytes as f64 * share) as u64)).sum()
 }
 
-/// A name as a terminal may show it: files come from strangers, and a name may hold codes that move the cursor.
+/// A name as a terminal may show it: names come from untrusted files and may hold codes that move the cursor.
 fn shown(name: &str) -> String {
     const LONGEST: usize = 200;
     let mut text = String::new();

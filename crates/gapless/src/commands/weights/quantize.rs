@@ -1,4 +1,4 @@
-//! `gapless weights quantize`: the error of each layer, what was left and why, as a table or as JSON.
+//! `gapless weights quantize`: the error of each layer and reasons for layers that were left, as a table or as JSON.
 
 use super::{failed, manner, shrunk};
 use crate::Answer;

@@ -1,12 +1,12 @@
-//! What was promised to whom on this node, against what is really used. Pure: everything it looks at is handed to it.
+//! Promised memory of this node's pods against the memory in use. Pure: all inputs are arguments.
 //!
-//! A process belongs to a pod if its cgroup carries the pod's id, or if it is the pod's tenant. A tenant without a pod
-//! (Slurm, Ray, a shell) is promised its share. Everything else is not booked.
+//! A process belongs to a pod if its cgroup carries the pod's id, or if it is the pod's tenant. A tenant without a
+//! pod (Slurm, Ray, a shell) is promised its share. All other processes are unbooked.
 
 use crate::machine::{Gpu, Machine, Process, Use};
 use std::collections::BTreeMap;
 
-/// What a pod was promised.
+/// A promise to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Booking {
     /// The pod's unique id.
@@ -21,7 +21,7 @@ pub(super) struct Booking {
 }
 
 impl Booking {
-    /// The tenant that the pod's processes are.
+    /// The tenant of the pod's processes.
     pub(super) fn tenant(&self) -> String {
         format!("pod-{}", self.id)
     }
@@ -33,7 +33,7 @@ impl Booking {
         gpu.uuid.as_ref().is_some_and(|uuid| self.uuids.contains(uuid))
     }
 
-    /// Whether a cgroup is the pod's or lies in it. systemd writes the id's dashes as underscores.
+    /// True if a cgroup is the pod's or lies in it. systemd writes the id's dashes as underscores.
     pub(super) fn owns(&self, cgroup: &str) -> bool {
         self.id.len() >= 8 && (cgroup.contains(&self.id) || cgroup.contains(&self.id.replace('-', "_")))
     }
@@ -50,7 +50,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What it uses beyond its promise.
+    /// Bytes in use beyond the promise.
     pub(super) fn over(&self) -> u64 {
         self.used.saturating_sub(self.booked)
     }
@@ -60,7 +60,7 @@ impl Held {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OfGpu {
     pub(super) held: Vec<Held>,
-    /// What processes without a promise use, and which.
+    /// Bytes that processes without a promise use, and their numbers.
     pub(super) unbooked: u64,
     pub(super) strangers: Vec<u32>,
 }
@@ -112,7 +112,7 @@ impl Account {
                 let booking = bookings.iter().find(|booking| is_of(booking, process));
                 let share = process.tenant.as_ref().and_then(|tenant| Some((tenant, tenant.limit?)));
                 let held = match (booking, share) {
-                    // A pod on a GPU that was not promised to it is promised nothing there.
+                    // A pod on a GPU that was not promised to it has a promise of 0 there.
                     (Some(booking), _) => of.holder(&booking.id, &booking.name, 0),
                     (None, Some((tenant, limit))) => {
                         let name = format!("tenant {}", tenant.name);
@@ -134,7 +134,7 @@ impl Account {
         account
     }
 
-    /// Everybody who uses more than was promised, with the position of the GPU.
+    /// Holders that use more than was promised, with the position of the GPU.
     pub(super) fn over(&self) -> impl Iterator<Item = (usize, &Held)> {
         self.gpus
             .iter()
@@ -155,7 +155,7 @@ impl OfGpu {
     }
 }
 
-/// What a process uses of a GPU: by the driver's word, else by its own.
+/// Bytes that a process uses of a GPU: by the driver's word, else by its own.
 fn bytes(one: &Use) -> u64 {
     one.used.or_else(|| one.card.as_ref().map(|card| card.reserved)).unwrap_or(0)
 }

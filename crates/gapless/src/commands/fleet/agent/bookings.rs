@@ -1,6 +1,6 @@
-//! Who was promised what on this node: from what the API server says of the node and its pods, or from a file.
+//! Promises on this node, from the API server's objects of the node and its pods, or from a file.
 //!
-//! Only the node's booking of a pod counts: the pod's owner may edit the pod's annotations, and would raise the limit.
+//! Only the node's booking of a pod counts: a pod's owner may edit the pod's annotations and so could raise its limit.
 
 use super::account::Booking;
 use gapless_kube::api::{Api, ApiError};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::machine::Machine;
 
-/// What the API server says of the pods on `node`, whose object is `object`. The second list tells what makes no sense.
+/// The bookings of pods on `node`, whose object is `object`. The second list names invalid entries.
 pub(super) fn listed(
     api: &Api,
     node: &str,
@@ -32,7 +32,7 @@ fn of_list(list: &Value, node: &str, object: &Value, machine: &Machine) -> (Vec<
         book::Page::default()
     });
     for pod in list["items"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        // A server that ignores the selector must not make us write for pods of other nodes.
+        // If a server ignores the selector, the agent still must not write for pods of other nodes.
         let is_here = text(pod, &["spec", "nodeName"]) == node;
         let is_over = matches!(text(pod, &["status", "phase"]), "Succeeded" | "Failed");
         if !is_here || is_over {
@@ -115,8 +115,8 @@ pub(super) fn read(text: &str) -> Result<Vec<Booking>, String> {
     rows.into_iter().enumerate().map(one).collect()
 }
 
-/// Tells the API server which GPUs the node has, and whether an agent writes files for containers there, if the node's
-/// object does not say so already. `has_files`: nothing if this look does not know. Gives whether something changed.
+/// Tells the API server which GPUs the node has, and if an agent writes files for containers there, if the node's
+/// object does not say so already. `has_files` is `None` if this look does not know. Returns true if something changed.
 pub(super) fn report(
     api: &Api,
     node: &str,
@@ -138,7 +138,7 @@ pub(super) fn report(
     Ok(true)
 }
 
-/// The annotations of a node with these GPUs: whole ones; if they differ, what is true for each.
+/// The annotations of a node with these GPUs: whole ones; if they differ, values that hold for each.
 fn annotations(machine: &Machine) -> serde_json::Map<String, Value> {
     let gpus: Vec<_> = machine.gpus.iter().filter(|gpu| gpu.instance.is_none() && gpu.total > 0).collect();
     let mut all = serde_json::Map::new();

@@ -1,12 +1,12 @@
-//! How a container gets its GPUs and its tenant: a specification of the Container Device Interface for each pod.
+//! Gives a container its GPUs and its tenant: a specification of the Container Device Interface for each pod.
 //!
 //! ```text
 //! gapless.dev-pod_UID.json    device gapless.dev/pod=UID    GAPLESS_TENANT, NVIDIA_VISIBLE_DEVICES
 //! ```
 //!
-//! A pod names its device in the annotation `cdi.k8s.io/gapless: gapless.dev/pod=UID`, which the extender writes if the
-//! node has an agent. As long as the file is not there, the runtime refuses to create the container and the kubelet
-//! tries again: no container runs without its limit.
+//! A pod names its device in the annotation `cdi.k8s.io/gapless: gapless.dev/pod=UID`, which the extender writes if
+//! the node has an agent. Until the file exists, the runtime refuses to create the container and the kubelet tries
+//! again. So no container runs without its limit.
 
 use super::account::Booking;
 use gapless_kube::cdi::{KIND, is_name};
@@ -93,7 +93,7 @@ mod tests {
             0,
             "nothing changed"
         );
-        // Names that would leave the folder are no names.
+        // Names that would leave the folder are left out.
         assert_eq!(write(folder.path(), &[booking("b"), booking("../c"), booking("")]).expect("written"), 1);
         let mut left: Vec<String> = std::fs::read_dir(folder.path())
             .expect("the folder")

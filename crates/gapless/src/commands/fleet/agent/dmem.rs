@@ -5,8 +5,8 @@
 //! /sys/fs/cgroup/.../podUID/dmem.max       drm/0000:03:00.0/vram0 19327352832
 //! ```
 //!
-//! A region carries the PCI address of its card, and NVIDIA's driver tells which UUID has which address. A driver that
-//! registers no region leaves nothing to limit: then the tenant's share alone holds the pod.
+//! A region carries the PCI address of its card, and NVIDIA's driver tells which UUID has which address. If a driver
+//! registers no region, only the tenant's share limits the pod.
 
 use super::account::Booking;
 use std::path::{Path, PathBuf};

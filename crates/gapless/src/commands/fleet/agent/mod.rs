@@ -1,8 +1,8 @@
-//! `gapless fleet agent`: what a node has, what was promised of it, and what is really used.
+//! `gapless fleet agent`: a node's memory, the promises on it, and the bytes in use.
 //!
-//! It gives containers their tenants and GPUs ([`cdi`]), sets the kernel's limit if there is one ([`dmem`]), publishes
-//! the GPUs for Dynamic Resource Allocation if asked to, and marks over-use. It ends nobody: a tenant's own process is
-//! refused memory by its share.
+//! It gives containers their tenants and GPUs ([`cdi`]), sets the kernel's limit if there is one ([`dmem`]),
+//! publishes the GPUs for Dynamic Resource Allocation if asked to, and marks over-use. It kills no process: the share
+//! makes a tenant's own process fail its request.
 
 mod account;
 mod bookings;
@@ -63,7 +63,7 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
         let what = "--format needs --once; without it the agent serves metrics";
         return Err(Failure::new(what, "gapless fleet agent --once --format json").into());
     }
-    // What is wrong with the options is said now. An API server that is away comes back.
+    // Invalid options end the agent at once. An API server that does not answer may come back, so it is awaited.
     let first = match agent.step(&mut BTreeMap::new()) {
         Err(error) if agent.is_away.load(Ordering::Relaxed) => {
             log(json!({"event": "error", "what": error.to_string()}));
@@ -87,7 +87,7 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
                         *latest.lock().unwrap_or_else(PoisonError::into_inner) = text;
                         said.clear();
                     }
-                    // An API server that is away is no reason to end, and is told once.
+                    // The agent goes on if the API server does not answer, and logs each error once.
                     Err(error) if error.to_string() != said => {
                         said = error.to_string();
                         log(json!({"event": "error", "what": said}));
@@ -101,7 +101,7 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
     })
 }
 
-/// Notes that are remembered, so that each is said once.
+/// Notes that are remembered, so that each is logged once.
 const MOST_TOLD: usize = 1000;
 
 struct Agent<'a> {
@@ -109,14 +109,14 @@ struct Agent<'a> {
     api: Option<Api>,
     node: String,
     publisher: Publisher,
-    /// What was said already.
+    /// Notes that were logged already.
     told: Mutex<BTreeSet<String>>,
     /// The API server was asked and could not answer.
     is_away: AtomicBool,
 }
 
 impl Agent<'_> {
-    /// Everything once: the account, the containers' specifications and the kernel's limits.
+    /// Does one round: the account, the containers' specifications and the kernel's limits.
     fn look(&self) -> Result<(Machine, Account)> {
         let machine = collect(None)?;
         let bookings = self.bookings(&machine)?;
@@ -173,7 +173,7 @@ impl Agent<'_> {
             wrong.iter().for_each(|what| self.tell(what));
             all.extend(listed);
             if machine.no_nvml.is_none() {
-                // A look that ends says nothing of who writes files from now on.
+                // After `--once` no agent is left that would write files, so the node is told nothing about it.
                 let has_files = (!self.args.once).then_some(self.args.cdi_dir.is_some());
                 bookings::report(api, &self.node, &object, machine, has_files).map_err(failed)?;
                 if self.args.dra {
@@ -204,7 +204,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Says something once.
+    /// Logs a note once.
     fn tell(&self, what: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= MOST_TOLD {

@@ -1,4 +1,4 @@
-//! What the agent says: text, JSON, and metrics for Prometheus.
+//! The agent's output: text, JSON, and metrics for Prometheus.
 
 use super::account::{Account, Held, OfGpu};
 use crate::commands::metrics::exposition::{Kind, Text, gpu_labels, labels};
@@ -118,7 +118,7 @@ pub(super) fn metrics(node: &str, machine: &Machine, account: &Account) -> Strin
     out.text
 }
 
-/// Names come from others: no control character of those reaches a terminal.
+/// Names come from other users, so their control characters must not reach a terminal.
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
