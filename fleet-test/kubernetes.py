@@ -378,7 +378,7 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
         until(lambda: kick() and "next" in places(api.pods()), "a place on the node that was mended", 60, 0.5)
         check(places(api.pods())["next"][0] == "n0", "without that pod it gets some again")
 
-        # An API server that answers nobody, for longer than the extender waits.
+        # An API server that answers no request, for longer than the extender waits.
         api.delete_pod("next")
         api.create_pods(pod(f"slow{number}", {"gapless.dev/gpu-memory": "20GiB"}) for number in range(4))
         cluster.server.pause(15)
@@ -454,7 +454,7 @@ def conflicts(home: Path, programs: Path, gapless: Path) -> None:
             cluster.scheduler(f"gapless-{name}", port)
         api.create_pods(pod(f"p{number:02}", {"gapless.dev/gpu-memory": "80GiB"}, scheduler=f"gapless-{'ab'[number % 2]}") for number in range(40))
         began = time.monotonic()
-        # Nobody kicks: the pods alone make the schedulers try again.
+        # The test creates and deletes nothing: the waiting pods alone make the schedulers try again.
         until(lambda: judge(api, 80, 4)[0] == 40, "every pod on a GPU of its own", 200, 0.2)
         took = time.monotonic() - began
         failed = sum(int(metrics(port)["gapless_fleet_conflicts_total"]) for _, port in replicas)

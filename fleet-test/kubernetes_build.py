@@ -39,7 +39,7 @@ def build(folder: Path) -> Path:
     version = source(folder / "source", tree)
     compile_all(folder, unpacked / "usr" / "lib" / "go-1.19", tree, programs, version)
     shutil.copy(unpacked / "usr" / "bin" / "etcd", programs / "etcd")
-    # Half a gigabyte that nobody needs any more.
+    # Half a gigabyte that the build leaves and no test needs.
     for name in ["gopath", "cache", "unpacked", "packages", "source"]:
         remove(folder / name)
     return programs

@@ -143,7 +143,7 @@ class Check:
             self.fullest = max(self.fullest, held / self.sizes[key])
 
     def end(self, numbers: list[int]) -> None:
-        """Ends actors, one after the other if somebody waits, because then their order decides who gets what."""
+        """Ends actors, one after the other if an actor waits, because then their order decides who gets what."""
         for number in numbers:
             does_wait = len(self.twin.places) < len(self.alive)
             ray.kill(self.alive.pop(number).handle)
@@ -253,7 +253,7 @@ def main() -> None:
                 gpus = 2 if chance.random() < 0.15 else 1
                 check.start(chance.randint(1, 80 if gpus == 2 else 141), gpus)
             check.settle()
-            # Some stay for the next sets; if somebody waits, enough go.
+            # Some stay for the next sets; if an actor waits, enough go.
             placed = sorted(check.twin.places)
             count = min(len(placed), max(len(placed) - 14, chance.randint(0, 4)))
             leaving = chance.sample(placed, count)

@@ -142,7 +142,7 @@ class Cluster:
 
 
 def free_ports(count: int) -> range:
-    """Ports in a row that nobody listens on."""
+    """Ports in a row without a listener."""
     for first in range(17000, 60000, 100):
         taken = False
         for port in range(first, first + count):

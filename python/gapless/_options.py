@@ -188,7 +188,7 @@ OPTIONS: dict[str, Option] = {
     "record_stacks": Option(_stacks, False, "python: with the Python lines that asked; off: without (off)"),
     "record_limit": Option(positive_bytes, False, "what the recording may take on disk: the newest is kept"),
     "oom_dir": Option(_folder, False, "where a failed request leaves its last events (the current folder); off: nowhere"),
-    "check": Option(_flag, True, "fill freed memory, and look whether somebody wrote to it before it is used again; slow (0)"),
+    "check": Option(_flag, True, "fill freed memory, and report a write to it before it is used again; slow (0)"),
     "check_bytes": Option(positive_bytes, True, "with check: fill and look at this much of each block, at both ends (all of it)"),
     "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
     "pages": Option(_flag, True, "show this process to gapless top and gapless metrics of the same user (1)"),

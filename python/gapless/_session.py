@@ -78,7 +78,7 @@ def enable(
     record_stacks  "python": with the Python lines that asked; "off": without ("off")
     record_limit   what the recording may take on disk: the newest is kept
     oom_dir        where a failed request leaves its last events (the current folder); "off": nowhere
-    check          fill freed memory, and look whether somebody wrote to it before it is used again; slow (False)
+    check          fill freed memory, and report a write to it before it is used again; slow (False)
     check_bytes    with check: fill and look at this much of each block, at both ends (all of it)
     overlay        answer torch's own memory tools natively where the build of torch is known (True)
     pages          show this process to `gapless top` and `gapless metrics` of the same user (True)

@@ -390,7 +390,7 @@ def test_what_is_outside_is_known_on_other_cards_too(real, variables):
 def test_a_client_whose_memory_is_its_servers_is_not_taken_for_the_server(real):
     body = """
         a = empty(100)
-        # Nobody knows what this process holds: no more than one context is assumed, and not what the server has.
+        # No tool reports what this process holds: no more than one context is assumed, and not what the server has.
         assert gapless.stats()["gapless.budget.outside"] <= 832 * MIB, gapless.stats()["gapless.budget.outside"]
     """
     words = 'STANDIN_PROCESSES="1:3221225472" exec "$0" "$@"'

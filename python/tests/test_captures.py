@@ -459,7 +459,7 @@ def released(pool):
 for comes_by in (False, True):
     for other in (False, True):
         run = in_a_thread if other else lambda work: work()
-        # It begins, and is over, and its end is not said yet; somebody looked meanwhile, or nobody did.
+        # It begins, and is over, and torch has not said its end yet; gapless looked meanwhile, or did not.
         pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         run(lambda: capture(stream, pool))
         if comes_by:

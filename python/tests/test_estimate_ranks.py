@@ -41,7 +41,7 @@ def test_ranks_hear_objects_and_numbers_of_each_other(script, tmp_path):
         torch.save(torch.arange(4), {file!r})
     dist.barrier()
     assert torch.load({file!r}, map_location="cuda").tolist() == [0, 1, 2, 3]
-    # What nobody knows is not taken to be what was there before.
+    # A value that is not known is not taken to be the value before it.
     if rank == 0:
         dist.send(torch.ones(3, dtype=torch.int64, device="cuda"), 1)
     else:

@@ -117,7 +117,7 @@ def test_registered_memory_stays_where_it_is_and_is_counted(bench):
         tensor = buffer()
         at = tensor.data_ptr()
         assert register(tensor) == 0 and host.stats()["pinned"] == 8 * MiB
-        # Freed while it is registered: nobody else gets the addresses.
+        # Freed while it is registered: no other request gets the addresses.
         del tensor
         assert host.stats()["large_live"] >= 8 * MiB and buffer().data_ptr() != at
         assert int(runtime.cudaHostUnregister(at)) == 0 and host.stats()["pinned"] == 0

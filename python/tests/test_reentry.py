@@ -62,7 +62,7 @@ def trace(frame, event, argument):
         return None
     place = (frame.f_code.co_filename, frame.f_lineno)
     if event == "line" and not here[0] and place not in seen:
-        # Once at each line: what is done again after somebody came has to come to an end.
+        # Once at each line: work that starts again after an entry has to come to an end.
         seen.add(place)
         here[0] = True
         try:

@@ -50,7 +50,7 @@ with torch.cuda.use_mem_pool(pool):
 assert not gapless.is_asleep(found) and holds(found, 1)
 gapless.wake("one")
 assert holds(inside, 3) and holds(found, 1)
-# From now on it belongs to nobody.
+# From now on it belongs to no region.
 gapless.sleep("one")
 assert not gapless.is_asleep(inside) and holds(inside, 3) and holds(found, 1)
 gapless.wake("one")

@@ -56,7 +56,7 @@ assert all(reader.does(READ, handle))
 print(reader.does("answer = card.device_used(), torch.cuda.memory_allocated()"))
 # Tied weights are one parameter, and gradients are not asked for.
 print(reader.does("answer = model.head.weight is model.embed.weight, any(p.requires_grad for p in model.parameters())"))
-# A write there is refused and harms nobody; what the owner writes is seen.
+# A write there is refused and harms no other process; what the owner writes is seen.
 print(reader.does('''
 storage = model.embed.weight.untyped_storage()
 answer = card.card_poke(storage.data_ptr(), b"x" * 64, 64), holds(model.embed.weight, 0)
@@ -86,7 +86,7 @@ os.kill(owner.pid, signal.SIGKILL)
 os.waitpid(owner.pid, 0)
 print(reader.does("answer = [holds(tensor, at) for at, tensor in enumerate([*model.parameters(), *model.buffers()])]") == [True] * 15)
 print(reader.does("answer = gapless.enabled()"))
-# Nobody else can attach now, and the name is free again.
+# No other process can attach now, and the name is free again.
 for text in (handle, "killed-one"):
     done, error = reader.ask("gapless.attach(it)", text)
     print(done, "has ended" in error)

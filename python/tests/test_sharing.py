@@ -433,7 +433,7 @@ open(stall, "w").close()
 empties = threading.Thread(target=torch.cuda.empty_cache)
 empties.start()
 try:
-    # It has the card when nobody else gets it any more.
+    # It has the card when no other thread gets it any more.
     for size in range(1, 200):
         asks = threading.Thread(target=lambda: torch.empty(size * MIB, dtype=torch.uint8, device="cuda"))
         asks.start()

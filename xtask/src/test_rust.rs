@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Long files of tests: their crate, the file, and their subject. `cargo xtask test` leaves them out, and `cargo xtask ci`
-/// runs them. Together they take as long as all others.
+/// Long files of tests: their crate, the file, and their subject. `cargo xtask test` leaves them out, and
+/// `cargo xtask ci` runs them. Together they take as long as all others.
 pub(crate) const LONG: &[(&str, &str, &str)] = &[
     ("gapless", "prometheus", "metrics in Debian's Prometheus"),
     ("gapless", "weights_kills", "saves that are killed"),

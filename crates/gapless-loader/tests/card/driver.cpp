@@ -1,5 +1,5 @@
 // A CUDA driver for tests: the card's memory is the host's, and the kernel is decode.cu itself, run on the CPU. Streams
-// run as late as they may: when somebody waits for them, and a little of one whenever an event is asked for. So a
+// run as late as they may: when the caller waits for them, and a little of one at each question for an event. So a
 // caller that writes to memory before the card has read it is found out. Threads of a block are contexts of one thread
 // that take turns: each runs to its next barrier or shuffle. Addresses that a test did not allocate are not caught; the
 // tests compare all bytes instead.

@@ -14,7 +14,7 @@ static const size_t MiB = 1 << 20;
 
 static int fails(const char *what) { return printf("%s: %s\n", what, strerror(errno)), 1; }
 
-// Guards that nobody takes away before the buffer is freed, as of stacks of coroutines.
+// Guards that the program never takes away before it frees the buffer, as of stacks of coroutines.
 static int guarded(void) {
   for (int round = 0; round < 40; round++) {
     char *stacks[4];
