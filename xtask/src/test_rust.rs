@@ -18,7 +18,9 @@ pub(crate) const LONG: &[(&str, &str, &str)] = &[
     ("gapless-fleet", "experiment", "the published experiment"),
     ("gapless-ingest", "host_mutants", "mutants of a recording of host memory"),
     ("gapless-ledger", "promises", "all interleavings of bookings"),
+    ("gapless-loader", "mutants", "files that are damaged at random"),
     ("gapless-loader", "ways", "every way to load a file"),
+    ("gapless-malloc", "record", "recordings of host memory, of programs that run as before"),
     ("gapless-malloc", "strangers", "programs of strangers on the host's allocator"),
     ("gapless-malloc", "table", "every entry point of malloc, by size and state"),
     ("gapless-plan", "spaces", "random problems with several spaces"),
@@ -44,7 +46,9 @@ pub(crate) fn quick(skips: &mut Skips) -> Result<()> {
             continue;
         }
         // Cargo's own words: skips are named by them.
-        println!("     Running {} ({})", program.source, program.executable);
+        let line = format!("     Running {} ({})", program.source, program.executable);
+        println!("{line}");
+        skips.see(&line);
         let folder = Path::new(&program.manifest).parent().context("a manifest lies in a folder")?;
         let mut tests = Command::new(&program.executable);
         tests.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
