@@ -314,7 +314,6 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
     with Cluster(home / "cluster", programs, gapless) as cluster:
         api = cluster.api
         api.create_nodes([gpu_node("n0", 2, 80), gpu_node("n1", 2, 40)])
-        api.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"gapless.dev/cdi": "true"}}})
         extender, port = cluster.extender("extender")
         cluster.scheduler("gapless", port)
         wrong = {
@@ -322,7 +321,6 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
             "nonsense": ({"gapless.dev/gpu-memory": "lots"}, "invalid size"),
             "negative": ({"gapless.dev/gpus": "-1"}, "invalid number"),
             "overflow": ({"gapless.dev/gpu-memory": "99999999999999999999GiB"}, "gapless.dev/gpu-memory"),
-            "thief": ({"gapless.dev/gpu-memory": "1GiB", "cdi.k8s.io/x": "gapless.dev/pod=other"}, "device of another pod"),
             "nomodel": ({"gapless.dev/gpu-memory": "1GiB", "gapless.dev/gpu-models": "T4"}, "model"),
         }
         api.create_pods(pod(name, notes) for name, (notes, _) in wrong.items())
@@ -347,10 +345,9 @@ def oddities(home: Path, programs: Path, gapless: Path) -> None:
         until(lambda: kick() and judge(api, 80, 2)[0] == 4, "two pods on the small GPUs that brief ones had", 120, 0.5)
         check(True, "200 pods that vanish leave nothing: the cluster can be filled to the last byte")
 
-        named = {one["metadata"]["name"]: one["metadata"]["annotations"].get("cdi.k8s.io/gapless") for one in api.pods()}
-        uids = {one["metadata"]["name"]: one["metadata"]["uid"] for one in api.pods()}
-        right = all(named[f"stays{number}"] == f"gapless.dev/pod={uids[f'stays{number}']}" for number in (2, 3))
-        check(right and named["stays0"] is None, "pods name their device on the node that has an agent, and only there")
+        shares = {one["metadata"]["uid"]: one["metadata"]["annotations"].get("gapless.dev/tenant", "") for one in api.pods()}
+        right = all(share.startswith(f"pod-{uid}:") for uid, share in shares.items())
+        check(right, "each pod says which tenant it is, with its bytes")
 
         # Annotations edited by hand.
         api.patch("/api/v1/namespaces/default/pods/stays0", {"metadata": {"annotations": {"gapless.dev/gpu-memory": "1GiB", "gapless.dev/gpu-booked": "5"}}})

@@ -65,7 +65,7 @@ class Api:
                     raise
                 continue
             if answer.status >= 300:
-                raise Refused(answer.status, read.decode(errors="replace")[:300])
+                raise Refused(answer.status, read.decode(errors="replace")[:3000])
             return json.loads(read)
         raise AssertionError("not reached")
 
@@ -174,10 +174,10 @@ def metrics(port: int) -> dict[str, float]:
 
 
 class Cluster:
-    """A cluster of its own in `home`, with the programs of `programs`."""
+    """A cluster of its own in `home`, with the programs of `programs`; `is_new`: of Kubernetes 1.25 or later."""
 
-    def __init__(self, home: Path, programs: Path, gapless: Path) -> None:
-        self.home, self.programs, self.gapless = home, programs, gapless
+    def __init__(self, home: Path, programs: Path, gapless: Path, is_new: bool = False) -> None:
+        self.home, self.programs, self.gapless, self.is_new = home, programs, gapless, is_new
         self.daemons: list[Daemon] = []
         self.data: Path | None = None
 
@@ -265,8 +265,10 @@ class Cluster:
         kubeconfig = self.home / "kubeconfig.json"
         kubeconfig.write_text(json.dumps(self.kubeconfig()))
         config = self.home / f"{name}.yaml"
-        config.write_text(scheduler_config((DEPLOY / "scheduler.yaml").read_text(), name, kubeconfig, extender))
+        config.write_text(scheduler_config((DEPLOY / "scheduler.yaml").read_text(), name, kubeconfig, extender, self.is_new))
         port = free_port()
+        if self.is_new:
+            return self.daemon(name, [str(self.programs / "kube-scheduler"), f"--config={config}", "--secure-port=0"]), 0
         words = [str(self.programs / "kube-scheduler"), f"--config={config}", "--secure-port=0"]
         # Ports of metrics come from the configuration where there is one.
         config.write_text(config.read_text() + f"metricsBindAddress: 127.0.0.1:{port}\nhealthzBindAddress: 127.0.0.1:{port}\n")
@@ -285,8 +287,8 @@ class Cluster:
         }
 
 
-def scheduler_config(deployed: str, name: str, kubeconfig: Path, extender: int | None) -> str:
-    """The deployed configuration for this old scheduler: the older version of its format, without leader election, and
+def scheduler_config(deployed: str, name: str, kubeconfig: Path, extender: int | None, is_new: bool) -> str:
+    """The deployed configuration: for an old scheduler in the older version of its format, without leader election, and
     without the limit on calls to the API server, which would be what is measured."""
     lines = []
     is_in = ""
@@ -295,7 +297,8 @@ def scheduler_config(deployed: str, name: str, kubeconfig: Path, extender: int |
             is_in = line.split(":")[0]
         if is_in == "leaderElection" or (is_in == "extenders" and extender is None):
             continue
-        line = line.replace("kubescheduler.config.k8s.io/v1", "kubescheduler.config.k8s.io/v1beta1")
+        if not is_new:
+            line = line.replace("kubescheduler.config.k8s.io/v1", "kubescheduler.config.k8s.io/v1beta1")
         line = line.replace("schedulerName: gapless", f"schedulerName: {name}")
         lines.append(line.replace("127.0.0.1:8888", f"127.0.0.1:{extender}"))
     lines += ["leaderElection:", "  leaderElect: false", "clientConnection:", f"  kubeconfig: {kubeconfig}", "  qps: 10000", "  burst: 10000"]

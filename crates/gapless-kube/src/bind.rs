@@ -7,10 +7,10 @@
 use crate::account::Account;
 use crate::api::{self, Api, ApiError, Session};
 use crate::book::{self, Booked};
-use crate::cdi;
 use crate::log::Log;
-use crate::objects::{self, BOOKED, INDICES, NODE, UUIDS};
+use crate::objects::{self, BOOKED, INDICES, NODE, TENANT, UUIDS};
 use crate::target::Target;
+use crate::tenant;
 use gapless_fleet::desk::Place;
 use gapless_fleet::sim::Cause;
 use gapless_fleet::words::Request;
@@ -253,19 +253,14 @@ fn ask_api(
         Ask::Bind(entry) => entry,
         _ => return Err("a question that is not for a pod".to_owned()),
     };
-    let (indices, names_device) = {
-        let account = locked(account);
-        (account.indices(target.node, entry), account.names_device(target.uid, target.node))
-    };
-    let mut notes = json!({
+    let indices = locked(account).indices(target.node, entry);
+    let notes = json!({
         NODE: target.node,
         INDICES: indices.iter().map(u16::to_string).collect::<Vec<_>>().join(";"),
         BOOKED: entry.amount.to_string(),
         UUIDS: entry.gpus.join(","),
+        TENANT: tenant::share(target.uid, entry.amount),
     });
-    if names_device {
-        notes[cdi::ANNOTATION] = json!(cdi::device(target.uid));
-    }
     // The bind requires this version, for which the entry was booked.
     let body = binding(target, &json!(entry.seen), &notes);
     match session.call("POST", &format!("{}/binding", target.path()), Some(JSON), Some(&body)) {

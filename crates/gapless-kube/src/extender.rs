@@ -100,6 +100,7 @@ impl Extender {
             assumed: account.assumed() as u64,
             over_booked: account.conflicts,
             closed: account.closed() as u64,
+            closed_nodes: account.closed_nodes(),
             lists: sum(|progress| &progress.lists),
             troubles: sum(|progress| &progress.troubles),
         }

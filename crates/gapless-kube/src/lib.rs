@@ -3,14 +3,15 @@
 //! The stock scheduler asks over HTTP ([`extender`]: filter, prioritize, bind). All state comes from the API server
 //! ([`watch`]: list and watch; [`account`]: the resources in use) and goes back to it ([`bind`]): a booking is
 //! written to the node with a precondition ([`book`]), so that two replicas or a restart cannot book one GPU twice.
+//! Containers get their GPUs and their share as variables ([`admit`]).
 //! [`dra`] has objects for clusters whose own scheduler places pods by GPU memory. Plain threads, no runtime.
 
 pub mod account;
+pub mod admit;
 pub mod api;
 pub mod auto;
 pub mod bind;
 pub mod book;
-pub mod cdi;
 pub mod dra;
 pub mod extender;
 pub mod http;
@@ -24,5 +25,6 @@ pub mod quantity;
 pub mod retry;
 pub mod serve;
 pub mod target;
+pub mod tenant;
 pub mod tls;
 pub mod watch;

@@ -53,6 +53,8 @@ pub const BOOKED_FOR: Duration = Duration::from_secs(60);
 /// The most remembered ids of deleted pods. They keep an answer that is older than the deletion from
 /// bringing a pod back.
 pub const MOST_DEAD: usize = 100_000;
+/// The most closed nodes that the metrics name.
+pub const MOST_NAMED: usize = 50;
 /// Seconds after which the API server ends a watch; the next one begins where it ended.
 pub const WATCHED_FOR: u64 = 30;
 /// A watch that is silent for longer is dead, because the API server ends each watch earlier.

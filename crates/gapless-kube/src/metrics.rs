@@ -44,7 +44,7 @@ pub struct Metrics {
 }
 
 /// Present values.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Gauges {
     pub free_milli: u64,
     pub total_milli: u64,
@@ -53,13 +53,15 @@ pub struct Gauges {
     pub assumed: u64,
     pub over_booked: u64,
     pub closed: u64,
+    /// Some of the closed nodes, each with its reason.
+    pub closed_nodes: Vec<(String, &'static str)>,
     pub lists: u64,
     pub troubles: u64,
 }
 
 impl Metrics {
     /// The text format of Prometheus.
-    pub fn text(&self, now: Gauges) -> String {
+    pub fn text(&self, now: &Gauges) -> String {
         let mut out = String::new();
         out.push_str("# HELP gapless_fleet_request_seconds Time to answer the scheduler; bind-own: bind without the API server's part.\n");
         out.push_str("# TYPE gapless_fleet_request_seconds histogram\n");
@@ -119,6 +121,14 @@ impl Metrics {
         ] {
             let _ = writeln!(out, "# HELP gapless_fleet_{name} {help}\n# TYPE gapless_fleet_{name} {kind}");
             let _ = writeln!(out, "gapless_fleet_{name} {value}");
+        }
+        out.push_str("# HELP gapless_fleet_node_closed A node that gets no pods, and why.\n");
+        out.push_str("# TYPE gapless_fleet_node_closed gauge\n");
+        for (node, why) in &now.closed_nodes {
+            // Names of nodes have no characters that need an escape: the API server refuses others.
+            let node: String =
+                node.chars().filter(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\')).collect();
+            let _ = writeln!(out, "gapless_fleet_node_closed{{node=\"{node}\",why=\"{why}\"}} 1");
         }
         out
     }

@@ -1,7 +1,7 @@
 //! Reads nodes and pods. Objects are untrusted, because their owners may edit annotations.
 
 use crate::auto::{Auto, FIT, FIT_CONFIG, FIT_CONFIG_MAP, TRACE};
-use crate::{cdi, quantity};
+use crate::quantity;
 use gapless_fleet::words::{MAX_PODS, Node, Request, Share, WHOLE};
 use gapless_ledger::promise::{self, Claim};
 use gapless_trace::Bytes;
@@ -17,6 +17,10 @@ pub const INDICES: &str = "gapless.dev/gpu-indices";
 pub const UUIDS: &str = "gapless.dev/gpu-uuids";
 pub const BOOKED: &str = "gapless.dev/gpu-booked";
 pub const NODE: &str = "gapless.dev/node";
+/// The pod as a tenant of its GPUs, which its containers read.
+pub const TENANT: &str = "gapless.dev/tenant";
+/// All annotations that only a binding writes.
+pub const OUTPUTS: [&str; 5] = [NODE, INDICES, UUIDS, BOOKED, TENANT];
 /// Annotations of a node's GPUs.
 pub const GPU_MODEL: &str = "gapless.dev/gpu-model";
 
@@ -26,8 +30,6 @@ pub struct KubeNode {
     pub node: Node,
     pub uuids: Vec<String>,
     pub schedulable: bool,
-    /// True if an agent gives containers their devices there.
-    pub has_agent: bool,
 }
 
 /// A pod.
@@ -90,7 +92,6 @@ pub struct Asked {
     milli: Option<String>,
     gpus: Option<String>,
     models: String,
-    pub devices: cdi::Named,
 }
 
 /// A text at a path of member names; empty if it is not there.
@@ -144,8 +145,7 @@ pub fn node(object: &Value) -> Result<KubeNode, String> {
     let uuids = note(object, &[UUIDS]).map(|all| all.split(',').map(|one| one.trim().to_owned()).collect());
     let schedulable = object["spec"]["unschedulable"].as_bool() != Some(true)
         && object["metadata"]["deletionTimestamp"].is_null();
-    let has_agent = note(object, &[cdi::SERVED]) == Some("true");
-    Ok(KubeNode { node, uuids: uuids.unwrap_or_default(), schedulable, has_agent })
+    Ok(KubeNode { node, uuids: uuids.unwrap_or_default(), schedulable })
 }
 
 /// Reads a pod.
@@ -164,7 +164,6 @@ pub fn pod(object: &Value) -> KubePod {
         milli: own(&[GPU_MILLI]),
         gpus: own(&[GPUS]),
         models: own(&[GPU_MODELS]).unwrap_or_default(),
-        devices: cdi::named(object),
     };
     KubePod {
         uid: text(object, &["metadata", "uid"]).to_owned(),
@@ -241,15 +240,9 @@ fn sized_request(asked: &Asked, plain: &Request, size: Option<u64>) -> Result<Op
     if memory.is_none() && milli.is_none() && gpus.is_none() {
         return Ok(None);
     }
-    if let Some(what) = &asked.devices.wrong {
-        return Err(what.clone());
-    }
     if gpus.is_some_and(|count| count.trim() == "0") {
         // The pod uses only CPUs. With this annotation, it asks for a node on which its CPUs strand no GPU.
         return match (memory, milli) {
-            (None, None) if asked.devices.has_own => {
-                Err(format!("{}, but the pod asks for no GPU: remove it", cdi::ANNOTATION))
-            }
             (None, None) => Ok(Some(plain.clone())),
             _ => Err(format!("{GPUS}: 0 GPUs, but a part of each: use 1 or more, or remove the part")),
         };

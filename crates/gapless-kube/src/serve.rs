@@ -1,5 +1,7 @@
-//! The server: connections from the scheduler, probes and Prometheus; threads that follow the API server.
+//! The server: connections from the scheduler, the API server, probes and Prometheus; threads that follow the API
+//! server.
 
+use crate::admit;
 use crate::api::{self, Api};
 use crate::extender::Extender;
 use crate::http::{self, Connection};
@@ -87,7 +89,7 @@ pub fn serve_with(
             scope.spawn(move || {
                 // An error or a panic ends only its own connection.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    connection(extender, stream, secure, stop, Door::Scheduler)
+                    connection(stream, secure, stop, [IDLE, WHOLE], &|request| answer(extender, request))
                 }));
                 busy.fetch_sub(1, Ordering::Relaxed);
             });
@@ -107,18 +109,61 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The requests that a port accepts.
-#[derive(Clone, Copy, Debug)]
-enum Door {
-    /// The scheduler's port: all requests.
-    Scheduler,
-    /// The port for kubelets and Prometheus: health and metrics.
-    Probes,
-}
+/// The status, kind and body of an answer.
+pub type Said = (u16, &'static str, Vec<u8>);
 
 /// Serves probes and metrics, and nothing else, on their own port until `stop` is set. So only the scheduler needs
 /// access to the other port.
 pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBool) -> io::Result<()> {
+    let most = Most { all: FEW, of_one: OF_ONE_ADDRESS, times: [PROBE_IDLE, PROBE_WHOLE] };
+    serve_few(listener, most, &|| None, stop, &|request| about(extender, request))
+}
+
+/// Serves admission reviews of the API server until `stop` is set. The certificate is asked for at each connection.
+pub fn serve_admission(
+    listener: &TcpListener,
+    secure: &(dyn Fn() -> Option<tls::Server> + Sync),
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let most = Most { all: CROWD, of_one: CROWD / 2, times: [IDLE, WHOLE] };
+    serve_few(listener, most, secure, stop, &admitted)
+}
+
+/// The answer to a request of the API server or of a kubelet.
+pub fn admitted(request: &http::Request) -> Said {
+    let path = request.path.split('?').next().unwrap_or_default();
+    match (request.method.as_str(), path) {
+        ("GET", "/healthz" | "/livez" | "/readyz") => (200, PLAIN, b"ok".to_vec()),
+        ("POST", "/admit") => {
+            let _turn = (request.body.len() > SMALL).then(Turn::take);
+            let review = serde_json::from_slice::<Value>(&request.body).map_err(|error| error.to_string());
+            match review.and_then(|review| admit::review(&review)) {
+                Ok(answer) => (200, JSON, answer.to_string().into_bytes()),
+                Err(why) => (400, PLAIN, format!("invalid body: {why}").into_bytes()),
+            }
+        }
+        (_, "/admit") => (405, PLAIN, b"use POST".to_vec()),
+        _ => (404, PLAIN, b"see /admit, /healthz".to_vec()),
+    }
+}
+
+/// Limits of a port.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    all: usize,
+    /// Of one address.
+    of_one: usize,
+    times: [Duration; 2],
+}
+
+/// Serves with limits for each address, so that one cannot take all connections.
+fn serve_few(
+    listener: &TcpListener,
+    most: Most,
+    secure: &(dyn Fn() -> Option<tls::Server> + Sync),
+    stop: &AtomicBool,
+    answer: &(dyn Fn(&http::Request) -> Said + Sync),
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let busy: Mutex<Vec<IpAddr>> = Mutex::default();
     let busy_now = || busy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,17 +175,16 @@ pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBo
             };
             let from = from.ip();
             {
-                // One address cannot take all connections, so that some remain for the kubelet.
                 let mut busy = busy_now();
                 let of_it = busy.iter().filter(|other| **other == from).count();
-                if busy.len() >= FEW || of_it >= OF_ONE_ADDRESS || stream.set_nonblocking(false).is_err() {
+                if busy.len() >= most.all || of_it >= most.of_one || stream.set_nonblocking(false).is_err() {
                     continue;
                 }
                 busy.push(from);
             }
             scope.spawn(move || {
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    connection(extender, stream, None, stop, Door::Probes)
+                    connection(stream, secure().as_ref(), stop, most.times, answer)
                 }));
                 let mut busy = busy_now();
                 if let Some(at) = busy.iter().position(|other| *other == from) {
@@ -153,20 +197,16 @@ pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBo
 }
 
 fn connection(
-    extender: &Extender,
     stream: TcpStream,
     secure: Option<&tls::Server>,
     stop: &AtomicBool,
-    door: Door,
+    times: [Duration; 2],
+    answer: &dyn Fn(&http::Request) -> Said,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
     let watched = stream.try_clone()?;
     let answered = Answered::default();
-    let times = match door {
-        Door::Scheduler => [IDLE, WHOLE],
-        Door::Probes => [PROBE_IDLE, PROBE_WHOLE],
-    };
     let stream = Patience::new(stream, times, answered.clone());
     let stream: Box<dyn http::Stream> = match secure {
         Some(config) => tls::accept(config, stream).map_err(io::Error::other)?,
@@ -193,10 +233,7 @@ fn connection(
             }
             Err(_) => break,
         };
-        let (status, kind, body) = match door {
-            Door::Scheduler => answer(extender, &request),
-            Door::Probes => about(extender, &request),
-        };
+        let (status, kind, body) = answer(&request);
         let keep = request.keep_alive && !stop.load(Ordering::Relaxed);
         http::write_response(connection.get_mut(), status, kind, &body, keep)?;
         answered.tell();
@@ -209,19 +246,19 @@ fn connection(
 }
 
 /// Answers about health and metrics.
-fn about(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
+fn about(extender: &Extender, request: &http::Request) -> Said {
     let path = request.path.split('?').next().unwrap_or_default();
     match (request.method.as_str(), path) {
         ("GET", "/healthz" | "/livez") => (200, PLAIN, b"ok".to_vec()),
         ("GET", "/readyz") if extender.is_ready() => (200, PLAIN, b"ok".to_vec()),
         ("GET", "/readyz") => (503, PLAIN, b"not ready: nodes and pods are not listed yet".to_vec()),
-        ("GET", "/metrics") => (200, EXPOSITION, extender.metrics.text(extender.gauges()).into_bytes()),
+        ("GET", "/metrics") => (200, EXPOSITION, extender.metrics.text(&extender.gauges()).into_bytes()),
         _ => (404, PLAIN, b"see /healthz, /readyz, /metrics".to_vec()),
     }
 }
 
-/// The answer to a request of the scheduler: its status, kind and body.
-pub fn answer(extender: &Extender, request: &http::Request) -> (u16, &'static str, Vec<u8>) {
+/// The answer to a request of the scheduler.
+pub fn answer(extender: &Extender, request: &http::Request) -> Said {
     let path = request.path.split('?').next().unwrap_or_default();
     match (request.method.as_str(), path) {
         ("GET", "/healthz" | "/livez" | "/readyz" | "/metrics") => about(extender, request),

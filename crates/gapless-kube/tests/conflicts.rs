@@ -1,5 +1,5 @@
 //! Conflicts with other replicas, false annotations and outages: binds that find another GPU or are tried again,
-//! devices that pods name themselves, nodes that vanish, and an API server with invalid versions.
+//! variables of containers, nodes that vanish, and an API server with invalid versions.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -7,7 +7,7 @@ mod fake;
 mod replica;
 
 use fake::Fake;
-use gapless_kube::cdi;
+use gapless_kube::objects::{TENANT, UUIDS};
 use gapless_kube::retry::RETRIED;
 use replica::{GIB, Replica, asks, book, bookings, edit, held, none_is_over_booked};
 use serde_json::{Value, json};
@@ -68,36 +68,24 @@ fn a_bind_that_fails_is_tried_again_soon() {
 }
 
 #[test]
-fn a_pod_names_its_device_where_an_agent_serves_it() {
+fn a_binding_writes_what_the_containers_read() {
     let fake = Fake::start();
     (0..2).for_each(|i| fake.node(&format!("n{i}"), 1, 80));
-    edit(&fake, "/api/v1/nodes/n1", &json!({cdi::SERVED: "true"}));
     let replica = Replica::start(&fake);
-    let bind = |name: &str, node: &str, more: &[(&str, &str)]| {
+    let bound = |name: &str, more: &[(&str, &str)]| {
         let mut notes = asks("20GiB");
         more.iter().for_each(|(name, value)| notes[*name] = json!(value));
-        let pod = fake.pod(name, &notes);
-        let chosen = replica.post("/filter", &json!({"Pod": pod, "NodeNames": [node]}));
-        assert_eq!(chosen["NodeNames"], json!([node]), "{chosen}");
-        assert_eq!(replica.bind(&pod, node), "");
-        pod_of(&fake, name)["metadata"]["annotations"][cdi::ANNOTATION].clone()
+        assert!(replica.schedule(&fake, &fake.pod(name, &notes)).is_some());
+        let notes = pod_of(&fake, name)["metadata"]["annotations"].clone();
+        (notes[TENANT].clone(), notes[UUIDS].as_str().expect("GPUs").to_owned())
     };
-    assert_eq!(bind("a", "n0", &[]), Value::Null, "without an agent no runtime would find the device");
-    assert_eq!(bind("b", "n1", &[]), "gapless.dev/pod=uid-b");
-    let old = [(cdi::ANNOTATION, "gapless.dev/pod=uid-a")];
-    assert_eq!(bind("c", "n1", &old), "gapless.dev/pod=uid-c", "an old value is written over");
-    assert_eq!(bind("d", "n0", &old), "gapless.dev/pod=uid-d", "on every node");
-    for (name, value, more, part) in [
-        ("cdi.k8s.io/x", "gapless.dev/pod=uid-a", asks("1GiB"), "another pod"),
-        (cdi::ANNOTATION, "vendor.com/nic=1", asks("1GiB"), "vendor.com/nic=1"),
-        (cdi::ANNOTATION, "gapless.dev/pod=uid-a", json!({"gapless.dev/gpus": "0"}), "no GPU"),
-    ] {
-        let mut notes = more;
-        notes[name] = json!(value);
-        let answer = replica.filter(&fake, &fake.pod("thief", &notes));
-        let why = answer["FailedNodes"]["n0"].as_str().unwrap_or_default().to_owned();
-        assert!(answer["NodeNames"] == json!([]) && why.contains(part), "{notes}: {answer}");
-    }
+    let (tenant, gpus) = bound("a", &[]);
+    assert_eq!(tenant, format!("pod-uid-a:{}", 20 * GIB));
+    assert!(gpus.starts_with("GPU-"), "{gpus}");
+    let lies = [(TENANT, "other:80GiB"), (UUIDS, "GPU-of-another")];
+    let (tenant, gpus) = bound("b", &lies);
+    assert_eq!(tenant, format!("pod-uid-b:{}", 20 * GIB), "the pod's own value is written over");
+    assert!(!gpus.contains("another"), "{gpus}");
     fake.stop();
 }
 

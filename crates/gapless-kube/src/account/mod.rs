@@ -17,8 +17,7 @@ mod nodes;
 mod settle;
 
 use crate::book::Page;
-use crate::cdi;
-use crate::limits::{ASSUMED_FOR, BOOKED_FOR, MOST_DEAD, MOST_UNKNOWN, UNKNOWN_FOR};
+use crate::limits::{ASSUMED_FOR, BOOKED_FOR, MOST_DEAD, MOST_NAMED, MOST_UNKNOWN, UNKNOWN_FOR};
 use crate::log::Log;
 use crate::objects::{self, KubeNode, KubePod};
 use gapless_fleet::desk::{Desk, Place};
@@ -137,6 +136,17 @@ impl Account {
         self.nodes.values().filter(|state| state.kube.schedulable && !state.is_open()).count()
     }
 
+    /// Some of these nodes, each with its reason.
+    pub fn closed_nodes(&self) -> Vec<(String, &'static str)> {
+        let reason = |state: &NodeState| match (&state.fault, state.over.is_empty()) {
+            (Some(_), _) => "its object or its bookings are invalid",
+            (None, false) => "a pod uses GPUs that are not known or not free",
+            (None, true) => "",
+        };
+        let closed = self.nodes.iter().filter(|(_, state)| state.kube.schedulable && !state.is_open());
+        closed.take(MOST_NAMED).map(|(name, state)| (name.clone(), reason(state))).collect()
+    }
+
     pub fn assumed(&self) -> usize {
         self.assumed.len()
     }
@@ -165,14 +175,6 @@ impl Account {
     /// The places of an entry's GPUs on the node as it was last seen.
     pub fn indices(&self, node: &str, entry: &Entry) -> Vec<u16> {
         self.nodes.get(node).and_then(|state| state.places(&entry.gpus)).unwrap_or_default()
-    }
-
-    /// True if binding a pod to this node writes the annotation that names its device. A value of the pod's own is
-    /// always overwritten.
-    pub fn names_device(&self, uid: &str, node: &str) -> bool {
-        let has_agent = self.nodes.get(node).is_some_and(|state| state.kube.has_agent);
-        let has_own = self.pods.get(uid).is_some_and(|pod| pod.asked.devices.has_own);
-        cdi::is_name(uid) && (has_agent || has_own)
     }
 
     /// The remembered entries of pods that are bound to a node.

@@ -5,13 +5,15 @@
 //! ResourceSlice            the GPUs of a node              [`slices`], kept up to date by [`publish`]
 //! DeviceClass              what claims name                [`class`]
 //! ResourceClaimTemplate    what a pod's annotations ask    [`claims`]
+//! CDI device               what a claim's container gets   [`driver`]
 //! ```
 //!
-//! Sharing needs the feature gate DRAConsumableCapacity (KEP 5075, alpha and off in 1.34). Without it the API server
+//! Sharing needs the feature gate DRAConsumableCapacity (KEP 5075, on by default from 1.36). Without it the API server
 //! drops those members, and a GPU goes to one claim as a whole. Claims carry a selector for the memory too, so that
 //! such a GPU is large enough.
 
 pub mod claims;
+pub mod driver;
 pub mod publish;
 pub mod slices;
 

@@ -29,7 +29,7 @@ pub struct Gpu {
 
 impl Gpu {
     /// The name of the device: the UUID, which does not change when other cards are removed; else the number.
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let uuid = self.uuid.as_ref().map(|uuid| uuid.to_ascii_lowercase());
         uuid.filter(|name| is_label(name)).unwrap_or_else(|| match self.instance {
             Some(instance) => format!("gpu-{}-mig-{instance}", self.index),

@@ -18,7 +18,7 @@ fn absent<T>() -> Result<T, String> {
 
 /// # Errors
 /// Always.
-pub fn server(_: &Path, _: &Path) -> Result<Server, String> {
+pub fn server(_: &Path, _: &Path, _: Option<&Path>) -> Result<Server, String> {
     absent()
 }
 

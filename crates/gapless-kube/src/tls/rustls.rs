@@ -3,6 +3,7 @@
 use crate::http::Stream;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use std::net::TcpStream;
 use std::path::Path;
@@ -24,26 +25,40 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(all)
 }
 
-/// A server's configuration from its certificates and key.
-pub fn server(certificate: &Path, key: &Path) -> Result<Server, String> {
+/// A server's configuration from its certificates and key. With `clients`, only clients with a certificate of these
+/// authorities are served.
+pub fn server(certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<Server, String> {
     let chain = certificates(certificate)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = match clients {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(path) => {
+            let roots = Arc::new(authorities(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
+            verifier.build().map_err(|error| format!("{}: {error}", path.display()))?
+        }
+    };
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_no_client_auth()
+        .with_client_cert_verifier(verifier)
         .with_single_cert(chain, secret)
         .map_err(|error| format!("{}: {error}", certificate.display()))?;
     Ok(Arc::new(config))
 }
 
-/// A client's configuration, which trusts the authorities in a file.
-pub fn client(authorities: &Path) -> Result<Client, String> {
+fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(authorities)? {
-        roots.add(certificate).map_err(|error| format!("{}: {error}", authorities.display()))?;
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
     }
+    Ok(roots)
+}
+
+/// A client's configuration, which trusts the authorities in a file.
+pub fn client(path: &Path) -> Result<Client, String> {
+    let roots = authorities(path)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -121,6 +121,10 @@ impl Fake {
         );
     }
 
+    pub(crate) fn claim(&self, name: &str, object: Value) {
+        self.put(&format!("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"), object);
+    }
+
     fn put(&self, path: &str, object: Value) {
         let mut store = self.store.lock().expect("no panic");
         let kind = if store.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
@@ -128,11 +132,18 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Writes annotations, without a call, if the object is there.
+    /// Writes an annotation, without a call, if the object is there.
     pub(crate) fn note(&self, path: &str, name: &str, value: &str) {
+        self.notes(path, &[(name, value)]);
+    }
+
+    /// Writes annotations at once, without a call, if the object is there.
+    pub(crate) fn notes(&self, path: &str, notes: &[(&str, &str)]) {
         let mut store = self.store.lock().expect("no panic");
         if let Some(mut object) = store.objects.get(path).cloned() {
-            object["metadata"]["annotations"][name] = json!(value);
+            for (name, value) in notes {
+                object["metadata"]["annotations"][*name] = json!(value);
+            }
             store.write("MODIFIED", path, object);
         }
         self.changed.notify_all();

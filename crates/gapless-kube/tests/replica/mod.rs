@@ -97,18 +97,18 @@ impl Drop for Replica {
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// The bytes that bound pods hold on each GPU, by the pods' own annotations.
+/// The bytes that bound pods hold on each GPU, which is known by its UUID, by the pods' own annotations.
 pub(crate) fn held(fake: &Fake) -> BTreeMap<(String, String), u64> {
     let mut held = BTreeMap::new();
     for pod in fake.all("pods") {
         let notes = &pod["metadata"]["annotations"];
         if let (Some(node), Some(gpus)) =
-            (pod["spec"]["nodeName"].as_str(), notes["gapless.dev/gpu-indices"].as_str())
+            (pod["spec"]["nodeName"].as_str(), notes["gapless.dev/gpu-uuids"].as_str())
         {
             assert_eq!(notes["gapless.dev/node"], node);
             let bytes: u64 =
                 notes["gapless.dev/gpu-booked"].as_str().expect("bytes").parse().expect("a number");
-            for gpu in gpus.split(';') {
+            for gpu in gpus.split(',') {
                 *held.entry((node.to_owned(), gpu.to_owned())).or_default() += bytes;
             }
         }

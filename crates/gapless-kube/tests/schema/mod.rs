@@ -1,19 +1,26 @@
-//! Checks objects against the API of Kubernetes 1.34 (testdata/kubernetes). Like a strict API server, it refuses
-//! members that the schema lacks.
+//! Checks objects against the API of Kubernetes 1.34, and of 1.36 for newer kinds (testdata/kubernetes). Like a strict
+//! API server, it refuses members that the schema lacks.
 
 use serde_json::Value;
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// The parts of an object that violate the schema of its kind.
 pub(crate) fn against(object: &Value) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/kubernetes/schema.json");
-    let text = std::fs::read(path).expect("the schema");
-    let root: Value = serde_json::from_slice(&text).expect("JSON");
+    static ROOTS: LazyLock<[Value; 2]> = LazyLock::new(|| {
+        ["schema.json", "newer.json"].map(|name| {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/kubernetes");
+            let text = std::fs::read(folder.join(name)).expect("the schema");
+            serde_json::from_slice(&text).expect("JSON")
+        })
+    });
     let of = |member: &str| object[member].as_str().unwrap_or_default();
     let kind = format!("{} {}", of("apiVersion"), of("kind"));
-    let Some(schema) = root["kinds"].get(&kind) else { return vec![format!("no schema for {kind}")] };
+    let Some((root, schema)) = ROOTS.iter().find_map(|root| Some((root, root["kinds"].get(&kind)?))) else {
+        return vec![format!("no schema for {kind}")];
+    };
     let mut wrong = Vec::new();
-    validate(&root, schema, object, "$", &mut wrong);
+    validate(root, schema, object, "$", &mut wrong);
     wrong
 }
 

@@ -1,6 +1,7 @@
-//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender for Kubernetes, the agent on
-//! a node, objects of DRA, and the placement for other programs.
+//! `gapless fleet`: policies on a simulated cluster, the judge of their logs, the extender and the webhook for
+//! Kubernetes, the agent on a node, objects of DRA, and the placement for other programs.
 
+mod admit;
 mod advise;
 mod agent;
 mod check_log;
@@ -29,6 +30,7 @@ pub(crate) fn run(args: &FleetArgs) -> Result<Answer> {
         FleetCommand::Sim(args) => sim::run(args),
         FleetCommand::CheckLog(args) => check_log::run(args),
         FleetCommand::Serve(args) => serve::run(args),
+        FleetCommand::Admit(args) => admit::run(args),
         FleetCommand::Dra(args) => dra::run(args),
         FleetCommand::Place(args) => place::run(args),
         FleetCommand::Agent(args) => agent::run(args),
@@ -53,6 +55,7 @@ pub(super) fn files(args: &FleetArgs) -> (Vec<&Path>, Vec<&Path>) {
             (read, Vec::new())
         }
         FleetCommand::Serve(_) => (Vec::new(), Vec::new()),
+        FleetCommand::Admit(args) => (args.pod.iter().map(PathBuf::as_path).collect(), Vec::new()),
         FleetCommand::Agent(args) => (args.bookings.iter().map(PathBuf::as_path).collect(), Vec::new()),
         FleetCommand::Dra(args) => (dra::read(args), Vec::new()),
         FleetCommand::Place(args) => (args.nodes.iter().map(PathBuf::as_path).collect(), Vec::new()),

@@ -18,11 +18,17 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
     let api = Arc::new(Api::new(address(&Server::of(args))?));
+    if !args.listen.ip().is_loopback() && args.client_ca.is_none() {
+        let what = format!("--listen {}: any machine that reaches this address could bind pods", args.listen);
+        let help = "use 127.0.0.1 in the scheduler's pod, and --probes for other ports; or --tls-cert, --tls-key and \
+                    --client-ca, with the scheduler's certificate in the tlsConfig of its extender";
+        return Err(Failure::new(what, help).into());
+    }
     let secure = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => {
             needs_tls("leave out --tls-cert and --tls-key")?;
             let wrong = |what| Failure::new(what, "name PEM files with --tls-cert and --tls-key");
-            Some(tls::server(certificate, key).map_err(wrong)?)
+            Some(tls::server(certificate, key, args.client_ca.as_deref()).map_err(wrong)?)
         }
         _ => None,
     };
@@ -36,6 +42,21 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
     let probes = args.probes.map(|address| bound(address, "--probes")).transpose()?;
     let scheme = if secure.is_some() { "https" } else { "http" };
     eprintln!("serving {scheme}://{}", listener.local_addr()?);
+    let stop = ended();
+    let sizer = Programs { traces: args.traces.clone() };
+    let extender = Extender::new(Arc::clone(&api)).with_sizer(Box::new(sizer));
+    std::thread::scope(|scope| {
+        if let Some(probes) = &probes {
+            let (extender, stop) = (&extender, &*stop);
+            scope.spawn(move || serve::serve_probes(extender, probes, stop));
+        }
+        serve::serve_with(&extender, &listener, secure.as_ref(), &api, &stop)
+    })?;
+    Ok(Answer::Yes)
+}
+
+/// A flag that a signal sets.
+pub(super) fn ended() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     // If no handler can be set, a signal ends the process, which is safe too: all state is in the API server.
@@ -49,16 +70,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<Answer> {
             std::process::exit(0);
         });
     });
-    let sizer = Programs { traces: args.traces.clone() };
-    let extender = Extender::new(Arc::clone(&api)).with_sizer(Box::new(sizer));
-    std::thread::scope(|scope| {
-        if let Some(probes) = &probes {
-            let (extender, stop) = (&extender, &*stop);
-            scope.spawn(move || serve::serve_probes(extender, probes, stop));
-        }
-        serve::serve_with(&extender, &listener, secure.as_ref(), &api, &stop)
-    })?;
-    Ok(Answer::Yes)
+    stop
 }
 
 /// The address of the API server in the user's flags.
@@ -86,7 +98,7 @@ pub(super) fn optional_address(args: &AgentArgs) -> Result<Option<Address>> {
 }
 
 /// The default build leaves TLS out, because it would take half a minute more.
-fn needs_tls(instead: &str) -> Result<(), Failure> {
+pub(super) fn needs_tls(instead: &str) -> Result<(), Failure> {
     if tls::IS_BUILT_IN {
         return Ok(());
     }

@@ -23,7 +23,7 @@ pub(super) struct Booking {
 impl Booking {
     /// The tenant of the pod's processes.
     pub(super) fn tenant(&self) -> String {
-        format!("pod-{}", self.id)
+        gapless_kube::tenant::of_pod(&self.id)
     }
 
     fn is_on(&self, gpu: &Gpu) -> bool {

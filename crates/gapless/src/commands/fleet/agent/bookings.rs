@@ -5,8 +5,8 @@
 use super::account::Booking;
 use gapless_kube::api::{Api, ApiError};
 use gapless_kube::book;
-use gapless_kube::cdi::{self, is_name};
 use gapless_kube::objects::{self, GPU_MEMORY, GPU_MODEL, GPUS, UUIDS, text};
+use gapless_kube::tenant::is_name;
 use gapless_ledger::promise::{Amount, Entry};
 use gapless_trace::Bytes;
 use serde::Deserialize;
@@ -49,9 +49,6 @@ fn of_list(list: &Value, node: &str, object: &Value, machine: &Machine) -> (Vec<
         };
         if claim != Some(entry.claim()) {
             wrong.push(format!("{name}: its annotations were edited; the node's booking counts"));
-        }
-        if cdi::named(pod).wrong.is_some() {
-            wrong.push(format!("{name}: its annotations name devices that are not its own"));
         }
         bookings.push(of_entry(entry, machine));
     }
@@ -115,19 +112,10 @@ pub(super) fn read(text: &str) -> Result<Vec<Booking>, String> {
     rows.into_iter().enumerate().map(one).collect()
 }
 
-/// Tells the API server which GPUs the node has, and if an agent writes files for containers there, if the node's
-/// object does not say so already. `has_files` is `None` if this look does not know. Returns true if something changed.
-pub(super) fn report(
-    api: &Api,
-    node: &str,
-    object: &Value,
-    machine: &Machine,
-    has_files: Option<bool>,
-) -> Result<bool, ApiError> {
-    let mut wanted = annotations(machine);
-    if let Some(has_files) = has_files {
-        wanted.insert(cdi::SERVED.to_owned(), if has_files { json!("true") } else { Value::Null });
-    }
+/// Tells the API server which GPUs the node has, if the node's object does not say so already. Returns true if
+/// something changed.
+pub(super) fn report(api: &Api, node: &str, object: &Value, machine: &Machine) -> Result<bool, ApiError> {
+    let wanted = annotations(machine);
     let there = &object["metadata"]["annotations"];
     let changed: serde_json::Map<String, Value> =
         wanted.into_iter().filter(|(name, value)| there[name.as_str()] != *value).collect();
@@ -187,32 +175,29 @@ mod tests {
             let metadata = json!({"uid": uid, "namespace": "d", "name": uid, "annotations": notes});
             json!({"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}})
         };
-        let mut thief = notes(4);
-        thief["cdi.k8s.io/x"] = json!("gapless.dev/pod=honest");
         let list = json!({"items": [
             pod("honest", "n", notes(4)),
             pod("greedy", "n", json!({UUIDS: "all", BOOKED: (8u64 << 60).to_string()})),
             pod("mute", "n", json!({})),
-            pod("thief", "n", thief),
             pod("unbooked", "n", json!({UUIDS: "all", BOOKED: (8u64 << 60).to_string()})),
             pod("far", "m", notes(4)),
         ]});
-        let booked = ["honest", "greedy", "mute", "thief", "far"]
-            .map(|uid| entry(uid, "GPU-b", Amount::Bytes(4 * GIB)));
+        let booked =
+            ["honest", "greedy", "mute", "far"].map(|uid| entry(uid, "GPU-b", Amount::Bytes(4 * GIB)));
         let node = |page: &str| json!({"metadata": {"annotations": {book::BOOKINGS: page}}});
         let (bookings, wrong) = of_list(&list, "n", &node(&book::written("", &booked)), &machine());
         let found: Vec<(&str, u64)> = bookings.iter().map(|one| (one.id.as_str(), one.bytes / GIB)).collect();
-        assert_eq!(found, [("honest", 4), ("greedy", 4), ("mute", 4), ("thief", 4)]);
+        assert_eq!(found, [("honest", 4), ("greedy", 4), ("mute", 4)]);
         assert!(bookings.iter().all(|one| one.uuids == ["GPU-b"] && one.indices.is_empty()));
         let said = |part: &str| wrong.iter().any(|what| what.contains(part));
         assert!(
             said("d/greedy: its annotations were edited") && said("d/mute: its annotations"),
             "{wrong:?}"
         );
-        assert!(said("d/thief: its annotations name devices") && said("d/unbooked: it says"), "{wrong:?}");
-        assert_eq!(wrong.len(), 4);
+        assert!(said("d/unbooked: it says"), "{wrong:?}");
+        assert_eq!(wrong.len(), 3);
         let (bookings, wrong) = of_list(&list, "n", &node("nonsense"), &machine());
-        assert_eq!((bookings.len(), wrong.len()), (0, 5), "nothing is booked, and nobody is believed");
+        assert_eq!((bookings.len(), wrong.len()), (0, 4), "nothing is booked, and nobody is believed");
     }
 
     #[test]

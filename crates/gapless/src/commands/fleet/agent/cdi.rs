@@ -4,16 +4,16 @@
 //! gapless.dev-pod_UID.json    device gapless.dev/pod=UID    GAPLESS_TENANT, NVIDIA_VISIBLE_DEVICES
 //! ```
 //!
-//! A pod names its device in the annotation `cdi.k8s.io/gapless: gapless.dev/pod=UID`, which the extender writes if
-//! the node has an agent. Until the file exists, the runtime refuses to create the container and the kubelet tries
-//! again. So no container runs without its limit.
+//! A runtime that is told of the device uses the file: `podman run --device gapless.dev/pod=UID`. On Kubernetes the
+//! variables come with the pod itself ([`gapless_kube::admit`]).
 
 use super::account::Booking;
-use gapless_kube::cdi::{KIND, is_name};
+use gapless_kube::tenant::is_name;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 
+const KIND: &str = "gapless.dev/pod";
 const PREFIX: &str = "gapless.dev-pod_";
 
 /// The specification for one pod.

@@ -1,12 +1,13 @@
 //! `gapless fleet agent`: a node's memory, the promises on it, and the bytes in use.
 //!
-//! It gives containers their tenants and GPUs ([`cdi`]), sets the kernel's limit if there is one ([`dmem`]),
-//! publishes the GPUs for Dynamic Resource Allocation if asked to, and marks over-use. It kills no process: the share
-//! makes a tenant's own process fail its request.
+//! It describes tenants and GPUs to container runtimes ([`cdi`]), sets the kernel's limit if there is one ([`dmem`]),
+//! and marks over-use. For Dynamic Resource Allocation it publishes the GPUs and prepares claims ([`claims`]). It kills
+//! no process: the share makes a tenant's own process fail its request.
 
 mod account;
 mod bookings;
 mod cdi;
+mod claims;
 mod dmem;
 mod show;
 
@@ -77,7 +78,12 @@ pub(super) fn run(args: &AgentArgs) -> Result<Answer> {
     })?;
     eprintln!("serving http://{}/metrics", listener.local_addr()?);
     let latest = Mutex::new(first);
+    let plugin = args.dra_plugin.as_deref().map(claims::listen).transpose()?;
     std::thread::scope(|scope| {
+        if let (Some((listener, socket)), Some(api)) = (&plugin, &agent.api) {
+            let agent = &agent;
+            scope.spawn(move || claims::serve(listener, socket, api, agent));
+        }
         scope.spawn(|| {
             let mut over = BTreeMap::new();
             let mut said = String::new();
@@ -173,9 +179,7 @@ impl Agent<'_> {
             wrong.iter().for_each(|what| self.tell(what));
             all.extend(listed);
             if machine.no_nvml.is_none() {
-                // After `--once` no agent is left that would write files, so the node is told nothing about it.
-                let has_files = (!self.args.once).then_some(self.args.cdi_dir.is_some());
-                bookings::report(api, &self.node, &object, machine, has_files).map_err(failed)?;
+                bookings::report(api, &self.node, &object, machine).map_err(failed)?;
                 if self.args.dra {
                     self.publish(api, &object, machine);
                 }

@@ -122,3 +122,34 @@ pub(super) fn metrics(node: &str, machine: &Machine, account: &Account) -> Strin
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_kube::metrics::{Gauges, Metrics};
+
+    /// Every metric on the board of the fleet is served by the agent or by the extender.
+    #[test]
+    fn the_board_asks_for_what_is_served() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../grafana/fleet.json");
+        let board: Value = serde_json::from_slice(&std::fs::read(path).expect("the board")).expect("JSON");
+        let served = [
+            Metrics::default().text(&Gauges::default()),
+            metrics("n1", &Machine::default(), &Account::default()),
+        ]
+        .concat();
+        let mut asked = 0;
+        for panel in board["panels"].as_array().expect("panels") {
+            for query in panel["targets"].as_array().expect("queries") {
+                let text = query["expr"].as_str().expect("a query");
+                let inside = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+                for name in text.split(inside).filter(|word| word.starts_with("gapless_")) {
+                    let name = name.strip_suffix("_bucket").unwrap_or(name);
+                    assert!(served.contains(&format!("# TYPE {name} ")), "{name} is not served");
+                    asked += 1;
+                }
+            }
+        }
+        assert!(asked > 15, "{asked}");
+    }
+}
