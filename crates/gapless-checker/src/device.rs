@@ -27,7 +27,7 @@ impl TimedDevice {
 
 impl World {
     /// True if this call fails on purpose.
-    fn fails(&mut self) -> bool {
+    pub(crate) fn fails(&mut self) -> bool {
         match &mut self.fail_in {
             None => false,
             Some(0) => {
@@ -69,7 +69,7 @@ impl World {
     }
 
     /// The clock of an event, for a query or a wait.
-    fn clock_of(&mut self, event: EventHandle) -> Result<Clock, DeviceError> {
+    pub(crate) fn clock_of(&mut self, event: EventHandle) -> Result<Clock, DeviceError> {
         self.enter();
         // A capture is not harmed by queries of events that are not its own (seen on an H200, in all three modes).
         match self.events.get(&event.0).cloned() {
@@ -213,6 +213,9 @@ impl Device for TimedDevice {
         if !world.streams.is_done(&clock) && !world.call.may_wait && !world.call.had_failure {
             world.broken((Rule::HostWait, "the host waits for streams".to_owned()));
         }
+        if world.call.is_asking {
+            world.broken((Rule::WaitLocked, "the pool waits, and not its caller".to_owned()));
+        }
         if world.fails() {
             return Err(FAILED);
         }
@@ -230,6 +233,9 @@ impl Device for TimedDevice {
         let clock = world.streams.all(OWN_CONTEXT);
         if !world.streams.is_done(&clock) && !world.call.may_wait && !world.call.had_failure {
             world.broken((Rule::HostWait, "the host waits for the card".to_owned()));
+        }
+        if world.call.is_asking {
+            world.broken((Rule::WaitLocked, "the pool waits, and not its caller".to_owned()));
         }
         if world.fails() {
             return Err(FAILED);

@@ -33,6 +33,22 @@ impl Driver {
         }
     }
 
+    /// Memory from the stream's front, if there are fronts and it has some.
+    pub(crate) fn alloc_at_front(
+        &self,
+        size: u64,
+        stream: u64,
+        pool: PoolKey,
+        budget: Option<&'static Budget>,
+    ) -> Option<u64> {
+        match self {
+            Driver::Alone(_) => None,
+            Driver::Shared(shared) => {
+                shared.fronts().alloc_for(size, StreamHandle(stream), pool, budget, |_| ())
+            }
+        }
+    }
+
     pub(crate) fn free(&mut self, addr: u64) -> Result<(), FreeError> {
         match self {
             Driver::Alone(alone) => alone.free(addr),

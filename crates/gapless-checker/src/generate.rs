@@ -49,12 +49,14 @@ pub fn generate(seed: u64) -> Program {
     let options = Options {
         windows: random.pick(&[0, 2, 8, 1024]),
         limit: random.one_in(4).then_some(capacity / 4 * 3),
+        run_ahead: (seed % 8 == 3).then_some(capacity / 16),
         ..Options::default()
     };
     let config = Config {
         capacity,
         options,
         is_shared: random.one_in(3),
+        is_asking: seed % 16 % 5 < 2,
         planner: match random.below(4) {
             _ if has_loans(seed) => Plans::Nobody,
             0 => Plans::Later,
@@ -176,6 +178,7 @@ impl Generator {
             match self.flavour {
                 Flavour::Steps if self.random.one_in(60) => self.steps(),
                 Flavour::Captures if self.random.one_in(40) => self.capture(),
+                Flavour::Captures if self.random.one_in(60) => self.graph_ends_meanwhile(),
                 Flavour::Captures if self.random.one_in(12) => self.alloc_in_raw_capture(),
                 Flavour::Long if self.random.one_in(2) => self.creep(),
                 Flavour::Long => self.scatter(),

@@ -217,6 +217,8 @@ pub struct Config {
     pub options: Options,
     /// True to call the pool through [`SharedPool`](gapless_pool::SharedPool) and its fronts.
     pub is_shared: bool,
+    /// True if requests and trims wait outside of the pool, while other threads go on.
+    pub is_asking: bool,
     pub planner: Plans,
     /// Addresses that the device has.
     pub addresses: u64,
@@ -234,10 +236,10 @@ pub struct Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { capacity, options, is_shared, planner, addresses, .. } = self.config;
+        let Config { capacity, options, is_shared, is_asking, planner, addresses, .. } = self.config;
         writeln!(
             f,
-            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, planner {planner:?}, \
+            "seed {}: card of {} MiB, limit {:?} MiB, {} windows, shared {is_shared}, asking {is_asking}, planner {planner:?}, \
              {} GiB of addresses",
             self.seed,
             capacity >> 20,

@@ -2,6 +2,7 @@
 //!
 //! Each operation states what makes it right. The allocator is called between [`World`] calls, never inside one.
 
+mod asking;
 mod leaving;
 mod memory;
 mod pools;
@@ -27,6 +28,7 @@ use gapless_pool::pool::{Pool, PoolKey, Saved};
 use gapless_pool::shared::SharedPool;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -131,6 +133,14 @@ struct Runner {
     capacity: u64,
     requests_at_replay: u64,
     later: Later,
+    /// True if requests may wait for frees instead of taking new memory.
+    runs_ahead: bool,
+    /// True if calls wait outside of the pool.
+    is_asking: bool,
+    /// The operations that were not begun, with their places in the program.
+    ahead: VecDeque<(usize, Op)>,
+    /// The calls that wait while this operation runs.
+    waiters: Vec<asking::Waiter>,
     totals: Totals,
 }
 
@@ -186,15 +196,20 @@ impl Runner {
             capacity,
             requests_at_replay: 0,
             later,
+            runs_ahead: config.options.run_ahead.is_some(),
+            is_asking: config.is_asking,
+            ahead: VecDeque::new(),
+            waiters: Vec::new(),
             totals: Totals { programs: 1, ..Totals::default() },
         }
     }
 
     fn run(&mut self, ops: &[Op]) {
-        for (at, op) in ops.iter().enumerate() {
+        self.ahead = ops.iter().copied().enumerate().collect();
+        while let Some((at, op)) = self.ahead.pop_front() {
             self.world.borrow_mut().at = at;
             self.totals.operations += 1;
-            self.step(*op);
+            self.step(op);
             if at % CHECK_EVERY == 0 {
                 self.check();
             }

@@ -71,6 +71,8 @@ totals! {
     meddles: "captures begun or ended between driver calls",
     host_waits: "host waits",
     unmaps: "unmaps",
+    outside_waits: "waits outside of the pool",
+    meanwhile: "operations of other threads meanwhile",
     lent: "pages lent",
     windows: "windows made",
     window_hits: "windows used again",

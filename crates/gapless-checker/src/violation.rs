@@ -44,6 +44,8 @@ pub enum Rule {
     DeadStream,
     /// The host waits only if native PyTorch would synchronise too.
     HostWait,
+    /// The pool waits only if its caller does not do so outside of it.
+    WaitLocked,
     /// Events are used only between their creation and their end.
     UnknownEvent,
     /// Addresses are used again: those that were ever mapped are not many times the bytes that were mapped at once.
@@ -63,7 +65,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 27] = [
+    pub const ALL: [Rule; 28] = [
         Rule::HandOut,
         Rule::SharedBytes,
         Rule::UnmapInUse,
@@ -83,6 +85,7 @@ impl Rule {
         Rule::GraphShared,
         Rule::DeadStream,
         Rule::HostWait,
+        Rule::WaitLocked,
         Rule::UnknownEvent,
         Rule::Addresses,
         Rule::RefusedWithRoom,

@@ -34,6 +34,8 @@ pub(crate) struct Call {
     pub(crate) name: &'static str,
     /// True if native PyTorch would synchronise here too.
     pub(crate) may_wait: bool,
+    /// True if the caller waits itself, so the pool must not.
+    pub(crate) is_asking: bool,
     /// Streams that the program announced for the block that is being freed.
     pub(crate) announced: Vec<u64>,
     /// True if a device call failed in it, on purpose or for lack of memory or addresses.
@@ -336,6 +338,7 @@ mod tests {
             capacity: 64 * MIB,
             options: Options::default(),
             is_shared: false,
+            is_asking: false,
             planner: Plans::Nobody,
             addresses: 1 << 47,
             most_cards: 64,

@@ -8,7 +8,7 @@
 use crate::device::{check, enter, told};
 use crate::driver::{Driver, Handle, SUCCESS, WaitDriver};
 use crate::locks::Lock;
-use gapless_pool::DeviceError;
+use gapless_pool::{DeviceError, EventHandle};
 
 /// A card's memory, asked without the card's lock, and a wait for its work.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,16 @@ impl Meter {
         }
         // SAFETY: the context was entered.
         check(unsafe { (self.driver.synchronize)() })
+    }
+
+    /// [`Device::wait`](gapless_pool::Device::wait), without the card's lock. The pool keeps the event meanwhile.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn wait(&self, event: EventHandle) -> Result<(), DeviceError> {
+        let _entered = enter(self.driver, self.context);
+        // SAFETY: an event of the card's device, which the pool discards only after this wait.
+        check(unsafe { (self.driver.event_wait)(event.0 as Handle) })
     }
 
     /// Free and total bytes of the card; `None` if the driver does not answer any more.

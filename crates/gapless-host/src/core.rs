@@ -1,12 +1,13 @@
 //! The memory of the process without checks: small or large, by size. Also the handlers of a fork, and the helper's
 //! work.
 
-use crate::bell;
 use crate::budget::Budget;
 use crate::cgroup;
 use crate::decay::{Decay, TICK};
-use crate::helper::{self, Work};
+use crate::helper_thread::{self, Work};
+use crate::helper_wakeup;
 use crate::huge::Trouble;
+use crate::invalid_free::abort_on_invalid_free;
 use crate::large::{Large, is_large};
 use crate::lock::{self, Lock};
 use crate::options::Options;
@@ -15,7 +16,6 @@ use crate::small::Own;
 use crate::sys;
 use crate::text::{Size, say};
 use crate::units::{GRANULE, LARGE as FROM, MIN_ALIGNMENT, MOST_SIZE};
-use crate::wrong::wrong_free;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -120,7 +120,7 @@ pub fn end() {
 pub fn confine() {
     LARGE.settle();
     let _ = sys::most_at_once();
-    helper::end();
+    helper_thread::end();
     KEPT_MOST.fetch_min(KEPT_CONFINED, Ordering::Relaxed);
 }
 
@@ -218,8 +218,8 @@ fn large(size: usize, alignment: usize, zeroed: bool) -> *mut u8 {
 /// Starts the helper if there is none. If no thread can be started, this thread does the helper's work twice a second.
 #[inline]
 fn tend() {
-    helper::ensure(&WORK);
-    if helper::is_refused() {
+    helper_thread::ensure(&WORK);
+    if helper_thread::is_refused() {
         tend_here();
     }
 }
@@ -259,10 +259,10 @@ pub unsafe fn free(block: *mut u8) {
         unsafe { OWN.free(block) };
         if OWN.kept() > MUCH_SMALL {
             tend_in_free();
-            bell::ring();
+            helper_wakeup::signal();
         }
     } else if !block.is_null() {
-        wrong_free("free", block);
+        abort_on_invalid_free("free", block);
     }
 }
 
@@ -270,7 +270,7 @@ pub unsafe fn free(block: *mut u8) {
 #[inline(never)]
 fn free_large(block: *mut u8) {
     if !LARGE.free(block) {
-        wrong_free("free", block);
+        abort_on_invalid_free("free", block);
     }
     tend_in_free();
     let most = KEPT_MOST.load(Ordering::Relaxed);
@@ -285,8 +285,8 @@ fn free_large(block: *mut u8) {
 
 #[inline]
 fn tend_in_free() {
-    helper::ensure_in_free(&WORK);
-    if helper::is_refused() {
+    helper_thread::ensure_in_free(&WORK);
+    if helper_thread::is_refused() {
         sys::keep_errno(tend_here);
     }
 }
@@ -295,10 +295,10 @@ fn tend_in_free() {
 /// `block` came from here and was not freed.
 pub unsafe fn usable(block: *mut u8) -> usize {
     if LARGE.contains(block) {
-        return LARGE.usable(block).unwrap_or_else(|| wrong_free("malloc_usable_size", block));
+        return LARGE.usable(block).unwrap_or_else(|| abort_on_invalid_free("malloc_usable_size", block));
     }
     if !OWN.may_own(block) {
-        wrong_free("malloc_usable_size", block);
+        abort_on_invalid_free("malloc_usable_size", block);
     }
     // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
     unsafe { OWN.usable(block) }
@@ -312,13 +312,13 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
     }
     let is_large = LARGE.contains(block);
     if is_large && size >= TO_SMALL {
-        let moved = LARGE.reallocate(block, size).unwrap_or_else(|| wrong_free("realloc", block));
+        let moved = LARGE.reallocate(block, size).unwrap_or_else(|| abort_on_invalid_free("realloc", block));
         tend();
         return moved;
     }
     if !is_large && size < FROM {
         if !OWN.may_own(block) {
-            wrong_free("realloc", block);
+            abort_on_invalid_free("realloc", block);
         }
         // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
         return unsafe { OWN.reallocate(block, size) };
@@ -376,11 +376,11 @@ fn round() {
     let most = if kept > 0 && (is_wanted || cgroup::is_short()) { u32::MAX } else { surplus };
     // In parts, so that a fork need not wait for all of them.
     let mut left = most;
-    while left > 0 && !helper::is_stopping() {
+    while left > 0 && !helper_thread::is_stopping() {
         let part = left.min(256);
         // A driver that is told of memory that goes may wait for locks of the thread that forks.
         let trim = || LARGE.trim(part);
-        let given = if LARGE.pinned.is_empty() { Some(trim()) } else { helper::among_others(trim) };
+        let given = if LARGE.pinned.is_empty() { Some(trim()) } else { helper_thread::among_others(trim) };
         if given.unwrap_or(0) == 0 {
             break;
         }
@@ -392,7 +392,7 @@ fn round() {
     watch_huge_pages();
     let publish = *PUBLISH.lock();
     if let Some(publish) = publish {
-        helper::among_others(publish);
+        helper_thread::among_others(publish);
     }
 }
 
@@ -435,7 +435,7 @@ extern "C" fn before_fork() {
         WAS_ALONE.store(is_alone, Ordering::Relaxed);
     }
     if !is_alone {
-        helper::before_fork();
+        helper_thread::before_fork();
     }
     // The helper's next round comes after a later call, and an idle process makes none, so kept memory goes back now.
     // That costs little: after the fork the first write to a page that both have costs as much as a fresh page.
@@ -480,7 +480,7 @@ extern "C" fn after_fork() {
         if let Some(recorder) = RECORDER.get() {
             (recorder.after)();
         }
-        helper::after_fork();
+        helper_thread::after_fork();
     }
 }
 
@@ -491,7 +491,7 @@ extern "C" fn after_fork_in_child() {
             return;
         }
         // The code below opens the locks, so this thread takes them first.
-        helper::before_fork();
+        helper_thread::before_fork();
         take_locks();
     }
     lock::take_back();
@@ -507,7 +507,7 @@ extern "C" fn after_fork_in_child() {
         if let Some(recorder) = RECORDER.get() {
             (recorder.in_child)();
         }
-        helper::after_fork_in_child();
-        helper::after_fork();
+        helper_thread::after_fork_in_child();
+        helper_thread::after_fork();
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::check;
 use crate::core::{self, AroundFork, OWN};
-use crate::helper;
+use crate::helper_thread;
 use crate::options::Options;
 use crate::record;
 use crate::small::Own;
@@ -52,7 +52,7 @@ pub fn prepare() {
 /// Called when the environment can be read, before the program's own code.
 pub fn configure() -> Options {
     settle();
-    helper::know_loader();
+    helper_thread::know_loader();
     sys::begin_files();
     let options = Options::read();
     core::configure(&options);

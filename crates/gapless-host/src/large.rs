@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   slots   buffers of up to 8 MiB between two owners: no lock
-//!   dense   guesses if the next buffer will be filled: only then it gets huge pages
+//!   dense   guesses if the next buffer will be filled: only then it gets huge pages (pages)
 //!   marks   the lengths of buffers, and the granules that were moved or have huge pages
 //!   moves   a buffer that has no room to grow
 //! ```
@@ -15,22 +15,25 @@
 //! * Memory that a driver has registered (`pinned`) is not given back, moved or dropped while it is in use.
 
 mod dense;
+mod forks;
 mod marks;
 mod moves;
+mod pages;
 mod slots;
+mod zeroed;
 
 use crate::arena::{Arena, Held};
-use crate::bell;
 use crate::budget::Budget;
-use crate::huge;
+use crate::helper_wakeup;
 use crate::lock::Lock;
 use crate::numa::{self, Topology};
 use crate::pinned::Pinned;
 use crate::space::Placed;
 use crate::sys;
-use crate::units::{GRANULE, HUGE, LARGE, MOST_ALIGNMENT, granules};
+use crate::units::{GRANULE, LARGE, MOST_ALIGNMENT, granules};
 use dense::Dense;
 use marks::{Lengths, Marks};
+use pages::UNKNOWN;
 use slots::{Entry, Slots};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -38,22 +41,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 const ADDRESSES: usize = 32 << 40;
 /// The most bytes that become writable at once.
 const STEP: usize = 64 << 20;
-/// From this size on, zeroing a buffer drops the memory that it has instead of clearing it, because such buffers are
-/// often tables of which few pages are touched.
-const SPARSE: usize = 256 << 20;
-/// Residence of this many pages is asked for in one call while a buffer is cleared.
-const LOOKED_AT: usize = 2048;
 /// Kept memory goes back before fresh memory is taken, if both together would exceed the program's peak by more than
 /// this part and by more than these bytes.
 const SPARE_PART: u64 = 12;
 const SPARE: u64 = 48 << 20;
-
-const UNKNOWN: u32 = 0;
-const SMALL_PAGES: u32 = 1;
-/// For buffers that will probably be filled.
-const HUGE_PAGES: u32 = 2;
-/// For all buffers, because an option asked for it.
-const ALL_HUGE: u32 = 3;
 
 #[derive(Debug)]
 pub struct Large {
@@ -317,14 +308,6 @@ impl Large {
         }
     }
 
-    /// Sets policies for memory that becomes writable.
-    fn advise(&self, start: *mut u8, length: usize) {
-        if self.nodes() > 1 {
-            (self.topology.prefer)(start, length, self.of(start));
-        }
-        sys::advise_huge(start, length, self.pages.load(Ordering::Relaxed) == ALL_HUGE);
-    }
-
     /// Notes that addresses are scarce from now on. With several nodes the arenas stay as they are.
     pub fn tighten(&self, most: usize) {
         let _begun = self.begun.lock();
@@ -343,93 +326,6 @@ impl Large {
     pub fn settle(&self) {
         self.dense.stop();
         self.begin();
-    }
-
-    /// True if huge pages pay here. Measured for the first buffer that will be filled.
-    fn try_huge_pages(&self) -> bool {
-        if self.pages.load(Ordering::Relaxed) == UNKNOWN {
-            let found = if huge::is_offered() && huge::pays() { HUGE_PAGES } else { SMALL_PAGES };
-            let _ = self.pages.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        self.has_huge_pages()
-    }
-
-    /// Turns huge pages on for all buffers, if `wanted`, or off. Holds for memory that is not there yet.
-    pub fn use_huge_pages(&self, wanted: bool) {
-        for arena in &self.arenas {
-            arena.with_writable(|start, length| {
-                self.pages.store(if wanted { ALL_HUGE } else { SMALL_PAGES }, Ordering::Relaxed);
-                if length > 0 {
-                    sys::advise_huge(start, length, wanted);
-                    self.thick.clear(self.offset(start), self.offset(start) + (length / GRANULE) as u32);
-                }
-            });
-        }
-    }
-
-    #[must_use]
-    pub fn has_huge_pages(&self) -> bool {
-        matches!(self.pages.load(Ordering::Relaxed), HUGE_PAGES | ALL_HUGE)
-    }
-
-    /// Asks for huge pages for a buffer with fresh memory that will be filled, and for small ones for all others.
-    fn choose_pages(&self, start: *mut u8, length: usize) {
-        if length < 2 * HUGE || matches!(self.pages.load(Ordering::Relaxed), SMALL_PAGES | ALL_HUGE) {
-            return;
-        }
-        let will_fill = self.dense.begins(start, length) && length < self.half.load(Ordering::Relaxed);
-        let (from, to) = (self.offset(start), self.offset(start) + (length / GRANULE) as u32);
-        if will_fill && self.try_huge_pages() && self.thick.has_room() {
-            if self.thick.set(from, to, self.units()) {
-                sys::keep_errno(|| sys::advise_huge(start, length, true));
-            }
-        } else if self.thick.clear(from, to) {
-            sys::keep_errno(|| sys::advise_huge(start, length, false));
-        }
-    }
-
-    /// Clears the parts of a buffer that have memory.
-    fn clear(&self, arena: &Arena<GRANULE>, placed: Placed, size: usize) {
-        let end = placed.start + placed.len;
-        let mut at = placed.start;
-        let run = |at| arena.space().as_ref().and_then(|space| space.backed_run(at, end));
-        if placed.backed == 0 {
-            return;
-        }
-        while let Some((from, to)) = run(at) {
-            let start = arena.address(from);
-            let length = bytes(to - from).min(size.saturating_sub(bytes(from - placed.start)));
-            if size < SPARSE || !self.drop_memory(start, bytes(to - from)) {
-                self.clear_part(start, length);
-            }
-            at = to;
-        }
-    }
-
-    fn drop_memory(&self, start: *mut u8, length: usize) -> bool {
-        self.pinned.let_go(start as usize, length);
-        sys::keep_errno(|| sys::discard(start, length))
-    }
-
-    /// Clears a part of a buffer. A piece of which less than half was touched loses its memory instead, so that its
-    /// next owner does not hold memory that it does not touch.
-    fn clear_part(&self, start: *mut u8, length: usize) {
-        let mut pages = [0u8; LOOKED_AT];
-        let mut at = 0;
-        while at < length {
-            let piece = (length - at).min(LOOKED_AT * sys::PAGE);
-            // SAFETY: `at < length`, and the buffer has at least `length` bytes.
-            let from = unsafe { start.add(at) };
-            let pages = &mut pages[..piece / sys::PAGE];
-            let is_known = !self.dense.is_stopped() && sys::keep_errno(|| sys::residence(from, pages));
-            let found = pages.iter().filter(|page| **page & 1 == 1).count();
-            let whole = pages.len() * sys::PAGE;
-            let is_dropped = is_known && found < pages.len() / 2 && self.drop_memory(from, whole);
-            let done = if is_dropped { whole } else { 0 };
-            // SAFETY: a writable part of a buffer that this call is about to hand out, so no other thread uses it.
-            unsafe { from.add(done).write_bytes(0, piece - done) };
-            at += piece;
-        }
     }
 
     /// The length of the buffer at this address; `None` if no buffer begins there.
@@ -463,7 +359,7 @@ impl Large {
             }
             self.release(out);
         }
-        bell::ring();
+        helper_wakeup::signal();
         true
     }
 
@@ -494,7 +390,7 @@ impl Large {
                     self.lengths[node].set(granule, len);
                     self.live.fetch_sub(u64::from(old - len), Ordering::Relaxed);
                 }
-                bell::ring();
+                helper_wakeup::signal();
             }
             return Some(block);
         }
@@ -566,49 +462,6 @@ impl Large {
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         self.each().find_map(Arena::fault)
-    }
-
-    /// Called before a fork: takes all locks, so that no thread is in the middle of a change.
-    pub fn before_fork(&self) {
-        self.begun.acquire();
-        self.pinned.before_fork();
-        [&self.thick, &self.moved].into_iter().for_each(Marks::before_fork);
-        self.lengths.iter().for_each(Lengths::before_fork);
-        self.arenas.iter().for_each(Arena::before_fork);
-    }
-
-    /// Called after a fork, in the parent.
-    ///
-    /// # Safety
-    /// This thread called [`Large::before_fork`].
-    pub unsafe fn after_fork(&self) {
-        // SAFETY: this thread has the locks of the arenas since `before_fork` (the caller's contract).
-        unsafe {
-            self.arenas.iter().for_each(|arena| arena.after_fork());
-            self.open(false);
-        }
-    }
-
-    /// Called after a fork, in the child. Memory that other threads were giving back is free again.
-    ///
-    /// # Safety
-    /// This thread called [`Large::before_fork`], in the parent.
-    pub unsafe fn after_fork_in_child(&self) {
-        // SAFETY: this thread took the locks of the arenas in `before_fork`, in the parent (the caller's contract).
-        let kept: u32 = unsafe { self.arenas.iter().map(|arena| arena.after_fork_in_child()).sum() };
-        // SAFETY: it also took the other locks there.
-        unsafe { self.open(true) };
-        self.inherited.store(kept > 0, Ordering::Relaxed);
-    }
-
-    unsafe fn open(&self, in_child: bool) {
-        // SAFETY: the two callers have these locks since `before_fork`.
-        unsafe {
-            self.lengths.iter().for_each(|lengths| lengths.after_fork());
-            [&self.moved, &self.thick].into_iter().for_each(|marks| marks.after_fork());
-            self.pinned.after_fork(in_child);
-            self.begun.release();
-        }
     }
 }
 

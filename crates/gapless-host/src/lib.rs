@@ -15,7 +15,7 @@
 //!      ├─ budget     the bytes that this process and its relatives may hold together
 //!      ├─ cgroup     the limits of control groups, and a check for short memory
 //!      ├─ decay      the part of the kept memory that no request needed lately: pure
-//!      └─ helper     the thread that gives memory back; it is stopped around a fork
+//!      └─ helper_thread  gives memory back; it is stopped around a fork
 //!   global    the same for Rust programs, as `#[global_allocator]`
 //!   sampler   the allocations that are recorded: one in so many bytes, by chance
 //!   local     the data of each thread
@@ -27,7 +27,6 @@
 #![cfg(target_os = "linux")]
 
 pub mod arena;
-pub mod bell;
 pub mod budget;
 pub mod cgroup;
 pub mod check;
@@ -35,7 +34,8 @@ pub mod core;
 pub mod decay;
 pub mod global;
 pub mod heap;
-pub mod helper;
+pub mod helper_thread;
+pub mod helper_wakeup;
 pub mod huge;
 pub mod large;
 pub mod local;
@@ -51,6 +51,7 @@ pub mod stats;
 pub mod sys;
 pub mod text;
 pub mod units;
-mod wrong;
+
+mod invalid_free;
 
 pub use global::Gapless;

@@ -2,7 +2,7 @@
 //! a code, and leaves its error as JSON for the thread that called.
 
 use crate::catalogue::Catalogue;
-use crate::cuda::{self, Measured};
+use crate::cuda;
 use crate::error::{LoadError, Result};
 use crate::load::{Load, State};
 use crate::plan::Piece;
@@ -163,10 +163,11 @@ pub unsafe extern "C" fn gapless_loader_end(load: *mut Load) {
     }
 }
 
-/// Times the kernel alone; 0 for success.
+/// Times the kernel alone; 0 for success. Libraries that ship do not have it.
 ///
 /// # Safety
 /// As for `gapless_loader_start`; the staging memory must have `room` bytes.
+#[cfg(feature = "bench")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_loader_measure(
     catalogue: *const Catalogue,
@@ -175,7 +176,7 @@ pub unsafe extern "C" fn gapless_loader_measure(
     settings: *const Settings,
     room: u64,
     passes: u32,
-    measured: *mut Measured,
+    measured: *mut cuda::Measured,
 ) -> c_int {
     let result = guarded(|| {
         // SAFETY: Python passes an open catalogue, an array of `count` pieces, places for settings and result, and

@@ -1,7 +1,7 @@
 //! Calls by which a program changes what the allocator may do, or the access rights of its pages. The allocator is told
 //! of each, and each goes on to the kernel unchanged.
 
-use gapless_host::{core, helper, sys};
+use gapless_host::{core, helper_thread, sys};
 use std::ffi::{c_int, c_uint, c_ulong};
 
 /// Stops the helper first, because the kernel refuses some namespaces to a process with two threads.
@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     // SAFETY: takes only a number.
-    helper::without(|| unsafe { libc::syscall(libc::SYS_unshare, flags) as c_int })
+    helper_thread::without(|| unsafe { libc::syscall(libc::SYS_unshare, flags) as c_int })
 }
 
 /// # Safety
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
     // SAFETY: takes only numbers.
-    helper::without(|| unsafe { libc::syscall(libc::SYS_setns, file, kind) as c_int })
+    helper_thread::without(|| unsafe { libc::syscall(libc::SYS_setns, file, kind) as c_int })
 }
 
 /// A program that gives up its right to more privileges, or sets a filter of system calls, may be ended by the kernel

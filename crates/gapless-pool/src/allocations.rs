@@ -45,6 +45,9 @@ pub(crate) struct Allocation {
     pub(crate) waits: u32,
     /// It was freed, and waits (also) for a turn of its lane because its memory is another lane's.
     pub(crate) waits_for_turn: bool,
+    /// It was freed, and a fence or a wait for the card that came later is done. Its own stream's work is covered by
+    /// that, and once [`Allocation::waits`] is 0 all work is.
+    pub(crate) is_settled: bool,
     /// It was freed, no other stream uses it any more, and it waits only because its memory is another lane's.
     pub(crate) is_lent_only: bool,
     /// The caller keeps a note about it, which ends with it: see [`Pool::note`](crate::Pool::note).

@@ -38,8 +38,8 @@ pub use fronts::Fronts;
 pub use options::Options;
 pub use pool::{
     AllocError, AllocationView, Behind, BlockState, BlockView, Change, ExactError, FreeError, Freed,
-    HeapWaste, Hole, Holes, LaneView, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved, SegmentCounts,
-    SegmentView, SleepError, Waste,
+    HeapWaste, Hole, Holes, LaneView, Patience, Pool, PoolKey, PrivateFree, RestoreError, Rung, Saved,
+    SegmentCounts, SegmentView, SleepError, Unserved, Wait, Waste,
 };
 pub use shared::{Keeper, Shared, SharedPool, Whole};
 pub use sim::SimDevice;

@@ -62,10 +62,16 @@ pub enum Mutant {
     BorrowAgain,
     /// A state is restored although its windows have pages in which its other allocations lie.
     RestoreUnchecked,
+    /// A wait without the lock settles what was freed meanwhile too.
+    SettleLater,
+    /// An event is discarded while a caller waits for it.
+    DropAwaited,
+    /// A request that must wait does so inside of the pool.
+    WaitLocked,
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 26] = [
+    pub const ALL: [Mutant; 29] = [
         Mutant::LendUnsettled,
         Mutant::ReturnUnsettled,
         Mutant::MoveUnderWork,
@@ -92,6 +98,9 @@ impl Mutant {
         Mutant::RestoreLeavesHomesFree,
         Mutant::BorrowAgain,
         Mutant::RestoreUnchecked,
+        Mutant::SettleLater,
+        Mutant::DropAwaited,
+        Mutant::WaitLocked,
     ];
 }
 

@@ -18,6 +18,9 @@ pub struct Options {
     pub private_windows: bool,
     /// True if lanes lend each other settled memory.
     pub lending: bool,
+    /// The bytes of freed memory that may wait for other streams before a request waits for the oldest of it instead of
+    /// taking new memory; `None` for no bound.
+    pub run_ahead: Option<u64>,
     /// The limit on held bytes; `None` for all that the card has.
     pub limit: Option<u64>,
 }
@@ -32,6 +35,7 @@ impl Default for Options {
             windows: 1024,
             private_windows: true,
             lending: true,
+            run_ahead: None,
             limit: None,
         }
     }

@@ -185,6 +185,7 @@ impl Shard {
             waits: 0,
             waits_for_turn: false,
             is_lent_only: false,
+            is_settled: false,
             is_noted: false,
             born,
             budget,

@@ -1,12 +1,10 @@
 //! Budgets: charged bytes, the end of a charge, and refusals of a limit; against a naive twin, and with threads.
 
-mod support;
-
+use crate::support::Numbers;
 use gapless_pool::{
     AllocError, Budget, DeviceError, Options, Pool, PoolKey, Refusal, SharedPool, SimDevice, StreamHandle,
 };
 use std::collections::HashMap;
-use support::Numbers;
 
 const DEFAULT: PoolKey = PoolKey(0, 0);
 const STREAM: StreamHandle = StreamHandle(7);

@@ -1,11 +1,7 @@
 //! The highest active bytes between two calls, which offload plans with: exact on one stream, never too low on several.
 
-#![cfg(not(feature = "shuttle"))]
-
-mod support;
-
+use crate::support::Numbers;
 use gapless_pool::{Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
-use support::Numbers;
 
 #[test]
 fn the_crest_is_the_most_since_the_last_look() {

@@ -1,12 +1,10 @@
 //! The pinned host pool under random programs: no byte handed out twice, the invariants after every step, tight
 //! rounding, limits, and a host that refuses.
 
-mod support;
-
+use crate::support::Numbers;
 use gapless_pool::DeviceError;
 use gapless_pool::host::{GRAIN, HostError, HostPool, HostStats, Pinner, SLAB};
 use std::collections::BTreeMap;
-use support::Numbers;
 
 /// A host with a limit on pinned memory, which also refuses the call with the number `fault`.
 #[derive(Debug, Default)]

@@ -1,10 +1,8 @@
 //! The measures before a request fails: each rung alone, in order, no unnecessary waits, and a fault at every device
 //! call.
 
-mod support;
-
+use crate::support::Numbers;
 use gapless_pool::{AllocError, DeviceError, Options, Pool, PoolKey, Rung, SimDevice, StreamHandle};
-use support::Numbers;
 
 const MIB: u64 = 1 << 20;
 const OWN: StreamHandle = StreamHandle(1);

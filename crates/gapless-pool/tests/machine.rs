@@ -1,11 +1,9 @@
 //! The allocator under random programs: invariants after every step, no two live allocations over the same physical
 //! bytes, faults at every device call.
 
-mod support;
-
+use crate::support::Numbers;
 use gapless_pool::{AllocError, FreeError, Options, Pool, PoolKey, SimDevice, StreamHandle};
 use std::collections::BTreeMap;
-use support::Numbers;
 
 struct Program {
     pool: Pool<SimDevice>,

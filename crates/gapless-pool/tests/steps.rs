@@ -1,14 +1,12 @@
 //! Steps that repeat: recognised, planned and followed; and no loss if they do not repeat.
 
-mod support;
-
+use crate::support::Numbers;
+use crate::support::planner::{AtOnce, first_fit};
 use gapless_pool::{
     Change, Options, Period, Planner, Pool, PoolKey, SharedPool, SimDevice, Spot, StreamHandle, Ticket,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use support::Numbers;
-use support::planner::{AtOnce, first_fit};
 
 const KEY: PoolKey = PoolKey(0, 0);
 const STREAM: StreamHandle = StreamHandle(0);

@@ -1,13 +1,9 @@
 //! The pool for many threads: one thread gets the same addresses as on the plain machine, and many keep its invariants.
 
-#![cfg(not(feature = "shuttle"))]
-
-mod support;
-
+use crate::support::Numbers;
 use gapless_pool::{Options, Pool, PoolKey, SharedPool, SimDevice, StreamHandle};
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use support::Numbers;
 
 const DEFAULT: PoolKey = PoolKey(0, 0);
 

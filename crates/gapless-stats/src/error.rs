@@ -9,7 +9,10 @@ pub enum StatisticsError {
     /// It does not begin like a statistics file.
     NotStatistics,
     /// Another version of Gapless wrote it.
-    Version(u32),
+    Version {
+        found: u32,
+        known: u32,
+    },
     /// It was being written at each reading, or its writer died during a write.
     Torn,
     /// It is larger than a statistics file can be.
@@ -23,10 +26,9 @@ impl fmt::Display for StatisticsError {
         match self {
             StatisticsError::Io(error) => write!(f, "{error}"),
             StatisticsError::NotStatistics => f.write_str("not a statistics file"),
-            StatisticsError::Version(version) => write!(
+            StatisticsError::Version { found, known } => write!(
                 f,
-                "the statistics file has version {version}, and this program reads version {}: use the gapless that the process uses",
-                crate::layout::VERSION
+                "the statistics file has version {found}, and this program reads version {known}: use the gapless that the process uses"
             ),
             StatisticsError::Torn => f.write_str("the statistics file is incomplete"),
             StatisticsError::TooLarge(bytes) => write!(f, "{bytes} bytes are too many for a statistics file"),

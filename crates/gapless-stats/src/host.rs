@@ -14,7 +14,7 @@
 
 use crate::error::StatisticsError;
 use crate::folder::Folder;
-use crate::layout::{COMMAND, Put, TEXT, Take, sum};
+use crate::layout::{COMMAND, Put, TEXT, Take, begin, sum};
 use crate::process::{self, Process};
 use std::fs::{self, File};
 use std::io::Read;
@@ -157,18 +157,7 @@ pub fn encode(statistics: &HostStatistics) -> Vec<u8> {
 /// # Errors
 /// [`StatisticsError::Torn`] if the reader should read again; otherwise the error in the bytes.
 pub fn decode(bytes: &[u8]) -> Result<HostStatistics, StatisticsError> {
-    if bytes.is_empty() {
-        return Err(StatisticsError::Torn);
-    }
-    let mut head = Take(bytes);
-    if head.bytes(8).is_none_or(|magic| magic != MAGIC) {
-        return Err(StatisticsError::NotStatistics);
-    }
-    let version = head.u32().ok_or(StatisticsError::Torn)?;
-    if version != VERSION {
-        return Err(StatisticsError::Version(version));
-    }
-    let length = head.u32().ok_or(StatisticsError::Torn)? as usize;
+    let (mut head, length) = begin(bytes, &MAGIC, VERSION)?;
     if length > LARGEST {
         return Err(StatisticsError::Wrong("its length"));
     }

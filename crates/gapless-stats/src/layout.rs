@@ -72,24 +72,34 @@ pub fn seal(body: &[u8], sequence: u64) -> Vec<u8> {
     out.0
 }
 
-/// A statistics file from bytes that any program may have written. Bytes after it are ignored.
-///
-/// # Errors
-/// [`StatisticsError::Torn`] if the reader should read again; otherwise the error in the bytes.
-pub fn decode(bytes: &[u8]) -> Result<Statistics, StatisticsError> {
+/// The length of the body of a file that begins with `magic`, and the bytes behind that length.
+pub(crate) fn begin<'b>(
+    bytes: &'b [u8],
+    magic: &[u8],
+    known: u32,
+) -> Result<(Take<'b>, usize), StatisticsError> {
     // The file has just been made.
     if bytes.is_empty() {
         return Err(StatisticsError::Torn);
     }
     let mut head = Take(bytes);
-    if head.bytes(8).is_none_or(|magic| magic != MAGIC) {
+    if head.bytes(magic.len()).is_none_or(|found| found != magic) {
         return Err(StatisticsError::NotStatistics);
     }
-    let version = head.u32().ok_or(StatisticsError::Torn)?;
-    if version != VERSION {
-        return Err(StatisticsError::Version(version));
+    let found = head.u32().ok_or(StatisticsError::Torn)?;
+    if found != known {
+        return Err(StatisticsError::Version { found, known });
     }
     let length = head.u32().ok_or(StatisticsError::Torn)? as usize;
+    Ok((head, length))
+}
+
+/// A statistics file from bytes that any program may have written. Bytes after it are ignored.
+///
+/// # Errors
+/// [`StatisticsError::Torn`] if the reader should read again; otherwise the error in the bytes.
+pub fn decode(bytes: &[u8]) -> Result<Statistics, StatisticsError> {
+    let (mut head, length) = begin(bytes, &MAGIC, VERSION)?;
     let sequence = head.u64().ok_or(StatisticsError::Torn)?;
     if length > LARGEST {
         return Err(StatisticsError::Wrong("its length"));

@@ -1,6 +1,6 @@
 //! Our own threads inside the program, and hooks for its forks and its end.
 
-use crate::state;
+use crate::process;
 use gapless_cuda::locks::Lock;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ static ENDS: Lock<Vec<fn()>> = Lock::new(Vec::new);
 /// Calls the last function of the list. C calls exit handlers in reverse order too.
 extern "C" fn end() {
     // A forked child inherits its parent's list, but has none of the parent's threads or files to end.
-    if !state::is_forked() {
+    if !process::is_forked() {
         let _ = std::panic::catch_unwind(|| {
             let work = ENDS.lock().pop();
             work.into_iter().for_each(|work| work());
@@ -102,7 +102,7 @@ impl Running {
         // Counted before the check: either `stop` sees this thread, or this thread sees that the process ends.
         RUNNING.fetch_add(1, Ordering::SeqCst);
         let running = Running(());
-        (!IS_OVER.load(Ordering::SeqCst) && !state::is_forked()).then_some(running)
+        (!IS_OVER.load(Ordering::SeqCst) && !process::is_forked()).then_some(running)
     }
 }
 

@@ -4,8 +4,7 @@
 //! Scopes of all threads are one list, and the newest open one takes the charge. A tag keeps its count when its scope
 //! ends, and each card counts separately. A process without scopes pays one load a request.
 
-use crate::hooks::set_error;
-use crate::state::CARDS;
+use crate::process::CARDS;
 use gapless_cuda::locks::{Guard, Lock, SetOnce};
 use gapless_pool::Budget;
 use gapless_pool::budget::BudgetStats;
@@ -103,8 +102,14 @@ impl Scopes {
     }
 }
 
-/// Opens a scope. Returns a number to close it by, or -1 with a message in `gapless_last_error`.
-pub fn open(tag: &str, limit: u64, soft: u64, device: Option<i32>) -> i64 {
+/// Opens a scope. Returns a number to close it by.
+///
+/// # Errors
+/// If the tag is invalid, or if there are too many.
+pub fn open(tag: &str, limit: u64, soft: u64, device: Option<i32>) -> Result<i64, String> {
+    if !is_tag(tag) {
+        return Err(format!("invalid tag {tag:?}: use 1 to 63 letters, digits, _, - or /"));
+    }
     let mut scopes = scopes();
     let at = match scopes.tags.iter().position(|name| name == tag) {
         Some(at) => at,
@@ -112,10 +117,7 @@ pub fn open(tag: &str, limit: u64, soft: u64, device: Option<i32>) -> i64 {
             scopes.tags.push(tag.to_owned());
             scopes.tags.len() - 1
         }
-        None => {
-            set_error(&format!("there are {} budgets already: use their tags again", TAGS - 1));
-            return -1;
-        }
+        None => return Err(format!("there are {} budgets already: use their tags again", TAGS - 1)),
     };
     scopes.count += 1;
     let scope = Scope { token: scopes.count, tag: at as u16 + 1, limit, soft, device };
@@ -126,7 +128,7 @@ pub fn open(tag: &str, limit: u64, soft: u64, device: Option<i32>) -> i64 {
     }
     scopes.open.push(scope);
     scopes.set_all_limits();
-    scope.token
+    Ok(scope.token)
 }
 
 /// Closes a scope. Scopes that were opened later stay open.

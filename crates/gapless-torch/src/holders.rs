@@ -3,8 +3,8 @@
 //!
 //! This walks over all live blocks, so it serves failed requests and rare questions, not every request.
 
+use crate::card::Card;
 use crate::recorder;
-use crate::state::Card;
 use gapless_pool::{AllocationView, PoolKey, StreamHandle};
 use gapless_trace::Bytes;
 use rustc_hash::FxHashMap;

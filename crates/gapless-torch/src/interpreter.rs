@@ -134,8 +134,7 @@ pub fn without_its_lock(wait: impl FnOnce()) {
 }
 
 /// Called by Python's functions for the end of the process: no thread enters Python any more.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_python_ends() {
+pub(crate) fn end() {
     DOOR.close(PATIENCE);
 }
 

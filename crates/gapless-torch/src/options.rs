@@ -20,7 +20,7 @@ pub struct Settings {
     pub check_bytes: u64,
 }
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "reserve",
     "limit",
     "budget",
@@ -29,6 +29,7 @@ const KEYS: [&str; 12] = [
     "windows",
     "graph_windows",
     "lending",
+    "run_ahead",
     "pages",
     "plans",
     "check",
@@ -60,6 +61,7 @@ pub fn parse(text: &str) -> Result<Settings, String> {
             "windows" => settings.pool.windows = number as usize,
             "graph_windows" => settings.pool.private_windows = number != 0,
             "lending" => settings.pool.lending = number != 0,
+            "run_ahead" => settings.pool.run_ahead = Some(number),
             "plans" => settings.unplanned = number == 0,
             "check" => settings.check = number != 0,
             "check_bytes" => settings.check_bytes = number,

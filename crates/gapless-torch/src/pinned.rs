@@ -3,12 +3,10 @@
 //!
 //! A thread waits for that work ([`crate::queued`]).
 
-use crate::hooks::guarded;
-use crate::offload::gapless_host_free;
+use crate::cards;
+use crate::offload;
 use crate::queued::{self, Queued};
-use crate::state;
 use gapless_cuda::locks::Lock;
-use std::ffi::c_void;
 
 struct Waiting {
     device: i32,
@@ -20,7 +18,7 @@ static WAITING: Lock<Vec<Waiting>> = Lock::new(Vec::new);
 
 /// True if a block can be used again.
 fn is_over(block: &mut Waiting) -> bool {
-    if state::existing(block.device).is_none() {
+    if cards::existing(block.device).is_none() {
         return true;
     }
     if block.queued.is_none() {
@@ -39,31 +37,18 @@ fn look() {
         !is_over
     });
     for addr in over {
-        gapless_host_free(addr as *mut c_void);
+        offload::free(addr);
     }
 }
 
-/// A tensor gives up a block of `gapless_host_alloc`. The block is free once the work that is queued now is done.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_pinned_free(device: i32, pointer: *mut c_void) {
-    if state::is_forked() {
-        return;
-    }
-    guarded((), || {
-        let block = Waiting { device, addr: pointer as u64, queued: None };
-        WAITING.lock().push(block);
-        look();
-    });
+/// A tensor gives up a block. It is free once the work that is queued now is done.
+pub(crate) fn give_up(device: i32, addr: u64) {
+    WAITING.lock().push(Waiting { device, addr, queued: None });
+    look();
 }
 
-/// Frees the blocks that can be used again. Returns the number of those that still wait.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_pinned_look() -> usize {
-    if state::is_forked() {
-        return 0;
-    }
-    guarded(0, || {
-        look();
-        WAITING.lock().len()
-    })
+/// Number of blocks that still wait, after those that can be used again are freed.
+pub(crate) fn still_waiting() -> usize {
+    look();
+    WAITING.lock().len()
 }

@@ -4,7 +4,9 @@
 //! that begins. A slower plan is installed when it is ready, and used from the next step on. Each plan is searched
 //! once, so most steps do not wait, and the card mostly has queued work meanwhile.
 
-use crate::{background, state};
+use crate::background;
+use crate::cards;
+use crate::process;
 use gapless_cuda::locks::{Lock, SetOnce, Signal};
 use gapless_plan::repeated::{self, Request};
 use gapless_pool::{Period, Planner, Recurring, Spot};
@@ -83,7 +85,7 @@ fn work(tasks: &Receiver<Task>) {
                 (_, None) => continue,
             }
         };
-        if let Some(mut card) = state::existing(device).filter(|_| !state::is_forked()) {
+        if let Some(mut card) = cards::existing(device).filter(|_| !process::is_forked()) {
             card.pool.install(period.ticket, spots);
         }
     }

@@ -7,7 +7,9 @@
 //! forked child has no statistics file. At the end of the process the file is removed; readers remove one that a killed
 //! process left. Failures here are silent, because no training run should end for its statistics.
 
-use crate::state::{self, CARDS, Card};
+use crate::card::Card;
+use crate::cards;
+use crate::process::CARDS;
 use crate::{background, holders, regions};
 use gapless_cuda::locks::SetOnce;
 use gapless_cuda::{Meter, identity};
@@ -134,14 +136,14 @@ impl Publisher {
         let samples = self.updates.is_multiple_of(SAMPLE);
         self.updates = self.updates.wrapping_add(1);
         for device in 0..CARDS as i32 {
-            if state::fronts(device).is_some() {
+            if cards::fronts(device).is_some() {
                 self.look_at(device, samples);
             }
         }
     }
 
     fn look_at(&mut self, device: i32, samples: bool) {
-        let Some(card) = state::existing(device) else { return };
+        let Some(card) = cards::existing(device) else { return };
         let at = match self.cards.iter().position(|kept| kept.device == device) {
             Some(at) => at,
             None => {

@@ -4,7 +4,8 @@
 //! The thread holds no lock while it waits, and one wait serves all questions that came before it. Order of locks: the
 //! list of waiters, then a waiter's counts. No other lock is taken while counts are held.
 
-use crate::{background, state};
+use crate::background;
+use crate::cards;
 use gapless_cuda::Meter;
 use gapless_cuda::locks::{Guard, Lock, Signal};
 use std::collections::BTreeMap;
@@ -83,7 +84,7 @@ pub(crate) fn now(device: i32) -> Option<Queued> {
     let known = waiters().get(&device).cloned();
     match known {
         Some(waiter) => Some(waiter.ask()),
-        None => with(device, state::existing(device)?.pool.device().meter()),
+        None => with(device, cards::existing(device)?.pool.device().meter()),
     }
 }
 

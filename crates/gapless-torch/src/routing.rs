@@ -16,38 +16,14 @@
 //! the captured stream at once and look like a memory pool's: the mark says that the capture goes on. A mark holds as
 //! long as its stream is captured.
 
-use crate::exception::{self, Kind};
 use crate::foreign::{self, Filter};
-use crate::history;
-use crate::hooks::guarded;
+use crate::process::CARDS;
 use crate::regions;
-use crate::state::{self, CARDS};
-use crate::suppliers;
 use gapless_cuda::locks::Lock;
 use gapless_pool::{PoolKey, StreamHandle};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// `c10::MempoolId_t`, a pair of numbers, passed in two registers.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MempoolId {
-    pub first: u64,
-    pub second: u64,
-}
-
-impl From<MempoolId> for PoolKey {
-    fn from(id: MempoolId) -> PoolKey {
-        PoolKey(id.first, id.second)
-    }
-}
-
-impl From<PoolKey> for MempoolId {
-    fn from(key: PoolKey) -> MempoolId {
-        MempoolId { first: key.0, second: key.1 }
-    }
-}
 
 /// A pool, and the filter of the requests that go to it.
 #[derive(Debug)]
@@ -103,7 +79,7 @@ impl Capture {
     ///
     /// # Safety
     /// C++ exceptions may pass the callers: no guard, and no card locked.
-    unsafe fn of(device: i32, filter: &Filter) -> Capture {
+    pub(crate) unsafe fn of(device: i32, filter: &Filter) -> Capture {
         let (Some(torch), Ok(device)) = (foreign::torch(), i8::try_from(device)) else {
             return Capture::Unknown;
         };
@@ -244,8 +220,8 @@ fn published(device: i32) -> Option<&'static Published> {
     PUBLISHED.get(usize::try_from(device).ok()?)
 }
 
-/// The pool of a request of this thread on `stream`: that of the newest routing that takes it. A supplier's own
-/// requests go to the common pool.
+/// The pool of a request of this thread on `stream`: that of the newest routing that takes it, else the
+/// current region's.
 ///
 /// # Safety
 /// C++ exceptions may pass the callers: no guard, and no card locked.
@@ -254,10 +230,7 @@ fn published(device: i32) -> Option<&'static Published> {
 pub unsafe fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
     match published(device) {
         // SAFETY: our caller lets exceptions pass, and no card is locked here.
-        Some(published) if published.count.load(Ordering::Acquire) > 0 && !suppliers::is_asked() => unsafe {
-            published.ask(stream)
-        },
-        _ if suppliers::is_asked() => PoolKey(0, 0),
+        Some(published) if published.count.load(Ordering::Acquire) > 0 => unsafe { published.ask(stream) },
         _ => regions::current(),
     }
 }
@@ -272,80 +245,6 @@ impl Published {
         // SAFETY: exceptions may pass, as `pool_of` demands. They drop the list, which is all that this frame owns.
         let found = routings.find(|routing| unsafe { routing.filter.accepts(stream) });
         found.map_or_else(regions::current, |routing| routing.pool)
-    }
-}
-
-/// A capture or a memory pool begins to take requests. Throws if the pool has a routing already, as PyTorch's own
-/// allocator does: PyTorch's call to end a routing names only the pool.
-///
-/// # Safety
-/// As [`pool_of`].
-pub unsafe fn begin(device: i32, id: MempoolId, filter: Filter) {
-    if state::is_forked() {
-        return;
-    }
-    // SAFETY: our caller lets exceptions pass, and no card is locked here.
-    let capture = unsafe { Capture::of(device, &filter) };
-    let routing = Routing { pool: id.into(), filter };
-    let has_begun =
-        guarded(true, || state::with_card(device, |card| card.begin(routing, capture)).unwrap_or(true));
-    if !has_begun {
-        let message = "beginAllocateToPool: already recording to mempool_id".to_owned();
-        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
-        unsafe { exception::throw(Kind::Error, message) };
-    }
-}
-
-/// PyTorch reports that a capture of this thread's current stream begins or ends.
-///
-/// # Safety
-/// As [`pool_of`].
-pub unsafe fn mark_capture(device: i8, begins: bool) {
-    let Some(torch) = foreign::torch().filter(|_| !state::is_forked()) else { return };
-    // SAFETY: our caller lets exceptions pass, and no card is locked here.
-    let stream = StreamHandle(unsafe { torch.current_stream(device) } as u64);
-    guarded((), || {
-        let mark = |card: &mut state::Card| card.mark_capture(stream, begins);
-        let _: Result<(), state::CardError> = state::with_card(i32::from(device), mark);
-    });
-}
-
-/// A capture or a memory pool takes no more requests. Throws if the pool has no routing, as PyTorch's own allocator
-/// does.
-///
-/// # Safety
-/// As [`pool_of`].
-pub unsafe fn end(device: i32, id: MempoolId) {
-    let has_ended = guarded(true, || state::with_card(device, |card| card.end(id.into())).unwrap_or(true));
-    if !has_ended {
-        let message = "endAllocatePool: not currently recording to mempool_id".to_owned();
-        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
-        unsafe { exception::throw(Kind::Error, message) };
-    }
-}
-
-/// A private pool has one user less. If it was the last, trackers hear of the memory before it goes. Throws if there
-/// never was such a pool, as PyTorch's own allocator does.
-///
-/// # Safety
-/// As [`pool_of`].
-pub unsafe fn release(device: i32, id: MempoolId) {
-    let pool = PoolKey::from(id);
-    let is_known =
-        guarded(true, || state::with_card(device, |card| card.uses_of(pool).is_some()).unwrap_or(true));
-    if !is_known {
-        let message =
-            format!("releasePool: pool ({}, {}) was never used, or is released already", id.first, id.second);
-        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
-        unsafe { exception::throw(Kind::Error, message) };
-    }
-    let is_unused = guarded(false, || state::with_card(device, |card| card.release(pool)).unwrap_or(false));
-    if is_unused {
-        // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
-        unsafe { history::tell_trackers_first() };
-        guarded((), || {
-            let _: Result<(), state::CardError> = state::with_card(device, |card| card.let_go(pool));
-        });
     }
 }
 

@@ -8,25 +8,31 @@
 pub mod plain;
 
 use crate::budgets;
+use crate::card::{self, Card};
+use crate::cards;
 use crate::checked;
 use crate::checked::place::Place;
 use crate::exception::{self, Kind};
 use crate::foreign;
+use crate::guard::{guarded, set_error};
 use crate::history::{self, level};
-use crate::hooks::{guarded, set_error};
 use crate::oom::{self, Seen};
+use crate::opening;
+use crate::outside;
+use crate::pools;
 use crate::pressure::{self, Pressure};
+use crate::process;
 use crate::quota::admission;
 use crate::recorder::{self, Flight};
 use crate::regions;
-use crate::routing;
 use crate::sharing;
-use crate::state::{self, Card};
 use crate::suppliers::{self, Refused};
 use crate::traced;
 use crate::watcher::{Caller, Event, Stack};
 use gapless_cuda::streams;
-use gapless_pool::{AllocError, Device, DeviceError, FreeError, PoolKey, Refusal, StreamHandle};
+use gapless_pool::{
+    AllocError, Device, DeviceError, FreeError, Patience, PoolKey, Refusal, StreamHandle, Unserved,
+};
 use std::ffi::c_void;
 
 /// A request that failed.
@@ -85,7 +91,7 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
     }
     // SAFETY: our caller lets exceptions pass; `from_front` has returned, so no lane is locked either.
     unsafe {
-        let pool = routing::pool_of(device, handle);
+        let pool = pools::pool_of(device, handle);
         let pool = if for_torch { regions::exempt::pool_for(pool) } else { pool };
         Request { size: size as u64, device, stream, pool, stack: None, line, who: None }.serve()
     }
@@ -94,13 +100,13 @@ pub unsafe fn request(size: usize, device: i32, stream: *mut c_void) -> *mut c_v
 /// Takes memory from the stream's own front, without the card's lock. `None` if the front has none.
 #[inline]
 fn from_front(size: u64, device: i32, stream: *mut c_void, pool: PoolKey, line: u32) -> Option<u64> {
-    if state::is_forked() {
+    if process::is_forked() {
         return None;
     }
     let is_recorded = recorder::is_on();
     let budget = budgets::open_on(device);
     guarded(None, || {
-        let (fronts, stream) = (state::fronts(device)?, StreamHandle(stream as u64));
+        let (fronts, stream) = (cards::fronts(device)?, StreamHandle(stream as u64));
         if is_recorded {
             let tell = |addr| Flight::allocated_at_front(device, Event { addr, size, stream, pool }, line);
             fronts.alloc_for(size, stream, pool, budget, tell)
@@ -115,7 +121,7 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
     // SAFETY: `request` calls this, whose caller lets exceptions pass. Guards end before the next call.
     unsafe {
         let for_torch = regions::is_for_torch(size);
-        let pool = routing::pool_of(device, stream);
+        let pool = pools::pool_of(device, stream);
         let pool = if for_torch { regions::exempt::pool_for(pool) } else { pool };
         let stream = streams::named(stream as u64) as *mut c_void;
         let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
@@ -146,7 +152,7 @@ unsafe fn watched_request(size: usize, device: i32, stream: *mut c_void) -> *mut
 pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address: *mut c_void) -> *mut c_void {
     // SAFETY: our caller lets exceptions pass. `with_card` runs in a guard that has ended before anything is thrown.
     unsafe {
-        let pool = routing::pool_of(device, stream);
+        let pool = pools::pool_of(device, stream);
         let stream = streams::named(stream as u64) as *mut c_void;
         let stack = if history::is_watched() { history::stack(level::STATE) } else { None };
         let line = guarded(0, recorder::stack);
@@ -159,13 +165,13 @@ pub unsafe fn request_at(size: usize, device: i32, stream: *mut c_void, address:
                 format!("gapless: {bytes} bytes at {addr:#x} cannot be allocated on cuda:{device}: {error}")
             })?;
             checked::handed_out(card, addr, who.as_ref())?;
-            if state::is_told() {
+            if card::is_told() {
                 card.tell_alloc(addr, &Caller { stack: stack.as_ref(), line, at_address: true, asks: true });
             }
             Ok(())
         };
         let placed = guarded(inside(), || {
-            state::with_card(device, place).unwrap_or_else(|error| Err(format!("gapless: {error}")))
+            opening::with_card(device, place).unwrap_or_else(|error| Err(format!("gapless: {error}")))
         });
         history::tell_trackers();
         drop((stack, who));
@@ -234,18 +240,25 @@ impl Request {
     fn attempt_once(&self) -> Result<u64, Failure> {
         let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
         guarded(Err(inside()), || {
-            let attempt = |card: &mut Card| {
-                let addr = card
-                    .alloc(self.size, self.stream, self.pool, budgets::open_on(self.device))
-                    .map_err(|AllocError::OutOfMemory { device, .. }| Failure::OutOfMemory(device))?;
-                checked::handed_out(card, addr, self.who.as_ref()).map_err(Failure::Wrong)?;
-                if state::is_told() {
+            let attempt = |card: &mut Card, patience: &mut Patience| {
+                let budget = budgets::open_on(self.device);
+                let addr = match card.alloc(self.size, self.stream, self.pool, budget, patience) {
+                    Ok(addr) => addr,
+                    Err(Unserved::Later(wait)) => return Err(wait),
+                    Err(Unserved::Failed(AllocError::OutOfMemory { device, .. })) => {
+                        return Ok(Err(Failure::OutOfMemory(device)));
+                    }
+                };
+                if let Err(found) = checked::handed_out(card, addr, self.who.as_ref()) {
+                    return Ok(Err(Failure::Wrong(found)));
+                }
+                if card::is_told() {
                     card.tell_alloc(addr, &self.caller());
                 }
                 streams::bind(self.device);
-                Ok(addr)
+                Ok(Ok(addr))
             };
-            state::with_card(self.device, attempt)
+            outside::until_answered(self.device, attempt)
                 .unwrap_or_else(|error| Err(Failure::Other(error.to_string())))
         })
     }
@@ -305,7 +318,7 @@ impl Request {
         let (served, handlers) = pressure::ask(|| guarded(None, || self.pressure()), again);
         if served.is_some() {
             guarded((), || {
-                let _ = state::with_card(self.device, |card| card.helped += 1);
+                let _ = opening::with_card(self.device, |card| card.helped += 1);
             });
         }
         (served, handlers)
@@ -315,14 +328,14 @@ impl Request {
     fn seen(&self, error: DeviceError, handlers: usize) -> Option<Seen> {
         // Catches up first, so that the report's list of holders is complete.
         guarded((), || drop(recorder::catch_up()));
-        let mut seen = guarded(None, || state::with_card(self.device, |card| self.look(card, error)).ok())?;
+        let mut seen = guarded(None, || opening::with_card(self.device, |card| self.look(card, error)).ok())?;
         seen.facts.handlers = handlers;
         Some(seen)
     }
 
     /// The message for a handler, and the number of frees so far. `None` if no handler may be asked now.
     fn pressure(&self) -> Option<(Pressure, u64)> {
-        let mut card = state::existing(self.device).filter(|card| card.routings.is_empty())?;
+        let mut card = cards::existing(self.device).filter(|card| card.routings.is_empty())?;
         let total = card.pool.device_mut().memory().1;
         // Freeing memory cannot help a request that is larger than the card or its limit.
         if self.size > card.pool.limit().unwrap_or(total).min(total) {
@@ -345,7 +358,7 @@ impl Request {
         card.failed += 1;
         let seen = oom::look(card, (self.size, StreamHandle(self.stream as u64), self.pool), error);
         let free = seen.facts.free;
-        if state::is_told() {
+        if card::is_told() {
             card.tell_failure(free, self.size, self.stream, &self.caller());
         }
         seen
@@ -398,7 +411,7 @@ unsafe fn fail(kind: Kind, message: String) -> *mut c_void {
 /// As [`request`].
 #[inline]
 pub unsafe fn give_back(pointer: *mut c_void, device: Option<i32>) -> bool {
-    if pointer.is_null() || state::is_forked() {
+    if pointer.is_null() || process::is_forked() {
         return true;
     }
     // SAFETY: our caller lets exceptions pass, and no card is locked here.
@@ -429,12 +442,12 @@ fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) 
                     Flight::freed_at_front(device, Event { addr, size, stream, pool });
                 })
             };
-            if !history::is_watched() && who.is_none() && state::fronts(device).is_some_and(quick) {
+            if !history::is_watched() && who.is_none() && cards::fronts(device).is_some_and(quick) {
                 return true;
             }
-            let Some(mut card) = state::existing(device) else { return false };
+            let Some(mut card) = cards::existing(device) else { return false };
             checked::about_to_free(&mut card, addr, who.as_ref());
-            if !state::is_told() {
+            if !card::is_told() {
                 return card.free(addr);
             }
             card.free_told(addr, &Caller { stack, ..Caller::NOBODY })
@@ -446,7 +459,7 @@ fn given_back(pointer: *mut c_void, device: Option<i32>, stack: Option<&Stack>) 
             }
             return freed;
         }
-        let is_freed = state::cards_at(pointer as u64).any(free_on);
+        let is_freed = cards::cards_at(pointer as u64).any(free_on);
         if !is_freed {
             checked::not_there(pointer as u64, None, who.as_ref());
         }
@@ -465,17 +478,17 @@ pub enum Used {
 
 /// Notes that `stream` uses the allocation at `addr`.
 pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
-    if state::is_forked() {
+    if process::is_forked() {
         return Used::Nothing;
     }
     let stream = StreamHandle(streams::named(stream.0));
     guarded(Used::Nothing, || {
         let is_at_front =
-            |&card: &i32| state::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
-        let mut found = state::cards_at(addr).find(is_at_front);
+            |&card: &i32| cards::fronts(card).is_some_and(|fronts| fronts.record_stream(addr, stream));
+        let mut found = cards::cards_at(addr).find(is_at_front);
         let mut is_asleep = false;
         if found.is_none() {
-            state::for_each_at(addr, |index, card| match card.pool.record_stream(addr, stream) {
+            cards::for_each_at(addr, |index, card| match card.pool.record_stream(addr, stream) {
                 Ok(()) => found = Some(index),
                 Err(FreeError::Asleep { .. }) => is_asleep = true,
                 Err(_) => {}
@@ -489,6 +502,16 @@ pub fn record_stream(addr: u64, stream: StreamHandle) -> Used {
             None if is_asleep => Used::Asleep,
             None => Used::Nothing,
         }
+    })
+}
+
+/// The size of the allocation that begins at `addr`.
+#[must_use]
+pub fn size_at(addr: u64) -> Option<u64> {
+    guarded(None, || {
+        let mut found = None;
+        cards::for_each_at(addr, |_, card| found = found.or_else(|| card.pool.containing(addr)));
+        found.filter(|(base, _)| *base == addr).map(|(_, bytes)| bytes)
     })
 }
 

@@ -1,31 +1,20 @@
-//! The statistics of a card in the sense of `torch.cuda.memory_stats`: as PyTorch's structure through the table, and as
-//! JSON for Python.
+//! The statistics of a card in the sense of `torch.cuda.memory_stats`: as PyTorch's structure, and as JSON for Python.
 //!
 //! Segments, and free blocks beside others in one (inactive and split), are counted as the snapshot shows them, so the
 //! two agree. The pool counts them as they change, so no question walks over blocks. They are read only when the
 //! program asks, so their peaks and totals cover only those moments. Nothing is oversize.
 
+pub mod counters;
+
 use crate::budgets;
+use crate::card::{Card, Since};
 use crate::checked;
-use crate::hooks::guarded;
-use crate::overlay::layout::{self, DeviceStats, Stat, StatArray};
-use crate::overlay::{self, This, answer};
+use crate::overlay::layout::{DeviceStats, Stat, StatArray};
 use crate::regions;
 use crate::sharing;
-use crate::state::{self, Card, Since};
-use gapless_pool::{ClassStats, Gauge, PoolKey, Rung, SegmentCounts, Stats};
+use counters::{Shown, stat};
+use gapless_pool::{ClassStats, Gauge, Rung, Stats};
 use std::fmt::Write;
-
-/// A quantity, with its totals counted from `since`.
-fn stat(now: Gauge, since: Gauge) -> Stat {
-    let freed = |gauge: Gauge| gauge.total - gauge.current;
-    Stat {
-        current: now.current as i64,
-        peak: now.peak as i64,
-        allocated: (now.total - since.total) as i64,
-        freed: (freed(now) - freed(since)) as i64,
-    }
-}
 
 fn array(
     (now, since): (&Stats, &Stats),
@@ -34,91 +23,6 @@ fn array(
 ) -> StatArray {
     let of = |at: usize| stat(class(&now.classes[at]), class(&since.classes[at]));
     [stat(all(now), all(since)), of(0), of(1)]
-}
-
-/// Counts of the card as a snapshot shows it: in all, small, large.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
-    segments: [Gauge; 3],
-    /// Free blocks in segments of several blocks, and their bytes.
-    split: [Gauge; 3],
-    split_bytes: [Gauge; 3],
-}
-
-impl Shown {
-    /// Looks at a card's segments.
-    fn look(&mut self, counts: SegmentCounts) {
-        settle(&mut self.segments, counts.segments);
-        settle(&mut self.split, counts.split);
-        settle(&mut self.split_bytes, counts.split_bytes);
-    }
-
-    fn restart_peaks(&mut self) {
-        for gauge in self.segments.iter_mut().chain(&mut self.split).chain(&mut self.split_bytes) {
-            gauge.peak = gauge.current;
-        }
-    }
-}
-
-/// Sets small and large to what was seen. The first gauge is their sum.
-fn settle([all, small, large]: &mut [Gauge; 3], seen: [u64; 2]) {
-    let seen = [(small, seen[0]), (large, seen[1])];
-    // Decreases before increases: a segment that changed its kind must not count twice in the peak.
-    for (gauge, now) in &seen {
-        all.sub(gauge.current.saturating_sub(*now));
-    }
-    for (gauge, now) in seen {
-        let more = now.saturating_sub(gauge.current);
-        gauge.sub(gauge.current.saturating_sub(now));
-        gauge.add(more);
-        all.add(more);
-    }
-}
-
-/// Reserved bytes of each private pool that ever existed, as the segments of a snapshot show them.
-#[derive(Clone, Debug, Default)]
-pub struct ByPool {
-    pools: Vec<OnePool>,
-}
-
-/// Reserved bytes of a pool, now and when totals were last reset: in all, small, large.
-#[derive(Clone, Copy, Debug)]
-struct OnePool {
-    key: PoolKey,
-    reserved: [Gauge; 3],
-    since: [Gauge; 3],
-}
-
-impl ByPool {
-    fn look(&mut self, reserved: &[(PoolKey, [u64; 2])]) {
-        for &(key, bytes) in reserved {
-            if bytes != [0, 0] && self.pools.iter().all(|pool| pool.key != key) {
-                let none = [Gauge::default(); 3];
-                self.pools.push(OnePool { key, reserved: none, since: none });
-            }
-        }
-        for pool in &mut self.pools {
-            let seen = reserved.iter().find(|(key, _)| *key == pool.key);
-            settle(&mut pool.reserved, seen.map_or([0, 0], |(_, bytes)| *bytes));
-        }
-    }
-
-    fn restart_peaks(&mut self) {
-        for gauge in self.pools.iter_mut().flat_map(|pool| &mut pool.reserved) {
-            gauge.peak = gauge.current;
-        }
-    }
-
-    fn restart_totals(&mut self) {
-        for pool in &mut self.pools {
-            pool.since = pool.reserved;
-        }
-    }
-
-    fn stats(&self) -> Vec<([u64; 2], StatArray)> {
-        let of = |pool: &OnePool| [0, 1, 2].map(|at| stat(pool.reserved[at], pool.since[at]));
-        self.pools.iter().map(|pool| ([pool.key.0, pool.key.1], of(pool))).collect()
-    }
 }
 
 /// The statistics of a card.
@@ -154,8 +58,14 @@ pub fn of(card: &mut Card) -> DeviceStats {
     }
 }
 
+/// Reserved bytes of each private pool that ever existed.
+pub fn of_pools(card: &mut Card) -> Vec<([u64; 2], StatArray)> {
+    card.by_pool.look(&card.pool.reserved_by_pool());
+    card.by_pool.stats()
+}
+
 /// Totals start again from 0.
-fn restart_totals(card: &mut Card) {
+pub fn restart_totals(card: &mut Card) {
     card.shown.look(card.pool.segment_counts());
     card.since = Since { stats: card.pool.stats_shown(), shown: card.shown, failed: card.failed };
     card.by_pool.look(&card.pool.reserved_by_pool());
@@ -178,53 +88,6 @@ pub fn restart_peaks(card: &mut Card) {
     card.by_pool.restart_peaks();
     budgets::restart_peaks(card.device);
 }
-
-fn on_existing(device: i32, work: impl FnOnce(&mut Card)) {
-    guarded((), || {
-        if let Some(mut card) = state::existing(device) {
-            work(&mut card);
-        }
-    });
-}
-
-// ---- entries of the table ----
-
-/// `getDeviceStats(device)`.
-pub(crate) unsafe extern "C-unwind" fn device_stats(
-    out: *mut DeviceStats,
-    _: This,
-    device: i8,
-) -> *mut DeviceStats {
-    // SAFETY: PyTorch's C++ called through the table and handles exceptions; no card is locked.
-    unsafe { answer((), || overlay::must_be_valid(device)) };
-    // A card that was not used has zeros, as with PyTorch's allocator.
-    let mut stats = DeviceStats { max_split_size: -1, ..DeviceStats::default() };
-    let mut pools = Vec::new();
-    on_existing(i32::from(device), |card| {
-        stats = of(card);
-        card.by_pool.look(&card.pool.reserved_by_pool());
-        pools = card.by_pool.stats();
-    });
-    // SAFETY: C++ passes `out` as the place for the result, with room for this build's structure.
-    unsafe { layout::write_stats(out, &stats, &pools, layout::layouts()) };
-    out
-}
-
-/// `resetAccumulatedStats(device)`.
-pub(crate) unsafe extern "C-unwind" fn reset_accumulated(_: This, device: i8) {
-    // SAFETY: PyTorch's C++ called through the table and handles exceptions; no card is locked.
-    unsafe { answer((), || overlay::must_be_valid(device)) };
-    on_existing(i32::from(device), restart_totals);
-}
-
-/// `resetPeakStats(device)`.
-pub(crate) unsafe extern "C-unwind" fn reset_peak(_: This, device: i8) {
-    // SAFETY: PyTorch's C++ called through the table and handles exceptions; no card is locked.
-    unsafe { answer((), || overlay::must_be_valid(device)) };
-    on_existing(i32::from(device), restart_peaks);
-}
-
-// ---- as JSON ----
 
 /// The statistics of a card as one JSON object. Totals are those of the whole run.
 #[must_use]
@@ -298,35 +161,13 @@ pub fn json(card: &mut Card) -> String {
     out
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counts(segments: [u64; 2], split: [u64; 2]) -> SegmentCounts {
-        SegmentCounts { segments, split, split_bytes: split.map(|blocks| 512 * blocks) }
-    }
-
-    #[test]
-    fn what_is_looked_up_has_totals_and_peaks_that_fit_what_is_there() {
-        let mut shown = Shown::default();
-        let pictures = [
-            counts([1, 2], [0, 2]),
-            counts([2, 0], [1, 0]),
-            SegmentCounts::default(),
-            counts([0, 1], [0, 0]),
-        ];
-        for (at, picture) in pictures.iter().enumerate() {
-            shown.look(*picture);
-            for [all, small, large] in [shown.segments, shown.split, shown.split_bytes] {
-                assert_eq!(all.current, small.current + large.current, "{at}");
-                assert_eq!(all.total, small.total + large.total, "{at}");
-                assert!([all, small, large].iter().all(|gauge| gauge.peak >= gauge.current), "{at}");
-            }
-            assert_eq!(shown.segments[0].current, picture.segments.iter().sum::<u64>());
-        }
-        assert_eq!((shown.segments[0].peak, shown.segments[0].total), (3, 5));
-        assert_eq!((shown.split[2].peak, shown.split_bytes[2].peak, shown.split[1].peak), (2, 1024, 1));
-        shown.restart_peaks();
-        assert_eq!((shown.segments[0].peak, shown.split[2].peak), (1, 0));
-    }
+/// Active and reserved bytes, and the limit (0: none). If `is_new`, also the most that was active since the last such
+/// call, and the stranded bytes.
+pub fn usage(card: &mut Card, is_new: bool) -> [u64; 5] {
+    let (crest, stranded) = if is_new { (card.pool.take_crest(), card.pool.stranded()) } else { (0, 0) };
+    let stats = card.pool.stats();
+    // An open scope allows the rest of its budget, beside what is in use now.
+    let scope = budgets::left_on(card.device).map(|left| stats.active.current + left);
+    let limit = card.most().into_iter().chain(scope).min().unwrap_or(0);
+    [stats.active.current, stats.reserved.current, limit, crest, stranded]
 }

@@ -5,9 +5,13 @@
 //! request first gets the segment that it needs and is then served. A card queues the segments that it lets go under
 //! its lock. They go back to their supplier after it, when trackers have heard.
 
+use crate::card;
+use crate::cards;
 use crate::foreign::Supplier;
-use crate::hooks::guarded;
-use crate::{history, state};
+use crate::guard::guarded;
+use crate::opening;
+use crate::process;
+use crate::{history, outside};
 use gapless_cuda::locks::{self, Lock};
 use gapless_pool::{DeviceError, PoolKey, Returned, StreamHandle};
 use std::cell::Cell;
@@ -110,8 +114,8 @@ pub(crate) unsafe fn prepare(
     let Some(supplier) = of(device, pool) else { return Ok(()) };
     for _ in 0..TRIES {
         let missing = || {
-            let ask = |card: &mut state::Card| card.pool.missing_segment(size, stream, pool);
-            state::with_card(device, ask).unwrap_or(Ok(None))
+            let ask = |card: &mut card::Card| card.pool.missing_segment(size, stream, pool);
+            opening::with_card(device, ask).unwrap_or(Ok(None))
         };
         let Some(bytes) = guarded(Ok(None), missing).map_err(Refused::Memory)? else { return Ok(()) };
         // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
@@ -123,9 +127,7 @@ pub(crate) unsafe fn prepare(
         let addr = unsafe {
             match first {
                 0 => {
-                    guarded((), || {
-                        let _ = state::with_card(device, state::Card::trim);
-                    });
+                    guarded(0, || outside::trim(device));
                     give_back();
                     let _asked = Asked::new();
                     supplier.alloc(bytes)
@@ -136,14 +138,14 @@ pub(crate) unsafe fn prepare(
         if addr == 0 {
             return Err(Refused::Memory(DeviceError::OutOfMemory));
         }
-        let is_ours = |card: &mut state::Card| card.pool.containing(addr).is_some();
-        if guarded(false, || state::with_card(device, is_ours).unwrap_or(false)) {
+        let is_ours = |card: &mut card::Card| card.pool.containing(addr).is_some();
+        if guarded(false, || opening::with_card(device, is_ours).unwrap_or(false)) {
             // SAFETY: our caller lets exceptions pass. The supplier gave this address, and nothing else knows it.
             unsafe { supplier.free(addr) };
             return Err(Refused::Ours { addr });
         }
-        let add = |card: &mut state::Card| card.pool.add_segment((addr, bytes), size, stream, pool);
-        if !guarded(false, || state::with_card(device, add).unwrap_or(false)) {
+        let add = |card: &mut card::Card| card.pool.add_segment((addr, bytes), size, stream, pool);
+        if !guarded(false, || opening::with_card(device, add).unwrap_or(false)) {
             // SAFETY: our caller lets exceptions pass. The supplier gave this address, and the pool refused it.
             unsafe { supplier.free(addr) };
             return Err(Refused::Memory(DeviceError::OutOfMemory));
@@ -159,8 +161,8 @@ pub(crate) unsafe fn prepare(
 /// As [`give_back`].
 pub(crate) unsafe fn reclaim(device: i32) -> bool {
     let has_some = guarded(false, || {
-        let trim = |card: &mut state::Card| card.pool.has_idle_segments() && card.trim() > 0;
-        state::with_card(device, trim).unwrap_or(false)
+        let has_idle = |card: &mut card::Card| card.pool.has_idle_segments();
+        opening::with_card(device, has_idle).unwrap_or(false) && outside::trim(device) > 0
     });
     if has_some {
         // SAFETY: our caller lets exceptions pass; the guard has ended and the card is unlocked.
@@ -174,12 +176,12 @@ pub(crate) unsafe fn reclaim(device: i32) -> bool {
 /// # Safety
 /// C++ exceptions may pass the callers; no card is locked.
 pub(crate) unsafe fn give_back() {
-    if !is_used() || state::is_forked() {
+    if !is_used() || process::is_forked() {
         return;
     }
     let mut returned: Vec<(i32, Returned)> = Vec::new();
     guarded((), || {
-        state::for_each(|device, card| {
+        cards::for_each(|device, card| {
             returned.extend(card.pool.take_returned().into_iter().map(|segment| (device, segment)));
         });
     });
@@ -195,8 +197,8 @@ pub(crate) unsafe fn give_back() {
         let mut ended = Vec::new();
         let pools: Vec<(i32, PoolKey)> = known().iter().map(|(card, pool, _)| (*card, *pool)).collect();
         for (device, pool) in pools {
-            let end = |card: &mut state::Card| card.pool.end_supplied(pool);
-            if state::with_card(device, end).unwrap_or(false) {
+            let end = |card: &mut card::Card| card.pool.end_supplied(pool);
+            if opening::with_card(device, end).unwrap_or(false) {
                 ended.push((device, pool));
             }
         }

@@ -1,5 +1,6 @@
 //! Tensors at given addresses, by DLPack: PyTorch takes the memory, and calls a deleter when it is done with it.
 
+use crate::guard::guarded;
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -48,17 +49,16 @@ pub fn bytes_at(addr: u64, size: u64, device: i32, owner: Arc<dyn Any + Send + S
         strides: std::ptr::null_mut(),
         offset: 0,
         context: kept.cast(),
-        deleter: gapless_tensor_drop,
+        deleter: drop_tensor,
     }))
 }
 
-/// The deleter of a tensor of [`bytes_at`]. Callers that could not hand the tensor to PyTorch call it too.
+/// The deleter of a tensor of [`bytes_at`].
 ///
 /// # Safety
 /// `tensor` came from [`bytes_at`], and is not used afterwards.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_tensor_drop(tensor: *mut ManagedTensor) {
-    crate::hooks::guarded((), || {
+pub(crate) unsafe extern "C" fn drop_tensor(tensor: *mut ManagedTensor) {
+    guarded((), || {
         // SAFETY: `bytes_at` made both boxes, and a tensor is dropped once: by PyTorch, or by a caller that kept it.
         unsafe {
             let tensor = Box::from_raw(tensor);
@@ -79,7 +79,7 @@ mod tests {
         // SAFETY: it was made just now, and is dropped once.
         unsafe {
             assert_eq!(((*tensor).data as u64, *(*tensor).shape), (0x1000, 77));
-            gapless_tensor_drop(tensor);
+            drop_tensor(tensor);
         }
         assert_eq!(Arc::strong_count(&owner), 1);
     }

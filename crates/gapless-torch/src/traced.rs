@@ -6,7 +6,7 @@
 
 use crate::cxx::{find, find_global};
 use crate::interpreter::DOOR;
-use crate::state;
+use crate::process;
 use gapless_cuda::locks::SetOnce;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -35,17 +35,15 @@ pub fn is_on() -> bool {
     unsafe { (*FLAG.load(Ordering::Relaxed)).load(Ordering::Relaxed) }
 }
 
-/// Sets the callback. 0, or -1 if this torch has no such flag; then nothing is reported.
+/// Sets the callback. False if this torch has no such flag; then nothing is reported.
 ///
 /// # Safety
 /// Any thread may call the function until the process ends.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_on_trace(callback: Option<Callback>) -> i32 {
-    let flag = find(&[c"libc10.so"], c"_ZN3c104impl8GPUTrace9haveStateE");
-    let (Some(callback), Some(flag)) = (callback, flag) else { return -1 };
+pub(crate) unsafe fn set_callback(callback: Callback) -> bool {
+    let Some(flag) = find(&[c"libc10.so"], c"_ZN3c104impl8GPUTrace9haveStateE") else { return false };
     CALLBACK.store(callback as usize, Ordering::Release);
     FLAG.store(flag.cast(), Ordering::Release);
-    0
+    true
 }
 
 /// Python's functions around a call. They keep an exception that is on its way through the frames whose tensors are
@@ -83,14 +81,14 @@ fn python() -> Option<&'static Python> {
 #[cold]
 pub fn tell(event: Event, pointer: *mut c_void) {
     let callback = CALLBACK.load(Ordering::Acquire);
-    if callback == 0 || pointer.is_null() || state::is_forked() {
+    if callback == 0 || pointer.is_null() || process::is_forked() {
         return;
     }
     let (Some(python), Some(_visit)) = (python(), DOOR.enter()) else { return };
     let mut error = [std::ptr::null_mut(); 3];
     let [kind, value, traceback] = &mut error;
     // SAFETY: the visit keeps Python alive. Its lock is held from the fetch of the exception to its restoration.
-    // `CALLBACK` has a function that `gapless_on_trace` got.
+    // `CALLBACK` has a function that [`set_callback`] got.
     unsafe {
         let callback = std::mem::transmute::<usize, Callback>(callback);
         let before = (python.take_lock)();

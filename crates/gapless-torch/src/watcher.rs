@@ -1,6 +1,6 @@
 //! Watchers hear what a card's allocator does: the history that PyTorch asks for, and the flight recorder.
 //!
-//! The same calls (`state.rs`) tell both, under the lock that orders events: the card's, or a lane's. A watcher never
+//! The same calls (`card.rs`) tell both, under the lock that orders events: the card's, or a lane's. A watcher never
 //! throws, and takes no lock that another thread holds while it asks for memory. Code that may throw (trackers,
 //! handlers, the sanitizer) is called after the lock is released, in `serve.rs`.
 

@@ -59,6 +59,36 @@ impl Generator {
         }
     }
 
+    /// While a thread waits for all work, another one replays a graph and drops it, so its pool is released under the
+    /// replay.
+    pub(super) fn graph_ends_meanwhile(&mut self) {
+        if self.is_capturing.is_some() || self.stepping.is_some() {
+            return;
+        }
+        let (stream, other, graph) = (OWN_SLOTS[0], OWN_SLOTS[1], self.next_graph);
+        self.next_graph += 1;
+        // A pool of its own, which ends with its only graph.
+        let pool = 3;
+        self.ops.push(Op::BeginCapture { graph, stream, pool });
+        let inside = self.alloc_sized(stream, self.capacity / 16, 0, None);
+        self.free_named(inside);
+        self.ops.push(Op::EndCapture);
+        let outside = self.alloc_sized(other, self.capacity / 32, 0, None);
+        self.ops.push(Op::Touch { id: outside });
+        self.free_named(outside);
+        let press = if self.random.one_in(2) { Op::Trim } else { self.press(other) };
+        self.ops.extend([press, Op::Replay { graph, stream: other }, Op::DropGraph { graph }]);
+        self.any();
+        self.ops.push(Op::Run { stream: other, most: u16::MAX });
+    }
+
+    /// A request that only memory of others can serve.
+    fn press(&mut self, stream: u8) -> Op {
+        let id = self.next;
+        self.next += 1;
+        Op::Alloc { id, stream, pool: 0, size: self.capacity - self.capacity / 32, budget: None }
+    }
+
     /// Requests memory on a stream in a capture that the program did not report.
     pub(super) fn alloc_in_raw_capture(&mut self) {
         let (stream, size) = (self.random.pick(&OWN_SLOTS), self.size());

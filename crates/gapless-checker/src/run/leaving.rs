@@ -12,7 +12,11 @@ impl Runner {
         if let Some(native) = self.native.as_mut().filter(|_| self.capture.is_none()) {
             native.empty();
         }
-        let given = self.call(Call { name: "trim", may_wait: true, ..Call::default() }, Pool::trim);
+        let given = if self.is_asking {
+            self.trim_asking("trim", None)
+        } else {
+            self.call(Call { name: "trim", may_wait: true, ..Call::default() }, Pool::trim)
+        };
         if given > 0 && self.capture.is_some() {
             let text = format!("trim gave {given} bytes back during a capture");
             self.world.borrow_mut().broken((Rule::TrimInCapture, text));
@@ -39,7 +43,11 @@ impl Runner {
         let Some((key, is_used)) = private else { return };
         self.totals.pool_trims += 1;
         let call = Call { name: "trim_pool", may_wait: true, ..Call::default() };
-        let given = self.call(call, |pool| pool.trim_pool(key));
+        let given = if self.is_asking {
+            self.trim_asking("trim_pool", Some(key))
+        } else {
+            self.call(call, |pool| pool.trim_pool(key))
+        };
         if given > 0 && is_used {
             let text = format!("trim_pool gave back {given} bytes of a pool in use");
             self.world.borrow_mut().broken((Rule::TrimPoolInUse, text));

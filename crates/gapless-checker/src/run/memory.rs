@@ -43,13 +43,23 @@ impl Runner {
                 && budget.is_none()
                 && key == DEFAULT_POOL;
             self.totals.native += u64::from(is_native);
-            let is_plentiful = is_native || world.room(self.limit) >= size + self.capacity / 4;
+            // A stream that came when addresses were few has a short heap, and so has room only in what it holds.
+            let has_addresses = world.counts.unreserved == 0;
+            let has_room = world.room(self.limit) >= size + self.capacity / 4;
+            let is_plentiful = is_native || (has_room && has_addresses);
             // At a soft limit memory is given back without a wait.
-            world.call = Call { name: "alloc", may_wait: !is_plentiful, ..Call::default() };
+            let had_failure = self.waiters.iter().any(|waiter| waiter.had_failure);
+            let may_wait = !is_plentiful || self.runs_ahead;
+            let is_asking = self.is_asking;
+            world.call = Call { name: "alloc", may_wait, is_asking, had_failure, ..Call::default() };
             is_plentiful
         };
         let gathers = self.driver.gathers();
-        let result = self.driver.alloc(size, handle, key, budget);
+        let result = if self.is_asking {
+            self.alloc_asking(size, (slot, line, handle), key, budget)
+        } else {
+            self.driver.alloc(size, handle, key, budget)
+        };
         self.totals.fronts += u64::from(gathers.is_some() && gathers == self.driver.gathers());
         let call = std::mem::take(&mut self.world.borrow_mut().call);
         // The block is used after the capture.

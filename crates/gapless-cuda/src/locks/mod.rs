@@ -9,6 +9,8 @@
 //! these instead. A test of that library finds uses of the others.
 
 mod futex;
+#[cfg(debug_assertions)]
+pub mod order;
 mod set_once;
 
 pub use set_once::SetOnce;
@@ -102,13 +104,14 @@ impl<T> Lock<T> {
     }
 
     /// A lock inside of another value, with its own value. Only a forked child calls `fresh`.
+    #[track_caller]
     pub const fn with(value: T, fresh: fn() -> T) -> Lock<T> {
         Lock {
             word: AtomicU32::new(0),
             value: UnsafeCell::new(Some(value)),
             fresh,
             #[cfg(debug_assertions)]
-            listed: known::Entry::unlisted(),
+            listed: known::Entry::unlisted(std::panic::Location::caller()),
         }
     }
 
@@ -118,7 +121,10 @@ impl<T> Lock<T> {
     pub fn lock(&self) -> Guard<'_, T> {
         let generation = generation();
         #[cfg(debug_assertions)]
-        self.listed.list(&self.word);
+        {
+            self.listed.list(&self.word);
+            order::entering(self.listed.place());
+        }
         if self
             .word
             .compare_exchange(0, stamp(generation, HELD), Ordering::Acquire, Ordering::Relaxed)
@@ -148,6 +154,8 @@ impl<T> Lock<T> {
     /// The guard of a lock that the caller has taken.
     #[inline]
     fn held(&self, generation: u32) -> Guard<'_, T> {
+        #[cfg(debug_assertions)]
+        order::entered(self.listed.place());
         let held = Guard { lock: self, generation, here: PhantomData };
         // SAFETY: the caller has taken the lock for this guard, so no other thread uses the value.
         unsafe { (*self.value.get()).get_or_insert_with(self.fresh) };
@@ -236,6 +244,8 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        order::left(self.lock.listed.place());
         open(&self.lock.word, self.generation);
     }
 }
@@ -288,7 +298,9 @@ pub mod known {
 
     #[derive(Debug)]
     pub(super) struct Entry {
-        place: Option<&'static Location<'static>>,
+        place: &'static Location<'static>,
+        /// True for the lock of a `static`.
+        is_static: bool,
         is_listed: AtomicBool,
         word: AtomicPtr<AtomicU32>,
         next: AtomicPtr<Entry>,
@@ -296,20 +308,26 @@ pub mod known {
 
     impl Entry {
         pub(super) const fn new(place: &'static Location<'static>) -> Entry {
-            Entry { place: Some(place), ..Entry::unlisted() }
+            Entry { is_static: true, ..Entry::unlisted(place) }
         }
 
-        pub(super) const fn unlisted() -> Entry {
+        pub(super) const fn unlisted(place: &'static Location<'static>) -> Entry {
             Entry {
-                place: None,
+                place,
+                is_static: false,
                 is_listed: AtomicBool::new(false),
                 word: AtomicPtr::new(ptr::null_mut()),
                 next: AtomicPtr::new(ptr::null_mut()),
             }
         }
 
+        /// The place in the source where the lock is made.
+        pub(super) fn place(&self) -> &'static Location<'static> {
+            self.place
+        }
+
         pub(super) fn list(&self, word: &AtomicU32) {
-            if self.place.is_none() || self.is_listed.swap(true, Ordering::AcqRel) {
+            if !self.is_static || self.is_listed.swap(true, Ordering::AcqRel) {
                 return;
             }
             self.word.store(ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
@@ -338,7 +356,7 @@ pub mod known {
     /// The place in the source of the lock number `at`, as `file:line`.
     #[must_use]
     pub fn place(at: usize) -> Option<String> {
-        all().nth(at)?.place.map(|place| format!("{}:{}", place.file(), place.line()))
+        all().nth(at).map(|entry| format!("{}:{}", entry.place.file(), entry.place.line()))
     }
 
     /// Takes a lock, like a thread that is interrupted while it has it. False if there is no such lock.

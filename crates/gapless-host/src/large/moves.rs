@@ -1,7 +1,7 @@
 //! A buffer without room to grow moves: the kernel moves its pages, or they are copied.
 
 use super::{Large, bytes};
-use crate::bell;
+use crate::helper_wakeup;
 use crate::sys;
 use crate::units::HUGE;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Large {
         self.counters.frees.fetch_add(1, Ordering::Relaxed);
         // Pages that moved were charged at their old place, and are charged at the new one.
         self.budget.discharge(bytes(gone) as u64);
-        bell::ring();
+        helper_wakeup::signal();
         to
     }
 

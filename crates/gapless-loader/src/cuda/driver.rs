@@ -11,6 +11,7 @@ pub const NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const UNTIMED: c_uint = 2;
 /// `CU_EVENT_DEFAULT`: an event that tells the time.
+#[cfg(feature = "bench")]
 pub const TIMED: c_uint = 0;
 /// `CU_MEMHOSTALLOC_PORTABLE`.
 pub const PORTABLE: c_uint = 1;

@@ -1,8 +1,8 @@
-//! The speed of the kernel if its input is on the card already: for benchmarks.
+//! The speed of the kernel if its input is on the card already. Only benchmarks have it: feature `bench`.
 
 use super::card::Card;
 use super::chunk::{CHUNK, Chunk, Room};
-use super::driver::{self, Handle};
+use super::driver::{self, Driver, Handle};
 use super::queue::{Decode, Engine};
 use crate::catalogue::Catalogue;
 use crate::error::{LoadError, Result};
@@ -27,37 +27,24 @@ pub struct Measured {
     pub seconds: f64,
 }
 
-/// Decodes all chunks of `pieces` that the kernel can, `passes` times, from `staging`, which has `room` bytes.
-///
-/// # Safety
-/// As `Load::start`; the staging memory must have `room` bytes.
-pub unsafe fn measure(
+/// Chunks in the staging memory, and their descriptors.
+struct Staged {
+    heads: Vec<u8>,
+    needs: Room,
+    /// Bytes of staging memory that the chunks take.
+    end: u64,
+    measured: Measured,
+}
+
+/// Copies the chunks that the kernel decodes to the staging memory.
+fn stage(
+    card: &Card,
     catalogue: &Catalogue,
     pieces: &[Piece],
-    settings: Settings,
+    settings: &Settings,
     room: u64,
-    passes: u32,
-    library: Option<&CStr>,
-) -> Result<Measured> {
-    let card = Card::open(settings.device.max(0) as u32, settings, 1, library)?;
-    let driver = card.driver;
-    let _current = card.current()?;
-    let shared = card.shared();
-    if shared == 0 {
-        return Err(LoadError::NoDriver("the kernel cannot be loaded, or there is no staging memory"));
-    }
-    let stream = card.stream();
-    let sync = || {
-        driver.check(
-            "cuStreamSynchronize", // SAFETY: the stream is ours.
-            unsafe { (driver.stream_sync)(stream) },
-        )
-    };
-    let copy = |target: u64, bytes: &[u8]| {
-        // SAFETY: the bytes live until the wait; the target lies in the staging memory, which has `room` bytes.
-        let status = unsafe { (driver.to_card)(target, bytes.as_ptr().cast(), bytes.len(), stream) };
-        driver.check("cuMemcpyHtoDAsync", status).and_then(|()| sync())
-    };
+    shared: usize,
+) -> Result<Staged> {
     let mut pages = Pages::new(4 * JOB + 2 * PAGE).ok_or(LoadError::Argument("no host memory".into()))?;
     let (mut buffer, mut reading) = (pages.buffer(), settings.reading());
     let (mut heads, mut needs, mut at, mut measured) = (Vec::new(), Room::default(), 0, Measured::default());
@@ -68,7 +55,7 @@ pub unsafe fn measure(
         if at + job.length as u64 > room {
             return Err(LoadError::Argument(format!("{room} bytes of staging memory are not enough")));
         }
-        copy(settings.staging + at, &buffer.shared()[from..from + job.length])?;
+        copy(card.driver, card.stream(), settings.staging + at, &buffer.shared()[from..from + job.length])?;
         let mut place = 0;
         for chunk in chunks.clone() {
             let bytes = &buffer.shared()[from + place..from + place + directory.entries[chunk].length];
@@ -101,7 +88,44 @@ pub unsafe fn measure(
         ));
     }
     debug_assert_eq!(heads.len(), measured.chunks as usize * CHUNK);
-    copy(settings.staging + at, &heads)?;
+    Ok(Staged { heads, needs, end: at, measured })
+}
+
+fn sync(driver: Driver, stream: Handle) -> Result<()> {
+    // SAFETY: the stream is the card's own.
+    driver.check("cuStreamSynchronize", unsafe { (driver.stream_sync)(stream) })
+}
+
+fn copy(driver: Driver, stream: Handle, target: u64, bytes: &[u8]) -> Result<()> {
+    // SAFETY: the bytes live until the wait; the target lies in the staging memory, which has room for them.
+    let status = unsafe { (driver.to_card)(target, bytes.as_ptr().cast(), bytes.len(), stream) };
+    driver.check("cuMemcpyHtoDAsync", status)?;
+    sync(driver, stream)
+}
+
+/// Decodes all chunks of `pieces` that the kernel can, `passes` times, from `staging`, which has `room` bytes.
+///
+/// # Safety
+/// As `Load::start`; the staging memory must have `room` bytes.
+pub unsafe fn measure(
+    catalogue: &Catalogue,
+    pieces: &[Piece],
+    settings: Settings,
+    room: u64,
+    passes: u32,
+    library: Option<&CStr>,
+) -> Result<Measured> {
+    let card = Card::open(settings.device.max(0) as u32, settings, 1, library)?;
+    let driver = card.driver;
+    let _current = card.current()?;
+    let shared = card.shared();
+    if shared == 0 {
+        return Err(LoadError::NoDriver("the kernel cannot be loaded, or there is no staging memory"));
+    }
+    let stream = card.stream();
+    let Staged { heads, needs, end: at, mut measured } =
+        stage(&card, catalogue, pieces, &settings, room, shared)?;
+    copy(driver, stream, settings.staging + at, &heads)?;
     let mut error: *mut std::ffi::c_void = null_mut();
     let event = || -> Result<Handle> {
         let mut event = null_mut();
@@ -128,7 +152,7 @@ pub unsafe fn measure(
             driver.check("cuEventRecord", (driver.record)(before, stream))?;
             card.decode(&decode, stream)?;
             driver.check("cuEventRecord", (driver.record)(after, stream))?;
-            sync()?;
+            sync(driver, stream)?;
             driver.check("cuEventElapsedTime", (driver.elapsed)(&raw mut milliseconds, before, after))?;
         }
         times.push(f64::from(milliseconds) / 1e3);

@@ -15,6 +15,7 @@ mod card;
 mod chunk;
 mod driver;
 mod kept;
+#[cfg(feature = "bench")]
 mod measure;
 mod packed;
 mod pinned;
@@ -27,6 +28,7 @@ pub use card::Card;
 pub use chunk::Chunk;
 pub use driver::Driver;
 pub use kept::release;
+#[cfg(feature = "bench")]
 pub use measure::{Measured, measure};
 pub use pinned::SLOTS;
 pub use ring::STAGING;

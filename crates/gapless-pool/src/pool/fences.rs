@@ -41,6 +41,8 @@ struct OfLane {
     loans: Loans,
     /// Replays of graphs use its memory, on any stream, so only a wait for the card settles it.
     is_walled: bool,
+    /// Times that it was walled.
+    walls: u64,
 }
 
 impl Default for OfLane {
@@ -52,20 +54,35 @@ impl Default for OfLane {
             waiting: VecDeque::new(),
             loans: Loans::default(),
             is_walled: false,
+            walls: 0,
         }
+    }
+}
+
+impl OfLane {
+    /// The last fence that is done or under way.
+    fn recorded(&self) -> Fence {
+        self.under_way.back().map_or(self.done, |&(fence, _)| fence)
     }
 }
 
 /// Memory that lay free at one moment. It is settled once all work that was queued then is done
 /// ([`Pool::settle_freed`]).
 #[derive(Debug, Default)]
-pub struct Freed(Vec<(LaneId, Fence)>);
+pub struct Freed {
+    /// The fence of each lane, and how often the lane was walled.
+    lanes: Vec<(LaneId, Fence, u64)>,
+    /// The number of allocations that had waited for the card by then.
+    unknown: u64,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     lanes: Vec<OfLane>,
     /// Freed, but used by streams on which no event could be recorded: free after a wait for the card.
-    unknown: Vec<AllocationId>,
+    unknown: VecDeque<AllocationId>,
+    /// The number of those that are no longer there.
+    known: u64,
 }
 
 impl Fences {
@@ -123,7 +140,9 @@ impl Fences {
 
     /// Graphs were replayed with memory of this lane; the pool does not know on which streams.
     pub(super) fn wall(&mut self, lane: LaneId) {
-        self.lanes[lane.index()].is_walled = true;
+        let of = &mut self.lanes[lane.index()];
+        of.is_walled = true;
+        of.walls += 1;
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
@@ -158,7 +177,7 @@ impl<D: Device> Pool<D> {
     /// Makes an allocation wait for the card, because the pool does not know all work that uses it.
     pub(super) fn wait_for_card(&mut self, id: AllocationId) {
         self.allocation_mut(id).waits += 1;
-        self.fences.unknown.push(id);
+        self.fences.unknown.push_back(id);
     }
 
     /// The turn of a lane: its stream asks for memory now. Records a fence if the pool or another lane waits for one.
@@ -194,13 +213,13 @@ impl<D: Device> Pool<D> {
     /// Asks for a fence in the next turn of each lane that waits for a fence that is not recorded yet.
     fn want_turns_of_waiting(&mut self) {
         for (at, of) in self.fences.lanes.iter().enumerate() {
-            if !of.is_walled && of.waiting.back().is_some_and(|(fence, _)| *fence >= of.open) {
+            if !of.is_walled && of.waiting.back().is_some_and(|(fence, _)| *fence > of.recorded()) {
                 self.lanes.shard_mut(LaneId::new(at)).turn_is_wanted = true;
             }
         }
         for (lane, fence) in self.leaving.fences() {
             let of = &self.fences.lanes[lane.index()];
-            if !of.is_walled && fence >= of.open {
+            if !of.is_walled && fence > of.recorded() {
                 self.lanes.shard_mut(lane).turn_is_wanted = true;
             }
         }
@@ -245,7 +264,8 @@ impl<D: Device> Pool<D> {
             && due <= fence
         {
             self.fences.lanes[lane.index()].waiting.pop_front();
-            self.allocation_mut(id).waits_for_turn = false;
+            let allocation = self.allocation_mut(id);
+            (allocation.waits_for_turn, allocation.is_settled) = (false, true);
             self.passed(id);
         }
         self.unmap_leaving();
@@ -292,36 +312,35 @@ impl<D: Device> Pool<D> {
             }
         }
         self.stats.waits += 1;
+        let freed = self.freed();
         self.device.wait_for_all()?;
-        for lane in self.lanes.ids() {
-            while let Some(&(_, event)) = self.fences.lanes[lane.index()].under_way.front() {
-                self.drop_fence(lane, event);
-            }
-            let fence = self.open_next(lane);
-            self.fences.lanes[lane.index()].is_walled = false;
-            self.reach(lane, fence);
-        }
-        for id in std::mem::take(&mut self.fences.unknown) {
-            self.passed(id);
-        }
-        self.unmap_leaving();
+        self.settle_freed(freed);
         Ok(())
     }
 
     /// The fences that cover all memory that is free now, for a caller that waits for the card's work without the
-    /// pool's lock. Leaves out lanes whose memory graphs replay.
+    /// pool's lock.
     pub fn freed(&mut self) -> Freed {
-        let lanes = self.lanes.ids().filter(|lane| !self.fences.lanes[lane.index()].is_walled);
-        let lanes: Vec<LaneId> = lanes.collect();
-        Freed(lanes.into_iter().map(|lane| (lane, self.open_next(lane))).collect())
+        let lanes: Vec<LaneId> = self.lanes.ids().collect();
+        let lanes = lanes.into_iter().map(|lane| {
+            let fence = self.open_next(lane);
+            (lane, fence, self.fences.lanes[lane.index()].walls)
+        });
+        let lanes = lanes.collect();
+        Freed { lanes, unknown: self.fences.known + self.fences.unknown.len() as u64 }
     }
 
-    /// Settles the memory of `freed`, because all work that was queued then is done. A lane whose graphs were replayed
-    /// meanwhile is left out, because the replay may use its memory.
+    /// Settles the memory of `freed`, because all work that was queued then is done. A lane that was walled meanwhile
+    /// is left out, because replays may use its memory.
     pub fn settle_freed(&mut self, freed: Freed) {
-        for (lane, fence) in freed.0 {
-            let of = &self.fences.lanes[lane.index()];
-            if of.is_walled || self.fences.is_done(lane, fence) {
+        for (lane, fence, walls) in freed.lanes {
+            let of = &mut self.fences.lanes[lane.index()];
+            if of.walls != walls {
+                continue;
+            }
+            of.is_walled = false;
+            let fence = if mutants::is(Mutant::SettleLater) { self.open_next(lane) } else { fence };
+            if self.fences.is_done(lane, fence) {
                 continue;
             }
             while let Some(&(under_way, event)) = self.fences.lanes[lane.index()].under_way.front()
@@ -331,6 +350,18 @@ impl<D: Device> Pool<D> {
             }
             self.reach(lane, fence);
         }
+        while self.fences.known < freed.unknown
+            && let Some(id) = self.fences.unknown.pop_front()
+        {
+            self.fences.known += 1;
+            self.allocation_mut(id).is_settled = true;
+            self.passed(id);
+        }
         self.unmap_leaving();
+    }
+
+    /// True if work may still use memory that a lane freed before the fence, and no recorded event will tell.
+    pub(super) fn is_uncovered(&self, lane: LaneId, fence: Fence) -> bool {
+        fence > self.fences.lanes[lane.index()].recorded()
     }
 }

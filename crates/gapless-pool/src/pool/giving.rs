@@ -30,19 +30,31 @@ impl<D: Device> Pool<D> {
             return 0;
         }
         let before = self.stats.reserved.current;
-        self.wait_for_pending();
+        if self.asks() {
+            if !self.are_frees_done() {
+                return 0;
+            }
+        } else {
+            self.wait_for_pending();
+        }
         let heaps: Vec<HeapId> = self.lanes.heap_ids().filter(|&heap| is_trimmed(self, heap)).collect();
         let is_empty = |&heap: &HeapId| {
             let pool = self.lanes[heap.lane()].pool;
             self.heap(heap).is_bare() && !self.supplied.holds_of(pool)
         };
-        if heaps.iter().all(is_empty) || self.settle_now().is_err() {
+        if heaps.iter().all(is_empty) {
+            return before - self.stats.reserved.current;
+        }
+        // No fence covers a supplier's segments, so they go after a wait in which nothing is freed.
+        let has_segments = heaps.iter().any(|&heap| self.supplied.holds_of(self.lanes[heap.lane()].pool));
+        let is_settled = if has_segments { self.settle_now().is_ok() } else { self.settle_or_ask(false) };
+        if !is_settled {
             return before - self.stats.reserved.current;
         }
         self.give_back_supplied(&heaps);
         self.drop_all_idle_windows();
         for heap in heaps {
-            self.give_back_pages(heap, u64::MAX);
+            self.give_back_settled(heap, u64::MAX);
         }
         before - self.stats.reserved.current
     }
@@ -78,8 +90,7 @@ impl<D: Device> Pool<D> {
             }
         }
         for heap in heaps {
-            let done = self.fences.done(heap.lane());
-            self.give_back_where(heap, u64::MAX, |page| page.freed <= done);
+            self.give_back_settled(heap, u64::MAX);
         }
         if is_of_all {
             self.drop_all_idle_windows();
@@ -134,6 +145,12 @@ impl<D: Device> Pool<D> {
     /// bytes.
     pub(super) fn give_back_pages(&mut self, heap: HeapId, most: u64) -> u64 {
         self.give_back_where(heap, most, |_| true)
+    }
+
+    /// [`Pool::give_back_pages`] for those that no work uses any more.
+    pub(super) fn give_back_settled(&mut self, heap: HeapId, most: u64) -> u64 {
+        let done = self.fences.done(heap.lane());
+        self.give_back_where(heap, most, |page| page.freed <= done)
     }
 
     fn give_back_where(&mut self, heap: HeapId, most: u64, may_go: impl Fn(&Page) -> bool) -> u64 {

@@ -92,6 +92,10 @@ impl<D: Device> Pool<D> {
                 self.stats.ladder[rung as usize] += 1;
                 return Ok(place);
             }
+            if self.is_put_off() {
+                self.waits_on(rung);
+                return Err(error);
+            }
         }
         Err(error)
     }
@@ -187,6 +191,15 @@ impl<D: Device> Pool<D> {
         if order.is_empty() {
             return None;
         }
+        if self.asks() {
+            let running = order.iter().find_map(|&(_, _, id, _)| self.running_for(id));
+            if let Some(event) = running {
+                self.ask_to_wait(event);
+            } else if self.fences.is_anything_waiting() {
+                self.settle_or_ask(true);
+            }
+            return None;
+        }
         self.stats.retries += 1;
         self.stats.waits += 1;
         let little = order.partition_point(|(worth, ..)| *worth < Worth::Little);
@@ -221,7 +234,9 @@ impl<D: Device> Pool<D> {
             return None;
         }
         self.stats.retries += 1;
-        self.settle_now().ok()?;
+        if !self.settle_or_ask(true) {
+            return None;
+        }
         self.as_it_lies(asked).or_else(|| self.with_new_memory(asked))
     }
 
@@ -291,20 +306,28 @@ impl<D: Device> Pool<D> {
             return None;
         }
         self.stats.retries += 1;
-        self.settle_now().ok()?;
+        if !self.settle_or_ask(false) {
+            return None;
+        }
         // Windows keep the pages of large requests.
         if heaps.iter().any(|other| other.is_large()) {
             self.drop_all_idle_windows();
         }
         // Small pages rarely match the missing bytes exactly.
         let mut left = missing.div_ceil(GRANULE) * GRANULE;
-        for other in heaps {
+        for &other in &heaps {
             if left == 0 {
                 break;
             }
-            left = left.saturating_sub(self.give_back_pages(other, left));
+            left = left.saturating_sub(self.give_back_settled(other, left));
         }
-        self.with_new_memory(asked)
+        let place = self.with_new_memory(asked);
+        // Other threads freed some of it while the caller waited, so that goes after another wait.
+        let is_left = |&other: &HeapId| self.heap(other).whole() > 0;
+        if place.is_none() && self.asks() && (self.leaving.bytes > 0 || heaps.iter().any(is_left)) {
+            self.settle_or_ask(true);
+        }
+        place
     }
 
     /// Free pages cannot be put side by side here, so this gives all of them back and asks the device for as much in
@@ -320,6 +343,9 @@ impl<D: Device> Pool<D> {
         }
         self.emptied.times = None;
         self.trim_all();
+        if self.is_put_off() {
+            return None;
+        }
         match self.grow_for(heap, size, self.missing_at_home(heap, size)) {
             Ok(()) => self.at_home(heap, size).ok(),
             // A free page stayed because a window maps it in which an allocation lies.

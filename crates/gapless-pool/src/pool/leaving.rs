@@ -113,7 +113,7 @@ impl<D: Device> Pool<D> {
     }
 
     fn leave(&mut self, gone: Gone) {
-        if gone.fence >= self.fences.open(gone.lane) {
+        if self.is_uncovered(gone.lane, gone.fence) {
             self.lanes.shard_mut(gone.lane).turn_is_wanted = true;
         }
         self.leaving.add(gone);

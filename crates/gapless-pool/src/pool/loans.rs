@@ -136,6 +136,7 @@ impl<D: Device> Pool<D> {
             waits: 0,
             waits_for_turn: false,
             is_lent_only: false,
+            is_settled: false,
             is_noted: false,
             born: UNBORN,
             budget: None,

@@ -36,6 +36,7 @@
 //! A lane's memory is used in the order of its stream. Lent memory comes back behind a fence too. So the pool never
 //! makes one stream wait for another.
 
+mod asking;
 mod behind;
 mod check;
 mod checkpoint;
@@ -66,6 +67,7 @@ mod waste;
 mod windows;
 
 pub use crate::heap::SMALL;
+pub use asking::{Patience, Unserved, Wait};
 pub use behind::Behind;
 pub use checkpoint::{RestoreError, Saved};
 pub use exact::ExactError;
@@ -88,6 +90,7 @@ use crate::shard::{Amount, rounded};
 use crate::stats::Stats;
 use crate::steps::Planner;
 use crate::supplied::Supplied;
+use asking::{Awaited, Manner};
 use fences::Fences;
 use lanes::{Lane, Lanes};
 use leaving::Leaving;
@@ -168,6 +171,10 @@ pub struct Pool<D> {
     sleepers: Sleepers,
     /// True while the caller has a capture open.
     quiet: bool,
+    /// The way in which the present call waits.
+    manner: Manner,
+    /// The events that callers wait for.
+    awaited: Awaited,
     clock: u64,
     stats: Stats,
     /// By size class: lent blocks that their borrower freed and that their owner cannot use yet.
@@ -199,6 +206,8 @@ impl<D: Device> Pool<D> {
             owed: Vec::new(),
             sleepers: Sleepers::default(),
             quiet: false,
+            manner: Manner::Waits,
+            awaited: Awaited::default(),
             clock: 0,
             stats: Stats::default(),
             returning: [Amount::default(); 2],
@@ -376,13 +385,16 @@ impl<D: Device> Pool<D> {
             self.poll();
             found = self.lanes.shard_mut(lane).take(heap.class(), rounded);
         }
+        if found.is_none() && self.is_too_far_ahead(lane, rounded) && self.await_oldest()? {
+            return self.serve(size, rounded, stream, pool, budget);
+        }
         if let Some((block, as_expected)) = found {
             return Ok(self.hand_out(lane, size, rounded, Place::Home { heap, block }, as_expected, budget));
         }
         match self.miss(lane, heap, rounded) {
             Ok(place) => Ok(self.hand_out(lane, size, rounded, place, false, budget)),
             Err(device) => {
-                self.stats.ooms += 1;
+                self.stats.ooms += u64::from(!self.is_put_off());
                 Err(device)
             }
         }
@@ -484,6 +496,7 @@ impl<D: Device> Pool<D> {
             waits: 0,
             waits_for_turn: false,
             is_lent_only: false,
+            is_settled: false,
             is_noted: false,
             born,
             budget,
@@ -514,13 +527,13 @@ impl<D: Device> Pool<D> {
     /// Makes the memory of an allocation free for other requests.
     #[inline]
     fn complete(&mut self, id: AllocationId) {
-        let lane = self.allocation(id).lane;
+        let Allocation { lane, is_settled, .. } = *self.allocation(id);
         match self.end(id) {
-            Place::Home { heap, block } => self.release(lane, heap, block),
+            Place::Home { heap, block } => self.release(lane, heap, block, is_settled),
             Place::Asleep { heap, block } => self.heap_mut(heap).release_asleep(block),
             Place::Window { window, parts } => {
                 for (heap, block) in parts {
-                    self.release(lane, heap, block);
+                    self.release(lane, heap, block, is_settled);
                 }
                 self.windows.rest(window);
             }
@@ -528,11 +541,11 @@ impl<D: Device> Pool<D> {
         }
     }
 
-    /// Frees a block of an allocation of `lane`. A block in another lane's heap was lent and is settled by now, so no
-    /// fence has to cover it.
+    /// Frees a block of an allocation of `lane`. If it is settled, no fence has to cover it; a block in another lane's
+    /// heap was lent and is settled by now.
     #[inline]
-    fn release(&mut self, lane: LaneId, heap: HeapId, block: u32) {
-        if heap.lane() == lane {
+    fn release(&mut self, lane: LaneId, heap: HeapId, block: u32, is_settled: bool) {
+        if heap.lane() == lane && !is_settled {
             self.heap_mut(heap).release(block);
         } else {
             self.heap_mut(heap).release_behind(block, Fence::PAST);

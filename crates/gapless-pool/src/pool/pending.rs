@@ -41,6 +41,11 @@ impl Pending {
         self.count + self.later.len() == 0
     }
 
+    /// The order of the newest entry.
+    pub(super) fn newest(&self) -> u64 {
+        self.order
+    }
+
     /// Makes an allocation wait for an event of a stream.
     pub(super) fn add(&mut self, stream: StreamHandle, event: EventHandle, id: AllocationId) {
         self.count += 1;

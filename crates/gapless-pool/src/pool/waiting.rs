@@ -2,8 +2,12 @@
 
 use super::pending::Waiting;
 use super::{AllocationId, FreeError, Pool};
-use crate::device::{Device, EventHandle, StreamHandle};
+use crate::device::{Device, DeviceError, EventHandle, StreamHandle};
+use crate::ids::LaneId;
+use crate::mutants::{self, Mutant};
 use crate::shard::Shard;
+use crate::stats::Stats;
+use std::collections::VecDeque;
 
 impl<D: Device> Pool<D> {
     /// Makes a freed allocation wait for the present work of a stream. False if no event can be recorded on the stream,
@@ -52,7 +56,9 @@ impl<D: Device> Pool<D> {
     }
 
     fn passed_event(&mut self, event: EventHandle, id: AllocationId) {
-        self.device.discard(event);
+        if self.awaited.drop(event) || mutants::is(Mutant::DropAwaited) {
+            self.device.discard(event);
+        }
         self.passed(id);
     }
 
@@ -78,6 +84,54 @@ impl<D: Device> Pool<D> {
                 self.log_completed(id);
             }
         }
+    }
+
+    /// True if a request needs new memory while more freed memory waits for other streams than the options allow. Free
+    /// memory of other lanes does not count: their streams may be behind too.
+    pub(super) fn is_too_far_ahead(&self, lane: LaneId, size: u64) -> bool {
+        let Some(most) = self.options.run_ahead.filter(|_| !self.quiet) else { return false };
+        let Stats { active, allocated, .. } = &self.stats;
+        active.current - allocated.current > most
+            && self.heap(lane.large()).whole() < size
+            && !self.lanes[lane].pool.is_private()
+    }
+
+    /// Waits for the oldest free that waits for another stream. False if there is none, or if that is not possible.
+    ///
+    /// # Errors
+    /// If the caller is to wait.
+    pub(super) fn await_oldest(&mut self) -> Result<bool, DeviceError> {
+        let first = |queue: &VecDeque<Waiting>| queue.front().map(|waiting| (waiting.order, waiting.event));
+        let oldest =
+            self.pending.by_stream().filter_map(|(_, queue)| first(queue)).min_by_key(|(order, _)| *order);
+        let Some((_, event)) = oldest.filter(|(_, event)| self.device.is_done(*event) == Ok(false)) else {
+            return Ok(false);
+        };
+        if self.asks() {
+            return if self.ask_to_wait(event) { Err(DeviceError::OutOfMemory) } else { Ok(false) };
+        }
+        self.stats.waits += 1;
+        Ok(self.device.wait(event).is_ok())
+    }
+
+    /// An event that is not done and that a freed allocation waits for.
+    pub(super) fn running_for(&mut self, id: AllocationId) -> Option<EventHandle> {
+        let queues = 0..self.pending.queues();
+        let events: Vec<EventHandle> =
+            queues.filter_map(|queue| self.pending.last_of(queue, id)).map(|(event, _)| event).collect();
+        events.into_iter().find(|event| self.device.is_done(*event) == Ok(false))
+    }
+
+    /// An event that is not done and that one of the frees waits for, of those up to a number.
+    pub(super) fn running_up_to(&mut self, order: u64) -> Option<EventHandle> {
+        let last = |queue: &VecDeque<Waiting>| queue.iter().rfind(|waiting| waiting.order <= order).copied();
+        let events: Vec<EventHandle> = self
+            .pending
+            .by_stream()
+            .filter_map(|(_, queue)| last(queue))
+            .map(|waiting| waiting.event)
+            .collect();
+        events.into_iter().find(|event| self.device.is_done(*event) == Ok(false))
     }
 
     /// Waits on the host for every pending free. Frees whose events fail stay pending.

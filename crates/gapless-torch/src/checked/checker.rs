@@ -3,8 +3,8 @@
 use super::place::Place;
 use super::report::{Finding, Record};
 use super::shadow::{Shadow, State};
+use crate::card::Card;
 use crate::queued;
-use crate::state::Card;
 use gapless_cuda::CudaDevice;
 use gapless_cuda::mapped::Piece;
 use gapless_cuda::scrub::Scrubber;

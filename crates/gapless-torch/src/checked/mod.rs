@@ -18,9 +18,10 @@ pub mod place;
 pub mod report;
 pub mod shadow;
 
+use crate::card::Card;
 use crate::options::Settings;
+use crate::process::CARDS;
 use crate::quota::QuotaDevice;
-use crate::state::{CARDS, Card};
 use checker::Checker;
 use gapless_cuda::CudaDevice;
 use gapless_cuda::locks::Lock;

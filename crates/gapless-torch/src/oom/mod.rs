@@ -12,11 +12,11 @@ pub mod tail;
 pub mod text;
 mod words;
 
+use crate::card::Card;
 use crate::holders::{self, Holder};
 use crate::recorder::held::Picture;
 use crate::recorder::{self, frames};
 use crate::regions;
-use crate::state::Card;
 use crate::watcher::Caller;
 use gapless_cuda::{Nvml, identity};
 use gapless_pool::{Device, DeviceError, Holes, Options, PoolKey, Refusal, StreamHandle};
@@ -24,24 +24,10 @@ use gapless_trace::Action;
 use gapless_trace::holders::{line_text, naming_line};
 use tail::Tail;
 
+pub use crate::card::{Limit, LimitBy};
+
 /// The most holders that are listed.
 const HOLDERS: usize = 4;
-
-/// The origin of the process's limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LimitBy {
-    /// The option `limit`.
-    Option,
-    /// `torch.cuda.set_per_process_memory_fraction`, with its argument.
-    Fraction(f64),
-}
-
-/// The most bytes that the process may hold.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limit {
-    pub bytes: u64,
-    pub by: LimitBy,
-}
 
 /// Facts of a failed request, and of the card at that moment.
 #[derive(Clone, Debug, Default, PartialEq)]

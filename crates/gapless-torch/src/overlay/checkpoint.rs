@@ -3,13 +3,12 @@
 //! PyTorch holds a state as a shared pointer to a class that has only a destructor. The object and its counts are made
 //! here, with tables of their own. C++ only counts, and asks for the object's type, which it does not know.
 
-use super::layout::{CUDA, CheckpointDelta, DataPtr, Device};
+use super::layout::{CUDA, CheckpointDelta, DataPtr, Device, MempoolId};
 use super::memory::{delete, on_card};
 use super::{This, answer, refuse};
 use crate::cxx::{Control, ControlTable, CxxVec, SharedPtr, find};
 use crate::exception::Kind;
 use crate::history;
-use crate::routing::MempoolId;
 use crate::watcher::Caller;
 use gapless_cuda::locks::SetOnce;
 use gapless_pool::{PoolKey, RestoreError, Saved};

@@ -5,8 +5,7 @@
 //! entry stays PyTorch's own.
 
 use super::rows::Row;
-use super::{checkpoint, memory, peers, pools, recording, sharing, snapshot};
-use crate::stats;
+use super::{checkpoint, memory, peers, pools, recording, sharing, snapshot, stats};
 
 /// A function of ours, and its place.
 #[derive(Clone, Copy, Debug)]

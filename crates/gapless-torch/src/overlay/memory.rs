@@ -1,11 +1,14 @@
 //! Requests, frees and limits through the table. PyTorch's own wrapper of plug-ins, a map under one lock, is bypassed,
 //! because the allocator knows its blocks itself.
 
-use super::layout::{CUDA, DataPtr, Device};
+use super::layout::{CUDA, DataPtr, Device, MempoolId};
 use super::{Refusal, This, answer, must_exist, refuse};
+use crate::card;
+use crate::cards;
 use crate::foreign::{self, Deleter, Torch};
-use crate::routing::MempoolId;
-use crate::{checked, conf, history, serve, state, suppliers};
+use crate::opening;
+use crate::process;
+use crate::{checked, conf, history, outside, serve, suppliers};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,12 +58,12 @@ unsafe fn give_back(pointer: *mut c_void) -> bool {
 /// Reports to PyTorch's profiler a block that was allocated (`sign` 1), or that is about to be freed (-1).
 #[cold]
 unsafe fn report(pointer: *mut c_void, sign: i64, device: Option<i8>) {
-    if pointer.is_null() || state::is_forked() {
+    if pointer.is_null() || process::is_forked() {
         return;
     }
-    let found = crate::hooks::guarded(None, || {
+    let found = crate::guard::guarded(None, || {
         let mut found = None;
-        state::for_each_at(pointer as u64, |index, card| {
+        cards::for_each_at(pointer as u64, |index, card| {
             if found.is_none()
                 && device.is_none_or(|device| i32::from(device) == index)
                 && let Some(size) = card.pool.size_of(pointer as u64)
@@ -168,19 +171,19 @@ pub(super) unsafe extern "C-unwind" fn raw_delete(_: This, pointer: *mut c_void)
 
 /// `emptyCache(pool)`.
 pub(super) unsafe extern "C-unwind" fn empty_cache(_: This, id: MempoolId) {
-    if state::is_forked() {
+    if process::is_forked() {
         return;
     }
     // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked after `answer`.
     unsafe {
         answer((), || {
-            state::for_each(|_, card| {
+            for device in 0..process::CARDS as i32 {
                 if id == MempoolId::default() {
-                    card.trim();
+                    outside::trim(device);
                 } else {
-                    card.trim_pool(id.into());
+                    outside::trim_pool(device, id.into());
                 }
-            });
+            }
             Ok(())
         });
         history::tell_trackers();
@@ -196,7 +199,7 @@ pub(super) unsafe extern "C-unwind" fn memory_fraction(_: This, device: i8) -> f
         history::tell_trackers_first();
         answer(1.0, || {
             must_exist(device)?;
-            Ok(state::existing(i32::from(device)).map_or_else(conf::memory_fraction, |card| card.fraction))
+            Ok(cards::existing(i32::from(device)).map_or_else(conf::memory_fraction, |card| card.fraction))
         })
     }
 }
@@ -239,6 +242,6 @@ pub(super) unsafe extern "C-unwind" fn cache_info(_: This, device: i8, largest: 
 }
 
 /// Runs `work` on a card.
-pub(super) fn on_card<T>(device: i8, work: impl FnOnce(&mut state::Card) -> T) -> Result<T, Refusal> {
-    state::with_card(i32::from(device), work).or_else(|error| refuse(format!("gapless: {error}")))
+pub(super) fn on_card<T>(device: i8, work: impl FnOnce(&mut card::Card) -> T) -> Result<T, Refusal> {
+    opening::with_card(i32::from(device), work).or_else(|error| refuse(format!("gapless: {error}")))
 }

@@ -22,10 +22,13 @@ pub mod rows;
 pub(crate) mod settings;
 mod sharing;
 mod snapshot;
+mod stats;
+pub(crate) mod traces;
 
+use crate::cards;
 use crate::cxx::{self, find};
 use crate::exception::{self, Kind};
-use crate::state;
+use crate::process;
 use crate::symbols::size_of_symbol;
 use gapless_cuda::CudaDevice;
 use gapless_cuda::locks::{Lock, SetOnce};
@@ -50,7 +53,7 @@ pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
 /// Called from C++ that handles exceptions, without a guard or a card's lock in between.
 pub(crate) unsafe fn answer<T>(nothing: T, work: impl FnOnce() -> Result<T, Refusal>) -> T {
     let inside = (Kind::Error, "gapless: the allocator failed inside; please report it".to_owned());
-    match crate::hooks::guarded(Err(inside), work) {
+    match crate::guard::guarded(Err(inside), work) {
         Ok(value) => value,
         Err((kind, message)) => {
             // SAFETY: our caller lets exceptions pass; the guard has ended, and no card is locked.
@@ -62,8 +65,8 @@ pub(crate) unsafe fn answer<T>(nothing: T, work: impl FnOnce() -> Result<T, Refu
 
 /// Refuses a question about a card that this process does not have, as PyTorch does.
 pub(crate) fn must_exist(device: i8) -> Result<(), Refusal> {
-    let is_known = state::is_used(i32::from(device));
-    if is_known || state::is_forked() || CudaDevice::exists(i32::from(device)) != Some(false) {
+    let is_known = cards::is_used(i32::from(device));
+    if is_known || process::is_forked() || CudaDevice::exists(i32::from(device)) != Some(false) {
         return Ok(());
     }
     refuse(format!("Allocator not initialized for device {device}: did you call init?"))

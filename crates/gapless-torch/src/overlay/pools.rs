@@ -4,25 +4,28 @@
 //! segments are handed out whole. For other pools it changes nothing: their blocks lie in pages that are mapped and
 //! given back separately, which is the purpose of `no_split`.
 
+use super::layout::MempoolId;
 use super::memory::on_card;
 use super::{This, answer, refuse};
+use crate::cards;
 use crate::cxx::{PointerSet, SharedPtr};
 use crate::foreign::Supplier;
-use crate::routing::{self, MempoolId};
-use crate::{state, suppliers};
+use crate::pools;
+use crate::process;
+use crate::suppliers;
 use gapless_pool::PoolKey;
 use std::ffi::c_void;
 
 /// `markCaptureBegin(device)`: a capture of the thread's current stream begins.
 pub(super) unsafe extern "C-unwind" fn capture_begins(_: This, device: i8) {
     // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
-    unsafe { routing::mark_capture(device, true) };
+    unsafe { pools::mark_capture(device, true) };
 }
 
 /// `markCaptureEnd(device)`.
 pub(super) unsafe extern "C-unwind" fn capture_ends(_: This, device: i8) {
     // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
-    unsafe { routing::mark_capture(device, false) };
+    unsafe { pools::mark_capture(device, false) };
 }
 
 /// `getPoolUseCount(device, pool)`.
@@ -30,7 +33,7 @@ pub(super) unsafe extern "C-unwind" fn use_count(_: This, device: i8, id: Mempoo
     // SAFETY: PyTorch's C++ called and handles exceptions; no card is locked.
     unsafe {
         answer(0, || {
-            let uses = state::existing(i32::from(device)).and_then(|card| card.uses_of(id.into()));
+            let uses = cards::existing(i32::from(device)).and_then(|card| card.uses_of(id.into()));
             Ok(uses.unwrap_or(0) as i32)
         })
     }
@@ -90,7 +93,7 @@ unsafe fn make(device: i8, id: MempoolId, shared: SharedPtr, object: *mut c_void
 /// `setUseOnOOM(device, pool, on)`. PyTorch's destructor of a pool calls it, which must not throw. A forked child ends
 /// its parent's pools too.
 pub(super) unsafe extern "C-unwind" fn set_use_on_oom(_: This, device: i8, id: MempoolId, on: bool) {
-    if state::is_forked() {
+    if process::is_forked() {
         return;
     }
     // SAFETY: PyTorch's C++ called; no card is locked.

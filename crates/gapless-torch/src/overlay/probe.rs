@@ -5,15 +5,15 @@
 //! in every field, written like the real ones. Python's dictionaries then show if each number arrives in its field.
 
 use super::layout::{
-    AnnotationEntry, BlockInfo, DeviceStats, SegmentInfo, SnapshotInfo, Stat, StatArray, layouts,
-    set_layouts, write_annotation, write_newer_parts, write_stats, write_trace_entry,
+    AnnotationEntry, BlockInfo, DeviceStats, MempoolId, SegmentInfo, SnapshotInfo, Stat, StatArray, layouts,
+    set_layouts, write_newer_parts, write_stats,
 };
 use super::rows::HEADER;
+use super::traces::{write_annotation, write_trace_entry};
 use super::{This, ready, snapshot};
 use crate::cxx::{CxxVec, SharedPtr};
 use crate::exception::{self, Kind};
 use crate::history::{Action, Annotation, Entry};
-use crate::routing::MempoolId;
 use gapless_pool::{PoolKey, StreamHandle};
 use std::ffi::c_void;
 use std::sync::Arc;

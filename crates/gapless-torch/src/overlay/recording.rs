@@ -1,10 +1,12 @@
 //! `_record_memory_history` and its listeners, through the table. [`crate::history`] records.
 
 use super::{Refusal, This, answer, memory, refuse};
+use crate::card;
+use crate::cards;
 use crate::cxx::{CxxString, CxxVec, Function, SharedPtr};
 use crate::foreign::{Observer, Tracker};
 use crate::history::{self, Wanted, level};
-use crate::{recorder, state};
+use crate::recorder;
 use gapless_trace::Stage;
 use std::ffi::c_void;
 
@@ -58,7 +60,7 @@ fn set(on: bool, recorder: usize, most: usize, when: i32, clear: bool, skipped: 
     }
     let level = when.clamp(0, 3) as u8;
     history::set_wanted(Wanted { on, recorder, most, level, skipped }, clear);
-    state::for_each(|_, card| {
+    cards::for_each(|_, card| {
         // As in PyTorch, live blocks keep their stacks, even while nothing is recorded.
         card.keep_stacks();
         if !on || clear {
@@ -67,7 +69,7 @@ fn set(on: bool, recorder: usize, most: usize, when: i32, clear: bool, skipped: 
         if !on {
             card.history.forget_mapped();
         }
-        card.pool.set_log(state::needs_log());
+        card.pool.set_log(card::needs_log());
     });
     Ok(())
 }
@@ -133,7 +135,7 @@ pub(super) unsafe extern "C-unwind" fn annotate_memory(
         let (note, stack) = ((*note).to_text(), history::stack(level::ALLOC));
         answer((), || {
             let mut is_there = false;
-            state::for_each(|_, card| {
+            cards::for_each(|_, card| {
                 is_there = is_there || card.annotate(pointer as u64, &note, stack.clone());
             });
             if is_there {
@@ -182,7 +184,7 @@ pub(super) unsafe extern "C-unwind" fn stack_of(
     unsafe {
         let stack = answer(None, || {
             let mut found = None;
-            state::for_each(|_, card| {
+            cards::for_each(|_, card| {
                 card.keep_stacks();
                 found = found.take().or_else(|| card.history.stack_of(pointer as u64).cloned());
             });
@@ -197,5 +199,5 @@ pub(super) unsafe extern "C-unwind" fn stack_of(
 pub(super) unsafe extern "C-unwind" fn track(_: This, tracker: *const Function) {
     // SAFETY: PyTorch's C++ called and handles exceptions; the argument is a live function object.
     history::add_tracker(Tracker(unsafe { Function::copy_of(tracker) }));
-    state::for_each(|_, card| card.listen());
+    cards::for_each(|_, card| card.listen());
 }

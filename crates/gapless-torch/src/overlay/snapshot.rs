@@ -6,17 +6,19 @@
 //! ones.
 
 use super::layout::{
-    BlockInfo, ConfigInfo, SegmentInfo, SnapshotInfo, StreamSegmentSize, layouts, write_annotation,
-    write_newer_parts, write_trace_entry,
+    BlockInfo, ConfigInfo, MempoolId, SegmentInfo, SnapshotInfo, StreamSegmentSize, layouts,
+    write_newer_parts,
 };
 use super::settings::{self, Settings};
+use super::traces::{write_annotation, write_trace_entry};
 use super::{Refusal, This, answer};
+use crate::card::Card;
+use crate::cards;
 use crate::conf;
 use crate::cxx::{CxxString, CxxVec, SharedPtr};
 use crate::history::{self, Action, Entry};
+use crate::process;
 use crate::regions;
-use crate::routing::MempoolId;
-use crate::state::{self, Card};
 use crate::watcher::{Event, Stack};
 use gapless_pool::{BlockState, BlockView, PoolKey, SegmentView, StreamHandle};
 use std::collections::BTreeMap;
@@ -64,7 +66,7 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
             place.write(segment_info(device, segment));
         });
         // A list for each card that PyTorch sees, used or not.
-        let cards = if with_history { state::device_count().max(0) } else { 0 };
+        let cards = if with_history { process::device_count().max(0) } else { 0 };
         let device_traces = CxxVec::build(0..cards as usize, |place: *mut CxxVec<_>, device| {
             let picture = pictures.iter().find(|p| p.device == device as i32);
             let entries = picture.map_or(&[][..], |p| &p.entries);
@@ -86,7 +88,7 @@ pub(super) unsafe extern "C-unwind" fn snapshot(
 
 fn take_pictures(id: MempoolId, with_history: bool) -> Vec<Picture> {
     let mut pictures = Vec::new();
-    state::for_each(|device, card| {
+    cards::for_each(|device, card| {
         let entries =
             if with_history { card.history.entries().iter().cloned().collect() } else { Vec::new() };
         let wanted = PoolKey::from(id);
@@ -199,7 +201,7 @@ pub(super) unsafe extern "C-unwind" fn expandable_sizes(
     unsafe {
         let sizes = answer(BTreeMap::new(), || {
             let mut sizes: BTreeMap<(u64, bool), u64> = BTreeMap::new();
-            if let Some(card) = state::existing(i32::from(device)) {
+            if let Some(card) = cards::existing(i32::from(device)) {
                 for segment in card.pool.segments() {
                     *sizes.entry((segment.stream.0, !segment.is_large)).or_default() += segment.size;
                 }

@@ -2,9 +2,9 @@
 //! an assumed size of the context. The real size is measured afterwards.
 
 use super::outside::{self, CONTEXT, Meter};
-use super::{Quota, QuotaDevice, host, ticker};
+use super::{Quota, QuotaDevice};
+use crate::process::{CARDS, CardError};
 use crate::sharing::readers;
-use crate::state::{self, CARDS, CardError};
 use gapless_cuda::locks::{Lock, SetOnce};
 use gapless_cuda::{CudaDevice, Identity, Uuid};
 use gapless_ledger::{Ledger, Share, System};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 pub struct Admitted {
     pub quota: Arc<Quota>,
     pub uuid: Option<Uuid>,
-    capacity: u64,
+    pub(super) capacity: u64,
 }
 
 /// This process's tenant.
-static SHARE: Lock<Option<Share>> = Lock::new(|| None);
+pub(super) static SHARE: Lock<Option<Share>> = Lock::new(|| None);
 static CARDS_ADMITTED: [SetOnce<Admitted>; CARDS] = [const { SetOnce::new() }; CARDS];
 
 /// The quota of a card that was used before.
@@ -35,7 +35,7 @@ fn share() -> Option<Share> {
 }
 
 /// This process's place in the ledger of a card.
-fn seat(device: i32, uuid: Option<Uuid>, capacity: u64, share: &Share) -> Result<Ledger, String> {
+pub(super) fn seat(device: i32, uuid: Option<Uuid>, capacity: u64, share: &Share) -> Result<Ledger, String> {
     let folder = Folder::make(&folder::candidates())
         .map_err(|error| format!("{error}: chmod 700 it, or name another folder by {}", folder::VARIABLE))?;
     let name = uuid.map_or_else(|| format!("card-{device}"), |uuid| uuid.to_string());
@@ -70,9 +70,6 @@ pub fn open(device: i32, budget: u64) -> Result<QuotaDevice<CudaDevice>, CardErr
     if quota.is_on() {
         measure_first(&quota, uuid, before, total - free);
     }
-    if quota.is_on() || host::budget().is_some() {
-        ticker::start();
-    }
     let admitted = Admitted { quota: quota.clone(), uuid, capacity };
     if let Some(slot) = usize::try_from(device).ok().and_then(|at| CARDS_ADMITTED.get(at)) {
         let _ = slot.set(admitted);
@@ -103,7 +100,7 @@ pub fn when_lent<T, E>(
 
 /// Measures the memory outside of the pool, and keeps measuring. `before` was in use on the card before the context was
 /// made, and `in_use` is now.
-fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
+pub(super) fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use: u64) {
     if let Some(uuid) = uuid {
         quota.set_meter(Meter::new(move || outside::used_by_this_process(uuid)));
     }
@@ -113,39 +110,4 @@ fn measure_first(quota: &Quota, uuid: Option<Uuid>, before: Option<u64>, in_use:
     let after = uuid.and_then(outside::used_by_all);
     let grown = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     quota.set_outside(outside::assumed(grown, in_use));
-}
-
-/// Adds this process to a tenant: on the cards that it uses now, and on those that it will use.
-///
-/// # Errors
-/// If it belongs to another tenant, or if the share has no room. The text says why; nothing has changed then.
-pub fn set_share(wanted: Share) -> Result<(), String> {
-    {
-        let mut share = SHARE.lock();
-        match &*share {
-            Some(set) if *set == wanted => return Ok(()),
-            Some(set) => return Err(format!("this process is tenant {:?} already, and stays so", set.name)),
-            None => *share = Some(wanted.clone()),
-        }
-    }
-    for device in 0..CARDS as i32 {
-        let Some((mut card, admitted)) = state::existing(device).zip(of(device)) else { continue };
-        if admitted.quota.has_seat() {
-            continue;
-        }
-        let (free, total) = card.pool.device_mut().memory();
-        let in_use = (total - free).saturating_sub(admitted.quota.reserved());
-        measure_first(&admitted.quota, admitted.uuid, None, in_use);
-        let context = admitted.quota.figures().outside;
-        let joined = seat(device, admitted.uuid, admitted.capacity, &wanted)
-            .and_then(|ledger| admitted.quota.join(ledger, context));
-        if let Err(why) = joined {
-            *SHARE.lock() = None;
-            return Err(why);
-        }
-        // The context exists even if the tenant had no room for it, so it is counted.
-        admitted.quota.set_outside(context);
-        ticker::start();
-    }
-    Ok(())
 }

@@ -3,13 +3,15 @@
 //!
 //! [`QuotaDevice`] is a device that asks a [`Quota`] for every page, and reports every page that goes. A quota counts
 //! the pool's memory and the memory outside of it ([`outside`]): context, modules, memory that libraries allocate
-//! themselves. [`admission`] gives a card its quota, and [`ticker`] updates it four times a second.
+//! themselves. [`admission`] gives a card its quota, and [`ticker`] updates it four times a second. [`tenant`] adds a
+//! process to a tenant while it runs.
 //!
 //! Order of locks: the card's, then the quota's seat, then the ledger file's. No thread waits with the seat locked.
 
 pub mod admission;
 pub mod host;
 pub mod outside;
+pub mod tenant;
 pub mod ticker;
 
 use gapless_cuda::locks::{Guard, Lock, SetOnce};

@@ -4,10 +4,11 @@
 use super::admission::{self, Admitted};
 use super::host;
 use crate::background;
-use crate::elastic;
-use crate::hooks::guarded;
+use crate::cards;
+use crate::elastic::pools;
+use crate::guard::guarded;
+use crate::process::{self, CARDS};
 use crate::queued::{self, Queued};
-use crate::state::{self, CARDS};
 use gapless_cuda::locks::Lock;
 use gapless_pool::Freed;
 use std::collections::BTreeMap;
@@ -50,12 +51,12 @@ pub fn stop() {
 
 fn look() {
     let _looking = LOOKING.lock();
-    if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
+    if IS_OVER.load(Ordering::Relaxed) || process::is_forked() {
         return;
     }
     let is_wanted = is_wanted_by_host();
     for device in 0..CARDS as i32 {
-        if IS_OVER.load(Ordering::Relaxed) || state::is_forked() {
+        if IS_OVER.load(Ordering::Relaxed) || process::is_forked() {
             return;
         }
         let Some(Admitted { quota, .. }) = admission::of(device) else { continue };
@@ -73,7 +74,7 @@ fn look() {
 /// Gives back memory that no work uses. Streams that make no requests have no turns, so this thread waits for the
 /// card's work, for a part of its period, and looks again at the next one.
 fn give_back(device: i32) {
-    let Some(mut card) = state::existing(device) else { return };
+    let Some(mut card) = cards::existing(device) else { return };
     card.trim_behind_work();
     let mut waits = UNSETTLED.lock();
     if !waits.contains_key(&device) && card.pool.keeps_free_pages() {
@@ -85,24 +86,27 @@ fn give_back(device: i32) {
     drop(card);
     let known = waits.get(&device).map(|(_, queued)| *queued);
     drop(waits);
-    if known.is_some_and(|known| queued::wait(device, known, PERIOD / 2))
-        && let Some((freed, _)) = UNSETTLED.lock().remove(&device)
-        && let Some(mut card) = state::existing(device)
-    {
-        card.pool.settle_freed(freed);
-        card.trim_behind_work();
+    if known.is_some_and(|known| queued::wait(device, known, PERIOD / 2)) {
+        // A statement of its own, because a lock in the condition of an `if let` is held through its body.
+        let settled = UNSETTLED.lock().remove(&device);
+        if let Some((freed, _)) = settled
+            && let Some(mut card) = cards::existing(device)
+        {
+            card.pool.settle_freed(freed);
+            card.trim_behind_work();
+        }
     }
-    elastic::give_back(device);
+    pools::give_back(device);
 }
 
 /// True if the common budget of host and cards needs the free memory of pools.
 fn is_wanted_by_host() -> bool {
     let Some(budget) = host::budget() else { return false };
-    let free = |card: state::Locked| {
+    let free = |card: cards::Locked| {
         let stats = card.pool.stats();
         stats.reserved.current.saturating_sub(stats.active.current)
     };
-    if budget.is_wanted((0..CARDS as i32).filter_map(state::existing).map(free).sum()) {
+    if budget.is_wanted((0..CARDS as i32).filter_map(cards::existing).map(free).sum()) {
         LEFT.store(LOOKS, Ordering::Relaxed);
     }
     LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()

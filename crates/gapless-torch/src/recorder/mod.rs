@@ -267,13 +267,14 @@ pub fn forked() {
     ON.store(false, Ordering::Relaxed);
 }
 
-/// Starts the scribe, because a card is about to be used.
-pub fn start() {
+/// Starts the scribe, because a card is about to be used. `look` returns the state of every card at one moment, and
+/// calls its argument then.
+pub fn start(look: fn(&dyn Fn()) -> Vec<held::Picture>) {
     let Some(recorder) = on() else { return };
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
-    match background::spawn("gapless-recorder", || write(recorder)) {
+    match background::spawn("gapless-recorder", move || write(recorder, look)) {
         Ok(thread) => *SCRIBE.lock() = Some(thread),
         Err(error) => {
             ON.store(false, Ordering::Release);
@@ -286,8 +287,8 @@ pub fn start() {
     });
 }
 
-fn write(recorder: &Recorder) {
-    if let Err(error) = scribe::run(recorder, crate::state::pictures) {
+fn write(recorder: &Recorder, look: fn(&dyn Fn()) -> Vec<held::Picture>) {
+    if let Err(error) = scribe::run(recorder, look) {
         ON.store(false, Ordering::Release);
         eprintln!("gapless: the recording ends here: {}: {error}", recorder.path().display());
     }

@@ -5,11 +5,9 @@
 //! used. Blocks that a module owns regardless of who allocated them, such as its parameters, are reported by address.
 
 use super::on;
-use crate::hooks::guarded;
 use gapless_cuda::locks::Lock;
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
-use std::ffi::{CStr, c_char};
 
 thread_local! {
     static RUNS: Cell<u32> = const { Cell::new(0) };
@@ -81,33 +79,20 @@ impl<T: Copy + Default> Notes<T> {
 }
 
 /// The address of this thread's number: four bytes, valid as long as the thread lives.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_module_cell() -> *mut u32 {
+pub(crate) fn cell() -> *mut u32 {
     RUNS.try_with(Cell::as_ptr).unwrap_or(std::ptr::null_mut())
 }
 
 /// Sets the note for requests with this number.
-///
-/// # Safety
-/// `note` is a NUL-terminated string.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gapless_module_name(number: u32, note: *const c_char) {
-    guarded((), || {
-        // SAFETY: the Python package passes `note` as bytes; ctypes ends them with NUL.
-        let note = unsafe { CStr::from_ptr(note) }.to_string_lossy();
-        if let (Some(recorder), Ok(number)) = (on(), u16::try_from(number)) {
-            recorder.modules.name(number, &note);
-        }
-    });
+pub(crate) fn name(number: u32, note: &str) {
+    if let (Some(recorder), Ok(number)) = (on(), u16::try_from(number)) {
+        recorder.modules.name(number, note);
+    }
 }
 
 /// Notes that the module with this number owns the block at `addr`, for which `size` bytes were requested.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_module_block(device: i32, addr: u64, size: u64, number: u32) {
-    guarded((), || {
-        if let (Some(recorder), Ok(module), Ok(device)) = (on(), u16::try_from(number), u32::try_from(device))
-        {
-            recorder.modules.own(Owned { device, addr, size, module });
-        }
-    });
+pub(crate) fn own(device: i32, addr: u64, size: u64, number: u32) {
+    if let (Some(recorder), Ok(module), Ok(device)) = (on(), u16::try_from(number), u32::try_from(device)) {
+        recorder.modules.own(Owned { device, addr, size, module });
+    }
 }

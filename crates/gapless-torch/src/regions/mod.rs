@@ -7,8 +7,8 @@
 //! and the pool is told again ([`gapless_pool::Pool::begin_sleep`]). After a failure the region is complete, and either
 //! awake or asleep. One region is moved at a time, or two against each other ([`switch`]).
 
-mod abi;
 pub(crate) mod exempt;
+mod figures;
 mod files;
 mod moving;
 mod packed;
@@ -16,15 +16,15 @@ mod store;
 mod switching;
 
 use crate::budgets;
-use crate::state::{CARDS, Card};
 use gapless_cuda::locks::{Guard, Lock};
 use gapless_pool::PoolKey;
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::Store;
 
+pub(crate) use figures::{Shown, asleep_json, awake_on, is_asleep, json, on_card, write_json};
 pub(crate) use moving::{Failure, Moved, sleep, wake};
+pub(crate) use packed::{Decode, Encode, set_codec};
 pub(crate) use store::prepare;
 pub(crate) use switching::switch;
 
@@ -270,20 +270,6 @@ pub(crate) fn close(token: i64) {
     regions.publish();
 }
 
-/// Regions that are awake on a card, with their bytes there, largest first. Leaves out the one whose pool is `asking`.
-pub(crate) fn awake_on(device: i32, asking: PoolKey) -> Vec<(String, u64)> {
-    let names: Vec<String> = regions().all.iter().map(|region| region.name.clone()).collect();
-    if names.is_empty() {
-        return Vec::new();
-    }
-    let Some(card) = crate::state::existing(device) else { return Vec::new() };
-    let of = |(at, name): (usize, String)| (name, card.pool.awake_in(&regions().pools(at, device)).1);
-    let others = names.into_iter().enumerate().filter(|(at, _)| key_of(*at as u32 + 1) != asking);
-    let mut found: Vec<(String, u64)> = others.map(of).filter(|(_, bytes)| *bytes > 0).collect();
-    found.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    found
-}
-
 /// Copies the kept bytes of sleeping memory at `addr`. False if none are kept.
 ///
 /// # Errors
@@ -332,67 +318,6 @@ pub(crate) fn forget_kept(name: &str) -> Result<(), String> {
 /// Gives files of regions that are kept on disk names in this folder from now on; `None`: no names.
 pub(crate) fn show_files_in(folder: Option<std::path::PathBuf>) {
     files::show_in(folder);
-}
-
-/// Figures of one region.
-#[derive(Debug)]
-pub(crate) struct Shown {
-    pub(crate) name: String,
-    pub(crate) keep: Keep,
-    /// Bytes of live allocations, of pages, of sleeping memory, and of the host's memory for it.
-    pub(crate) live: u64,
-    pub(crate) held: u64,
-    pub(crate) asleep: u64,
-    pub(crate) host: u64,
-}
-
-/// Every region's figures on one card. The caller has the card's lock, which comes before that of the regions.
-pub(crate) fn on_card(device: i32, card: &Card) -> Vec<Shown> {
-    let regions = regions();
-    let of = |(at, region): (usize, &Region)| {
-        let pools = regions.pools(at, device);
-        let (live, held) = card.pool.awake_in(&pools);
-        let kept = region.asleep.iter().chain(&region.retained).filter(|(on, _)| *on == device);
-        Shown {
-            name: region.name.clone(),
-            keep: region.keep,
-            live,
-            held,
-            asleep: card.pool.asleep_in(&regions.pools_ever(at, device)),
-            host: kept.map(|(_, store)| store.host_bytes()).sum(),
-        }
-    };
-    regions.all.iter().enumerate().map(of).collect()
-}
-
-/// Every region's figures, summed over all cards.
-pub(crate) fn shown() -> Vec<Shown> {
-    let new = |region: &Region| {
-        let (name, keep) = (region.name.clone(), region.keep);
-        Shown { name, keep, live: 0, held: 0, asleep: 0, host: 0 }
-    };
-    let mut all: Vec<Shown> = regions().all.iter().map(new).collect();
-    for device in 0..CARDS as i32 {
-        if let Some(card) = crate::state::existing(device) {
-            // Regions are never removed, so new ones are at the end.
-            for (sum, one) in all.iter_mut().zip(on_card(device, &card)) {
-                sum.live += one.live;
-                sum.held += one.held;
-                sum.asleep += one.asleep;
-                sum.host += one.host;
-            }
-        }
-    }
-    all
-}
-
-/// Statistics of a card: the figures of each region there. The caller has the card's lock.
-pub(crate) fn write_json(out: &mut String, device: i32, card: &Card) {
-    for Shown { name, live, held, asleep, host, .. } in on_card(device, card) {
-        for (figure, bytes) in [("live", live), ("held", held), ("asleep", asleep), ("host", host)] {
-            let _ = write!(out, "\"gapless.region.{name}.{figure}\":{bytes},");
-        }
-    }
 }
 
 /// The sleeping addresses, by region. No work may use them now.

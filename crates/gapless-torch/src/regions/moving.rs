@@ -2,9 +2,11 @@
 
 use super::store::Store;
 use super::{Keep, MOVING, regions};
-use crate::hooks::guarded;
+use crate::card::{self, Card};
+use crate::cards;
+use crate::guard::guarded;
+use crate::process::CARDS;
 use crate::quota::admission;
-use crate::state::{self, CARDS, Card};
 use crate::watcher::Caller;
 use gapless_cuda::Copies;
 use gapless_cuda::locks::{Guard, SetOnce};
@@ -85,7 +87,7 @@ impl Mover {
     /// Cards that have memory of it.
     pub(super) fn cards(&self) -> Vec<i32> {
         let has = |device: &i32| {
-            state::existing(*device).is_some_and(|card| {
+            cards::existing(*device).is_some_and(|card| {
                 let pools = self.pools(*device);
                 card.pool.awake_in(&pools).1 > 0
             })
@@ -170,7 +172,7 @@ impl Mover {
 /// Runs `work` on a card that was used before, under its lock.
 pub(super) fn on<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T, Failure> {
     let gone = || Failure::Other(format!("cuda:{device} was not used yet"));
-    let done = guarded(None, || state::existing(device).map(|mut card| work(&mut card)));
+    let done = guarded(None, || cards::existing(device).map(|mut card| work(&mut card)));
     done.ok_or_else(gone)
 }
 
@@ -266,7 +268,7 @@ impl Half {
             card.tell_changes(&Caller::NOBODY);
             card.tell_staying(&self.pools);
             for addr in woken {
-                if state::is_told() {
+                if card::is_told() {
                     card.tell_alloc(addr, &Caller::NOBODY);
                 }
             }

@@ -70,7 +70,9 @@ fn chunks(device: i32, total: u64) -> Result<Vec<u64>, String> {
         match offload::alloc(device, size, 0) {
             Ok(at) => chunks.push(at),
             Err(error) => {
-                chunks.into_iter().for_each(offload::free);
+                for chunk in chunks {
+                    offload::free(chunk);
+                }
                 return Err(error);
             }
         }
@@ -84,7 +86,9 @@ fn chunks(device: i32, total: u64) -> Result<Vec<u64>, String> {
 /// # Errors
 /// If the host has less.
 pub(crate) fn prepare(device: i32, bytes: u64) -> Result<(), String> {
-    chunks(device, bytes)?.into_iter().for_each(offload::free);
+    for chunk in chunks(device, bytes)? {
+        offload::free(chunk);
+    }
     Ok(())
 }
 

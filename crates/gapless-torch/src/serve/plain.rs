@@ -9,12 +9,13 @@
 //!   on a captured stream goes to the pool of that capture; the driver says if the stream is captured.
 
 use super::{Failure, Request, Used, asleep_text, explained, from_front, given_back, record_stream};
+use crate::cards;
 use crate::checked;
+use crate::guard::guarded;
 use crate::history;
-use crate::hooks::guarded;
+use crate::process;
 use crate::recorder;
 use crate::regions;
-use crate::state;
 use gapless_cuda::driver::{LEGACY_STREAM, PER_THREAD_STREAM};
 use gapless_cuda::streams;
 use gapless_pool::{DeviceError, PoolKey, StreamHandle};
@@ -61,7 +62,7 @@ pub fn request(size: u64, device: i32, stream: u64) -> Result<u64, Refused> {
 /// The pool of a request: that of the capture that its stream is in, else the current region's.
 fn pool_of(device: i32, stream: *mut c_void) -> PoolKey {
     let stream = StreamHandle(stream as u64);
-    state::existing(device)
+    cards::existing(device)
         .filter(|card| card.routings.has_capture() && card.pool.device().is_captured(stream))
         .and_then(|card| card.routings.pool_of_captured(stream))
         .unwrap_or_else(regions::current)
@@ -91,7 +92,7 @@ impl Request {
 /// # Errors
 /// If no allocation is there.
 pub fn give_back(addr: u64, stream: Option<u64>) -> Result<(), Refused> {
-    if addr == 0 || state::is_forked() {
+    if addr == 0 || process::is_forked() {
         return Ok(());
     }
     if let Some(stream) = stream {
@@ -105,7 +106,7 @@ pub fn give_back(addr: u64, stream: Option<u64>) -> Result<(), Refused> {
 /// # Errors
 /// If no allocation is there, or if it sleeps.
 pub fn use_on(addr: u64, stream: u64) -> Result<(), Refused> {
-    if state::is_forked() {
+    if process::is_forked() {
         return Ok(());
     }
     match record_stream(addr, StreamHandle(stream)) {

@@ -9,22 +9,22 @@
 //! [`readers`] knows which processes have pages of this one: a region does not sleep under them.
 //!
 //! [`weights`] is one copy of a model's weights for many processes: an offer ([`offers`], [`manifest`]) that readers
-//! map read-only, by the same sockets. [`capi`] is its interface for Python.
+//! map read-only, by the same sockets.
 
-mod capi;
 mod handle;
+pub(crate) mod listening;
 mod manifest;
 mod offers;
 mod opened;
-mod passing;
+pub(crate) mod passing;
 pub(crate) mod readers;
 mod rest;
 mod socket;
 mod spares;
-mod weights;
+pub(crate) mod weights;
 
-use crate::state;
-use gapless_cuda::shared_pages;
+use crate::card;
+use crate::cards;
 use gapless_cuda::sharing::SharingError;
 use gapless_pool::{Behind, PageHandle};
 use handle::Passed;
@@ -43,12 +43,6 @@ pub(crate) fn write_json(out: &mut String) {
     }
 }
 
-/// Closes a forked child's copies of what is open here: they would keep memory, and let callers wait.
-pub(crate) fn forked() {
-    passing::close_in_forked_child();
-    shared_pages::close_in_forked_child();
-}
-
 /// The bytes by which another process gets the allocation at `addr`, and the offset at which the allocation begins in
 /// that memory. `newer`: for PyTorch 2.13 and later.
 ///
@@ -56,7 +50,7 @@ pub(crate) fn forked() {
 /// If the allocation sleeps, is unknown or cannot be exported. The text says why.
 pub(crate) fn share(addr: u64, newer: bool) -> Result<(u64, Vec<u8>), String> {
     let mut found = None;
-    state::for_each_at(addr, |_, card| {
+    cards::for_each_at(addr, |_, card| {
         if card.pool.is_asleep(addr) {
             found = Some(Err(format!(
                 "gapless: the memory at {addr:#x} sleeps: wake its region before it is shared"
@@ -72,7 +66,7 @@ pub(crate) fn share(addr: u64, newer: bool) -> Result<(u64, Vec<u8>), String> {
         .unwrap_or_else(|| Err(format!("gapless: nothing is allocated at {addr:#x}, so it cannot be shared")))
 }
 
-fn handle_of(card: &mut state::Card, behind: Behind, newer: bool) -> Result<(u64, Vec<u8>), String> {
+fn handle_of(card: &mut card::Card, behind: Behind, newer: bool) -> Result<(u64, Vec<u8>), String> {
     let device = card.pool.device_mut();
     let (offset, pages) = match behind {
         Behind::Pages { offset, pages } => (offset, pages),

@@ -7,10 +7,12 @@ pub(crate) use resting::close_all;
 
 use super::handle::{self, Files, Passed, Plain, Shared};
 use super::passing::{self, Taken};
+use crate::cards;
 use crate::cxx::{Control, ControlTable, SharedPtr};
-use crate::hooks::guarded;
+use crate::guard::guarded;
 use crate::interpreter;
-use crate::state;
+use crate::opening;
+use crate::process;
 use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::sharing::{Attached, Imported, Importer, PlainlyAttached};
 use std::collections::HashMap;
@@ -93,7 +95,7 @@ unsafe extern "C" fn dispose(control: *mut Control) {
         }
         drop(listed);
         let Some(memory) = memory else { return };
-        if state::is_forked() {
+        if process::is_forked() {
             // A forked child has no mappings of the card.
             std::mem::forget(memory);
         } else {
@@ -107,7 +109,7 @@ unsafe extern "C" fn dispose(control: *mut Control) {
 ///
 /// Waits without the card's lock and without Python's: the work may free memory itself, in a host function.
 fn close(device: i32, memory: Memory) -> Option<Memory> {
-    if let Some(card) = state::existing(device) {
+    if let Some(card) = cards::existing(device) {
         if card.routings.has_capture() {
             return Some(memory);
         }
@@ -145,7 +147,7 @@ pub(crate) fn open(device: i32, bytes: Vec<u8>) -> Result<SharedPtr, String> {
     let said = |error: String| format!("gapless: memory of another process cannot be opened: {error}");
     let shared =
         handle::read(&key.1).map_err(|error| said(format!("its handle is not understood: {error}")))?;
-    let importer = state::with_card(device, |card| card.pool.device().importer())
+    let importer = opening::with_card(device, |card| card.pool.device().importer())
         .map_err(|error| said(error.to_string()))?;
     let memory = mapped(&importer, shared).map_err(said)?;
     // Another thread may have opened the same memory meanwhile.

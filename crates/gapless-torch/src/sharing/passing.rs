@@ -8,19 +8,20 @@
 //! others again, in messages of that number. A sender with room for fewer sends fewer: [`Spares`] keep room for one.
 
 use super::full;
+use super::listening;
 use super::offers;
 use super::readers::{self, Reader};
 use super::socket::{self, BATCH, Line, Peer};
 use super::spares::Spares;
-use crate::hooks::guarded;
-use crate::{background, state};
+use crate::guard::guarded;
+use crate::{background, forks};
 use gapless_cuda::locks::{Guard, Lock};
 use gapless_cuda::shared_pages::SharedPage;
 use gapless_cuda::sharing::{Exporter, Lent};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
@@ -45,8 +46,6 @@ const FULL: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// The listening descriptor; -1: none.
-static LISTENING: AtomicI32 = AtomicI32::new(-1);
 /// `SPARES` keep room for an answer. `ACCEPTS` counts attempts to accept a connection.
 static SPARES: Lock<Spares> = Lock::new(Spares::default);
 static ACCEPTS: AtomicU64 = AtomicU64::new(0);
@@ -62,7 +61,7 @@ pub(super) fn listen() -> Result<[u8; 16], String> {
     let mut known = TOKEN.lock();
     // The program may have closed the descriptor, though it did not open it.
     if let Some(token) = *known
-        && LISTENING.load(Ordering::Relaxed) >= 0
+        && listening::is_open()
     {
         return Ok(token);
     }
@@ -81,22 +80,12 @@ fn begin() -> io::Result<[u8; 16]> {
     std::fs::File::open("/dev/urandom")?.read_exact(&mut token)?;
     let listener = UnixListener::bind_addr(&socket::address(&name(token))?)?;
     listener.set_nonblocking(true)?;
-    state::watch_forks();
+    forks::watch();
     SPARES.lock().fill();
-    LISTENING.store(listener.as_raw_fd(), Ordering::Relaxed);
+    let number = listener.as_raw_fd();
+    listening::set(number);
     let serve = move || guarded((), || answer_all(listener));
-    background::spawn("gapless-share", serve)
-        .inspect_err(|_| LISTENING.store(-1, Ordering::Relaxed))
-        .map(|_| token)
-}
-
-/// Closes the child's copy: with it, readers would wait for an answer after the parent is gone.
-pub(super) fn close_in_forked_child() {
-    let file = LISTENING.swap(-1, Ordering::Relaxed);
-    if file >= 0 {
-        // SAFETY: the descriptor is the child's own copy, and the thread that listened does not exist in the child.
-        drop(unsafe { OwnedFd::from_raw_fd(file) });
-    }
+    background::spawn("gapless-share", serve).inspect_err(|_| listening::forget(number)).map(|_| token)
 }
 
 fn name(token: [u8; 16]) -> String {
@@ -137,7 +126,7 @@ fn answer_all(listener: UnixListener) {
     }
     // The program closed this number, and may have opened a file of its own there, so it must not be closed here.
     let number = listener.into_raw_fd();
-    let _ = LISTENING.compare_exchange(number, -1, Ordering::Relaxed, Ordering::Relaxed);
+    listening::forget(number);
 }
 
 /// True if the descriptor is no listening socket any more.
@@ -248,8 +237,7 @@ pub(super) fn add_exporter(exporter: Exporter) {
 }
 
 /// Number of attempts to accept a reader, for tests.
-#[unsafe(no_mangle)]
-pub extern "C" fn gapless_sharing_accepts() -> u64 {
+pub(crate) fn accepts() -> u64 {
     ACCEPTS.load(Ordering::Relaxed)
 }
 

@@ -11,15 +11,21 @@
 use super::manifest::{Manifest, Storage};
 use super::offers;
 use super::passing::{self, Taken};
+use crate::card;
+use crate::cards;
+use crate::opening;
+use crate::process;
 use crate::quota::admission;
-use crate::state;
+use crate::tensors::{self, ManagedTensor};
 use gapless_cuda::locks::Lock;
 use gapless_cuda::sharing::{Attached, Imported};
 use gapless_pool::{Behind, PageHandle};
 use gapless_stats::folder::{self, Folder};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const PREFIX: &str = "gapless-share-";
@@ -61,8 +67,8 @@ pub(crate) fn share(
     text: &[u8],
     name: Option<&str>,
 ) -> Result<String, Refused> {
-    if state::is_forked() {
-        return Err(state::CardError::Forked.to_string().into());
+    if process::is_forked() {
+        return Err(process::CardError::Forked.to_string().into());
     }
     let named = name.map(name_file).transpose()?;
     if let (Some(name), Some(file)) = (name, &named) {
@@ -71,7 +77,7 @@ pub(crate) fn share(
     let token = passing::listen()?;
     let card = admission::of(device).and_then(|card| card.uuid).map(|uuid| uuid.0).unwrap_or_default();
     let mut card_lock =
-        state::existing(device).ok_or_else(|| format!("nothing was allocated on cuda:{device} yet"))?;
+        cards::existing(device).ok_or_else(|| format!("nothing was allocated on cuda:{device} yet"))?;
     let Layout { pages, places } = laid_out(&card_lock, storages)?;
     let device = card_lock.pool.device_mut();
     passing::add_exporter(device.exporter());
@@ -129,7 +135,7 @@ struct Layout {
 }
 
 /// The pages behind storages, each once and in the order of their addresses, and the place of each storage in them.
-fn laid_out(card: &state::Card, storages: &[(u64, u64)]) -> Result<Layout, Refused> {
+fn laid_out(card: &card::Card, storages: &[(u64, u64)]) -> Result<Layout, Refused> {
     let mut pieces = Vec::with_capacity(storages.len());
     for (at, &(addr, size)) in storages.iter().enumerate() {
         if size == 0 {
@@ -305,8 +311,8 @@ impl Asked {
 /// # Errors
 /// If there is none, or if its process does not answer. The text says why.
 pub(crate) fn ask(device: i32, handle: &str) -> Result<Asked, String> {
-    if state::is_forked() {
-        return Err(state::CardError::Forked.to_string());
+    if process::is_forked() {
+        return Err(process::CardError::Forked.to_string());
     }
     let (token, number) = resolved(handle)?;
     let bytes = passing::ask(token, number)?;
@@ -337,8 +343,8 @@ impl Mapping {
 /// If the card is another one, or if a page cannot be had. Nothing stays mapped then.
 pub(crate) fn attach(asked: &Asked) -> Result<Mapping, String> {
     let Asked { device, token, ref manifest } = *asked;
-    let importer =
-        state::with_card(device, |card| card.pool.device().importer()).map_err(|error| error.to_string())?;
+    let importer = opening::with_card(device, |card| card.pool.device().importer())
+        .map_err(|error| error.to_string())?;
     let own = admission::of(device).and_then(|card| card.uuid);
     if let Some(own) = own
         && own.0 != manifest.card
@@ -367,7 +373,7 @@ pub(crate) fn attach(asked: &Asked) -> Result<Mapping, String> {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let pages = self.pages.get_mut().take();
-        if state::is_forked() {
+        if process::is_forked() {
             // A forked child has no mappings of the card.
             std::mem::forget(pages);
             return;
@@ -375,7 +381,7 @@ impl Drop for Mapping {
         ATTACHED.fetch_sub(self.size, Ordering::Relaxed);
         // Work that reads the memory may be queued, so this waits. If PyTorch has a capture open, the captured graph
         // may use the memory later, so it stays mapped for the rest of the process.
-        if let Some(card) = state::existing(self.device) {
+        if let Some(card) = cards::existing(self.device) {
             if card.routings.has_capture() {
                 std::mem::forget(pages);
                 return;
@@ -408,6 +414,30 @@ pub(crate) fn with_asked<T>(number: i64, look: impl FnOnce(&Asked) -> T) -> Opti
 
 pub(crate) fn take_asked(number: i64) -> Option<Asked> {
     ASKED.lock().remove(&number)
+}
+
+/// Maps an offer and forgets it here. A tensor of bytes for each storage; together they keep the mapping.
+///
+/// # Errors
+/// If it was attached already, or cannot be mapped. Nothing is mapped then.
+pub(crate) fn attach_asked(number: i64) -> Result<Vec<*mut ManagedTensor>, String> {
+    let asked = take_asked(number).ok_or("it was attached already")?;
+    let mapping = Arc::new(attach(&asked)?);
+    let tensor = |(addr, size): (u64, u64)| {
+        let owner: Arc<dyn Any + Send + Sync> = mapping.clone();
+        tensors::bytes_at(addr, size, asked.device(), owner)
+    };
+    Ok(asked.places(mapping.addr()).into_iter().map(tensor).collect())
+}
+
+/// Copies bytes from the host to a card's address, and returns when they are there.
+///
+/// # Errors
+/// If the card or the driver refuses.
+pub(crate) fn upload(device: i32, addr: u64, bytes: &[u8]) -> Result<(), String> {
+    let importer = opening::with_card(device, |card| card.pool.device().importer())
+        .map_err(|error| error.to_string())?;
+    importer.upload(addr, bytes).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ pub unsafe fn take_back(block: *mut u8) {
     // SAFETY: `block` is an object of ours (the caller's contract), so it has at least 16 bytes.
     unsafe {
         if is_free(block) {
-            crate::wrong::wrong_free("free", block);
+            crate::invalid_free::abort_on_invalid_free("free", block);
         }
         block.cast::<usize>().add(1).write(mark(block));
     }

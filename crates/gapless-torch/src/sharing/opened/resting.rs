@@ -7,7 +7,7 @@
 
 use super::{Key, Memory, close};
 use crate::background::{self, Running};
-use crate::hooks::guarded;
+use crate::guard::guarded;
 use gapless_cuda::locks::{Lock, Signal};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

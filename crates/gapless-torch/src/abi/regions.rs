@@ -1,26 +1,18 @@
-//! The C functions of regions, which Python calls.
+//! Regions, for the Python package.
 
-use super::packed::{Decode, Encode, set_codec};
-use super::{
-    Failure, Keep, Moved, close, forget_kept, kept_at, open, prepare, read_kept, retain, show_files_in,
-    shown, sleep, sleeping, switch, wake,
-};
+use super::{text_of, write_text};
+use crate::guard::{guarded, set_error};
 use crate::history;
-use crate::hooks::{guarded, set_error};
-use crate::state;
-use std::ffi::{CStr, c_char};
-use std::fmt::Write;
+use crate::process;
+use crate::regions::{
+    self, Decode, Encode, Failure, Keep, Moved, close, forget_kept, kept_at, open, prepare, read_kept,
+    retain, set_codec, show_files_in, sleep, switch, wake,
+};
+use std::ffi::c_char;
 
 /// The [`Keep`] of a code. Codes are in the order of Python's names.
 fn keep_of(code: i32) -> Option<Keep> {
     [Keep::Host, Keep::Discard, Keep::Disk, Keep::Compressed].get(usize::try_from(code).ok()?).copied()
-}
-
-/// # Safety
-/// `text` is null, or a NUL-terminated string.
-unsafe fn text_of(text: *const c_char) -> Option<String> {
-    // SAFETY: not null, so `text` ends with NUL: the Python package passes bytes by ctypes.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 /// Opens a region, to which requests go from now on; a null `name` opens a scope outside of all regions. Returns a
@@ -30,7 +22,7 @@ unsafe fn text_of(text: *const c_char) -> Option<String> {
 /// `name` is null, or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_open(name: *const c_char, keep: i32) -> i64 {
-    if state::is_forked() {
+    if process::is_forked() {
         return 0;
     }
     guarded(-1, || {
@@ -59,7 +51,7 @@ pub unsafe extern "C" fn gapless_region_codec(encode: Option<Encode>, decode: Op
 /// Closes a scope: its region gets no more requests by it.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_region_close(token: i64) {
-    if !state::is_forked() {
+    if !process::is_forked() {
         guarded((), || close(token));
     }
 }
@@ -148,12 +140,12 @@ pub unsafe extern "C" fn gapless_region_switch(
 /// memory fraction.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_has_untold() -> i32 {
-    i32::from(!state::is_forked() && guarded(false, history::has_untold))
+    i32::from(!process::is_forked() && guarded(false, history::has_untold))
 }
 
 fn in_this_process<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    if state::is_forked() {
-        return Err(Failure::Other(state::CardError::Forked.to_string()));
+    if process::is_forked() {
+        return Err(Failure::Other(process::CardError::Forked.to_string()));
     }
     let inside = || Failure::Other("the allocator failed inside; please report it".to_owned());
     guarded(Err(inside()), work)
@@ -168,17 +160,10 @@ pub extern "C" fn gapless_region_prepare(device: i32, bytes: u64) -> i32 {
 /// 1 if the allocation at `pointer` sleeps.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_is_asleep(pointer: u64) -> i32 {
-    if state::is_forked() {
+    if process::is_forked() {
         return 0;
     }
-    guarded(0, || {
-        let mut found = 0;
-        state::for_each(|_, card| {
-            let start = card.pool.containing(pointer).map(|(start, _)| start);
-            found |= i32::from(start.is_some_and(|start| card.pool.is_asleep(start)));
-        });
-        found
-    })
+    guarded(0, || i32::from(regions::is_asleep(pointer)))
 }
 
 /// Copies the kept bytes of sleeping memory at `pointer`. 0, 1 if none are kept, or -1 with a message.
@@ -187,7 +172,7 @@ pub extern "C" fn gapless_is_asleep(pointer: u64) -> i32 {
 /// `out` is valid for `size` writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mut u8) -> i32 {
-    if state::is_forked() || size == 0 {
+    if process::is_forked() || size == 0 {
         return 1;
     }
     // SAFETY: the Python package passes a buffer of `size` bytes, and `size` is not 0.
@@ -205,7 +190,7 @@ pub unsafe extern "C" fn gapless_region_read(pointer: u64, size: usize, out: *mu
 /// The place where the host keeps `size` bytes of sleeping memory at `pointer` in one piece; null if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_region_kept_at(pointer: u64, size: u64) -> *const u8 {
-    if state::is_forked() {
+    if process::is_forked() {
         return std::ptr::null();
     }
     guarded(None, || kept_at(pointer, size)).map_or(std::ptr::null(), |at| at as *const u8)
@@ -244,7 +229,7 @@ pub unsafe extern "C" fn gapless_region_files(folder: *const c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_regions_json(text: *mut c_char, room: usize) -> usize {
     // SAFETY: the Python package passes a buffer of `room` bytes.
-    unsafe { write_json(json, text, room) }
+    unsafe { write_json(regions::json, text, room) }
 }
 
 /// Writes the sleeping addresses as JSON: each region's name, and its ranges as address and size. As
@@ -255,44 +240,13 @@ pub unsafe extern "C" fn gapless_regions_json(text: *mut c_char, room: usize) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_asleep_json(text: *mut c_char, room: usize) -> usize {
     // SAFETY: the Python package passes a buffer of `room` bytes.
-    unsafe { write_json(asleep_json, text, room) }
+    unsafe { write_json(regions::asleep_json, text, room) }
 }
 
 /// # Safety
 /// `text` is valid for `room` writes.
 unsafe fn write_json(make: fn() -> String, text: *mut c_char, room: usize) -> usize {
-    let json = if state::is_forked() { "[]".to_owned() } else { guarded("[]".to_owned(), make) };
-    if json.len() < room {
-        // SAFETY: `text` has `room` bytes (the package's buffer), and the JSON and its NUL are no longer than that.
-        unsafe {
-            text.cast::<u8>().copy_from_nonoverlapping(json.as_ptr(), json.len());
-            text.add(json.len()).write(0);
-        }
-    }
-    json.len()
-}
-
-fn json() -> String {
-    let mut text = "[".to_owned();
-    for region in shown() {
-        let keep = region.keep.name();
-        let separator = if text.len() > 1 { "," } else { "" };
-        // The name was checked when the region was opened, so it needs no escaping.
-        let _ = write!(
-            text,
-            "{separator}{{\"name\":\"{}\",\"keep\":\"{keep}\",\"live\":{},\"held\":{},\"asleep\":{},\"host\":{}}}",
-            region.name, region.live, region.held, region.asleep, region.host
-        );
-    }
-    text + "]"
-}
-
-fn asleep_json() -> String {
-    let mut text = "[".to_owned();
-    for (name, ranges) in sleeping() {
-        let separator = if text.len() > 1 { "," } else { "" };
-        let ranges: Vec<String> = ranges.iter().map(|(addr, size)| format!("[{addr},{size}]")).collect();
-        let _ = write!(text, "{separator}[\"{name}\",[{}]]", ranges.join(","));
-    }
-    text + "]"
+    let json = if process::is_forked() { "[]".to_owned() } else { guarded("[]".to_owned(), make) };
+    // SAFETY: `text` has `room` bytes (the package's buffer).
+    unsafe { write_text(text, room, &json) }
 }

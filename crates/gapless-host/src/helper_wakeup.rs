@@ -1,20 +1,20 @@
-//! Wakes the helper. `ring` is one load if the helper is awake or will wake by itself soon.
+//! Wakes the helper. `signal` is one load if the helper is awake or will wake by itself soon.
 
 use crate::sys;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const AWAKE: u32 = 0;
-/// It sleeps until a thread rings.
+/// It sleeps until a thread signals.
 const ASLEEP: u32 = 1;
 /// It sleeps, and wakes by itself.
 const DOZING: u32 = 2;
 
 static WORD: AtomicU32 = AtomicU32::new(AWAKE);
 
-/// Wakes the helper if it sleeps until the bell rings.
+/// Wakes the helper if it sleeps until a signal.
 #[inline]
-pub fn ring() {
+pub fn signal() {
     if WORD.load(Ordering::SeqCst) == ASLEEP {
         wake();
     }
@@ -28,8 +28,8 @@ pub fn wake() {
     }
 }
 
-/// Lets the helper sleep for at most this time; `None` for until the bell rings. `may_sleep` is called when the bell is
-/// ready, so that no earlier ring is missed.
+/// Lets the helper sleep for at most this time; `None` for until a signal. `may_sleep` is called when signals
+/// arrive already, so that none is missed.
 pub fn sleep(most: Option<Duration>, may_sleep: impl Fn() -> bool) {
     let word = if most.is_some() { DOZING } else { ASLEEP };
     WORD.store(word, Ordering::SeqCst);

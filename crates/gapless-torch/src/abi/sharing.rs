@@ -1,22 +1,14 @@
-//! The C ABI of shared weights, which the Python package calls.
+//! Shared weights, for the Python package.
 
-use super::weights::{self, Refused};
-use crate::hooks::{guarded, set_error};
-use crate::state;
-use crate::tensors::{self, ManagedTensor};
-use std::any::Any;
-use std::ffi::{CStr, c_char};
-use std::sync::Arc;
+use super::{code, or_error, text_of, write_all};
+use crate::guard::{guarded, set_error};
+use crate::sharing::passing;
+use crate::sharing::weights::{self, Refused};
+use crate::tensors::ManagedTensor;
+use std::ffi::c_char;
 
 fn inside() -> String {
     "sharing failed inside; please report it".to_owned()
-}
-
-/// # Safety
-/// `text` is null or a NUL-terminated string.
-unsafe fn text_of(text: *const c_char) -> Option<String> {
-    // SAFETY: not null, so `text` ends with NUL: the Python package passes bytes by ctypes.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 /// Offers `count` storages, each an address and a size, with a text about them, under `name` if that is not null.
@@ -71,13 +63,7 @@ pub unsafe extern "C" fn gapless_share(
 pub unsafe extern "C" fn gapless_unshare(handle: *const c_char) -> i32 {
     // SAFETY: the Python package passes `handle` as bytes; ctypes ends them with NUL.
     let handle = unsafe { text_of(handle) }.unwrap_or_default();
-    match guarded(Err(inside()), || weights::unshare(&handle)) {
-        Ok(()) => 0,
-        Err(message) => {
-            set_error(&message);
-            -1
-        }
-    }
+    code(guarded(Err(inside()), || weights::unshare(&handle)), -1)
 }
 
 /// Asks for an offer, for the card `device`. Returns its number here, or -1 with a message in `gapless_last_error`.
@@ -88,13 +74,7 @@ pub unsafe extern "C" fn gapless_unshare(handle: *const c_char) -> i32 {
 pub unsafe extern "C" fn gapless_attach_ask(device: i32, handle: *const c_char) -> i64 {
     // SAFETY: the Python package passes `handle` as bytes; ctypes ends them with NUL.
     let handle = unsafe { text_of(handle) }.unwrap_or_default();
-    match guarded(Err(inside()), || weights::ask(device, &handle)) {
-        Ok(asked) => weights::keep_asked(asked),
-        Err(message) => {
-            set_error(&message);
-            -1
-        }
-    }
+    or_error(guarded(Err(inside()), || weights::ask(device, &handle)).map(weights::keep_asked), -1)
 }
 
 /// Writes the text of an offer if there is room for it, and returns its length. 0 if there is no such offer.
@@ -129,28 +109,13 @@ pub extern "C" fn gapless_attach_count(asked: i64) -> usize {
 /// `out` is valid for as many writes as `gapless_attach_count` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_attach_map(asked: i64, out: *mut *mut ManagedTensor) -> i32 {
-    let mapped = guarded(Err(inside()), || {
-        let asked = weights::take_asked(asked).ok_or("it was attached already")?;
-        let mapping = Arc::new(weights::attach(&asked)?);
-        let tensor = |(addr, size): (u64, u64)| {
-            let owner: Arc<dyn Any + Send + Sync> = mapping.clone();
-            tensors::bytes_at(addr, size, asked.device(), owner)
-        };
-        Ok(asked.places(mapping.addr()).into_iter().map(tensor).collect::<Vec<_>>())
+    let mapped = guarded(Err(inside()), || weights::attach_asked(asked)).map(|tensors| {
+        for (at, tensor) in tensors.into_iter().enumerate() {
+            // SAFETY: the Python package passes an array with a place for each of `gapless_attach_count` tensors.
+            unsafe { out.add(at).write(tensor) };
+        }
     });
-    match mapped {
-        Ok(tensors) => {
-            for (at, tensor) in tensors.into_iter().enumerate() {
-                // SAFETY: the Python package passes an array with a place for each of `gapless_attach_count` tensors.
-                unsafe { out.add(at).write(tensor) };
-            }
-            0
-        }
-        Err(message) => {
-            set_error(&message);
-            -1
-        }
-    }
+    code(mapped, -1)
 }
 
 /// Gives up an offer that was asked for and not mapped.
@@ -167,10 +132,7 @@ pub extern "C" fn gapless_attach_end(asked: i64) {
 pub unsafe extern "C" fn gapless_shared_bytes(out: *mut u64) {
     let (attached, offered) = weights::figures();
     // SAFETY: the Python package passes an array of two numbers.
-    unsafe {
-        out.write(attached);
-        out.add(1).write(offered);
-    }
+    unsafe { write_all(out, &[attached, offered]) };
 }
 
 /// Copies `size` bytes from the host to the card's address `addr`, and returns when they are there. 0, or -1 with a
@@ -181,17 +143,14 @@ pub unsafe extern "C" fn gapless_shared_bytes(out: *mut u64) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gapless_upload(device: i32, addr: u64, from: *const u8, size: u64) -> i32 {
     let done = guarded(Err(inside()), || {
-        let importer = state::with_card(device, |card| card.pool.device().importer())
-            .map_err(|error| error.to_string())?;
         // SAFETY: the Python package passes a buffer of `size` bytes, which lives until this call returns.
-        let bytes = unsafe { std::slice::from_raw_parts(from, size as usize) };
-        importer.upload(addr, bytes).map_err(|error| error.to_string())
+        weights::upload(device, addr, unsafe { std::slice::from_raw_parts(from, size as usize) })
     });
-    match done {
-        Ok(()) => 0,
-        Err(message) => {
-            set_error(&message);
-            -1
-        }
-    }
+    code(done, -1)
+}
+
+/// Number of attempts to accept a reader, for tests.
+#[unsafe(no_mangle)]
+pub extern "C" fn gapless_sharing_accepts() -> u64 {
+    passing::accepts()
 }

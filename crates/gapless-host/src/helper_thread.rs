@@ -10,8 +10,8 @@
 //! The C library frees the memory of ended threads while it holds the lock that the start of a thread needs
 //! (`pthread_join` of one of thousands). Calls of `free` from the loader's code must not start a helper.
 
-use crate::bell;
 use crate::check::stack::{Stack, object_around};
+use crate::helper_wakeup;
 use crate::local;
 use crate::lock::Lock;
 use crate::sys;
@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The helper's work: one round, then the time to sleep; `None` to sleep until the bell rings.
+/// The helper's work: one round, then the time to sleep; `None` to sleep until a signal.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     pub round: fn(),
@@ -166,7 +166,7 @@ extern "C" fn main(argument: *mut c_void) -> *mut c_void {
     let may_run = || NUMBER.load(Ordering::SeqCst) == argument.addr();
     while may_run() {
         let pause = (work.pause)();
-        bell::sleep(pause, || may_run() && (pause.is_some() || (work.is_idle)()));
+        helper_wakeup::sleep(pause, || may_run() && (pause.is_some() || (work.is_idle)()));
         // A thread that rings has only begun its work, so the round comes a pause later.
         if pause.is_some() && may_run() {
             MINE.store(argument.addr(), Ordering::Relaxed);
@@ -201,7 +201,7 @@ pub fn before_fork() {
     let thread = unsafe { &mut *THREAD.value() };
     if let Some(running) = thread.0.take() {
         NUMBER.fetch_add(1, Ordering::SeqCst);
-        bell::wake();
+        helper_wakeup::wake();
         // A helper in code of other libraries ends by itself when that code returns.
         let waits = !IS_AMONG_OTHERS.load(Ordering::SeqCst);
         // SAFETY: `running` was taken out of `THREAD`, so no other thread joins or detaches it.

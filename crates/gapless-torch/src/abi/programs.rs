@@ -2,9 +2,13 @@
 //!
 //! No function here unwinds or throws. A function that fails leaves a code and a message for the thread that called.
 
-use crate::hooks::{guarded, set_error};
+use crate::card::Card;
+use crate::cards;
+use crate::guard::{guarded, set_error};
+use crate::opening;
+use crate::outside;
+use crate::process;
 use crate::serve::plain::{self, Refused};
-use crate::state::{self, Card};
 use crate::stats;
 use gapless_pool::Device;
 use std::cell::Cell;
@@ -126,7 +130,7 @@ pub unsafe extern "C" fn gapless_mem_stats(device: i32, out: *mut MemStats, room
     }
     let found = guarded(MemStats::default(), || {
         // A card that was not used has nothing to report.
-        let card = if state::is_forked() { None } else { state::existing(device) };
+        let card = if process::is_forked() { None } else { cards::existing(device) };
         card.map_or_else(MemStats::default, |mut card| MemStats::of(&mut card))
     });
     // SAFETY: `out` has `room` bytes: the caller's header passes the size of its own structure, which may be older or
@@ -141,8 +145,8 @@ pub unsafe extern "C" fn gapless_mem_stats(device: i32, out: *mut MemStats, room
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_mem_reset_peaks(device: i32) {
     guarded((), || {
-        if !state::is_forked()
-            && let Some(mut card) = state::existing(device)
+        if !process::is_forked()
+            && let Some(mut card) = cards::existing(device)
         {
             stats::restart_peaks(&mut card);
         }
@@ -151,10 +155,7 @@ pub extern "C" fn gapless_mem_reset_peaks(device: i32) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_mem_trim(device: i32) -> u64 {
-    guarded(0, || {
-        let card = if state::is_forked() { None } else { state::existing(device) };
-        card.map_or(0, |mut card| card.trim())
-    })
+    guarded(0, || outside::trim(device))
 }
 
 #[unsafe(no_mangle)]
@@ -162,7 +163,7 @@ pub extern "C" fn gapless_mem_set_limit(device: i32, bytes: u64) -> i32 {
     let inside = Err(Refused::Unavailable("the allocator failed inside; please report it".to_owned()));
     code_of(guarded(inside, || {
         let limit = (bytes > 0).then_some(bytes);
-        state::with_card(device, |card| card.set_limit(limit))
+        opening::with_card(device, |card| card.set_limit(limit))
             .map_err(|error| Refused::Unavailable(error.to_string()))
     }))
 }

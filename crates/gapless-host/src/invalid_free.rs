@@ -3,7 +3,7 @@
 use crate::sys;
 use crate::text::say;
 
-pub(crate) fn wrong_free(what: &str, block: *mut u8) -> ! {
+pub(crate) fn abort_on_invalid_free(what: &str, block: *mut u8) -> ! {
     say(format_args!(
         "gapless: {what}({block:p}): no block begins there: it was freed before, or the address is wrong\n  \
          run the program with GAPLESS_HOST_CHECK=1 to see where it was allocated and freed\n"

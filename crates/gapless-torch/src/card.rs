@@ -1,33 +1,41 @@
-//! The allocators of this process, one a card, each behind a lock; and their fronts, which serve most requests without
-//! it.
+//! One card: its pool, the routings and private pools that PyTorch has there, and the counts and reports of both.
+//!
+//! The caller has the card's lock ([`crate::cards`]). Nothing here calls code that may throw or take Python's lock.
 
-use crate::foreign::Barred;
+mod trimming;
+
 use crate::history::{self, Action, History};
-use crate::oom::{Limit, LimitBy};
-use crate::options::Settings;
-use crate::planner::Background;
-use crate::quota::{QuotaDevice, admission};
+use crate::quota::QuotaDevice;
 use crate::recorder::held::{Block, Picture, Piece};
 use crate::recorder::{self, Flight};
 use crate::routing::{Capture, Here, Routing, Routings};
 use crate::segments::{Ages, Announced, Piece as Segment};
-use crate::stats::{ByPool, Shown};
+use crate::stats::counters::{ByPool, Shown};
 use crate::watcher::{Caller, Event, Stack, Watcher};
-use crate::{background, budgets, checked, conf, interpreter, publisher, regions, sharing};
-use gapless_cuda::locks::{Lock, SetOnce};
-use gapless_cuda::{CudaDevice, locks, places, streams};
+use crate::{budgets, regions};
+use gapless_cuda::{CudaDevice, streams};
 use gapless_pool::{
-    AllocError, AllocationView, BlockState, BlockView, Budget, Change, DeviceError, Fronts, Keeper, Pool,
-    PoolKey, Refusal, Shared, Stats, StreamHandle, Whole,
+    AllocError, AllocationView, BlockState, BlockView, Budget, Change, DeviceError, Keeper, Patience, Pool,
+    PoolKey, Refusal, Stats, StreamHandle, Unserved,
 };
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Cards that a process may use.
-pub const CARDS: usize = 64;
+/// The origin of the process's limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LimitBy {
+    /// The option `limit`.
+    Option,
+    /// `torch.cuda.set_per_process_memory_fraction`, with its argument.
+    Fraction(f64),
+}
+
+/// The most bytes that the process may hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    pub bytes: u64,
+    pub by: LimitBy,
+}
 
 /// One card's allocator and the settings that PyTorch made for it.
 #[derive(Debug)]
@@ -68,154 +76,6 @@ pub struct Since {
     pub failed: u64,
 }
 
-static SETTINGS: SetOnce<Settings> = SetOnce::new();
-/// Set when a card is first used. Its fronts serve requests while no thread holds the whole card.
-static CARD: [SetOnce<Shared<Card>>; CARDS] = [const { SetOnce::new() }; CARDS];
-/// Held while a card is made: one thread asks the driver, and the others wait.
-static MAKING: [Lock<()>; CARDS] = [const { Lock::new(|| ()) }; CARDS];
-/// Set in a forked child. CUDA does not survive a fork, so a child must not touch the driver or the pool.
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
-    recorder::forked();
-    interpreter::DOOR.forked();
-    sharing::forked();
-}
-
-/// Registers the handler that tells a forked child what it is. Called before the first use of CUDA: a child that was
-/// forked earlier has no CUDA state to damage.
-pub(crate) fn watch_forks() {
-    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-    if !IS_WATCHED.swap(true, Ordering::AcqRel) {
-        // Fork handlers run in the order of their registration. That of the locks comes first, so that `in_child` can
-        // take a lock that another thread of the parent held.
-        let _ = locks::generation();
-        background::in_forked_child(in_child);
-    }
-}
-
-/// Cards that PyTorch sees.
-static DEVICES: AtomicI32 = AtomicI32::new(0);
-
-pub fn set_device_count(count: i32) {
-    DEVICES.store(count.max(0), Ordering::Relaxed);
-}
-
-#[must_use]
-pub fn device_count() -> i32 {
-    DEVICES.load(Ordering::Relaxed)
-}
-
-/// Sets the options, once.
-///
-/// # Errors
-/// If other options were set before.
-pub fn set_settings(settings: Settings) -> Result<(), String> {
-    let set = SETTINGS.get_or_init(|| settings);
-    checked::set(set);
-    if *set == settings { Ok(()) } else { Err("gapless is enabled already, with other options".to_owned()) }
-}
-
-/// True in a forked child.
-#[inline]
-#[must_use]
-pub fn is_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
-}
-
-/// A card that cannot be used.
-#[derive(Debug)]
-pub enum CardError {
-    NoSuchCard(i32),
-    Forked,
-    Driver(String),
-    /// The process's tenant cannot have its share of it.
-    Share(String),
-}
-
-impl std::fmt::Display for CardError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            CardError::NoSuchCard(device) => write!(f, "there is no card {device}"),
-            CardError::Forked => {
-                f.write_str("this process was forked from one that used CUDA; use spawn or forkserver")
-            }
-            CardError::Driver(error) | CardError::Share(error) => f.write_str(error),
-        }
-    }
-}
-
-/// A card's fronts, if it was used already.
-#[inline]
-#[must_use]
-pub fn fronts(device: i32) -> Option<&'static Fronts> {
-    Some(CARD.get(usize::try_from(device).ok()?)?.get()?.fronts())
-}
-
-/// A card that this thread holds as a whole. Requests at its fronts wait.
-#[derive(Debug)]
-pub struct Locked {
-    card: Whole<'static, Card>,
-    _barred: Barred,
-    _turn: Turn,
-}
-
-impl Locked {
-    fn new(device: i32, card: &'static Shared<Card>) -> Locked {
-        let turn = Turn::take(device);
-        Locked { card: card.lock(), _barred: Barred::new(), _turn: turn }
-    }
-}
-
-thread_local! {
-    /// The cards that this thread has locked, a bit for each.
-    static LOCKED: Cell<u64> = const { Cell::new(0) };
-    /// True while this thread locks all cards ([`pictures`]).
-    static ALL: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A card that this thread has locked. A thread with one card's lock never takes another card's, except in
-/// [`pictures`], which takes all of them in the order of their numbers. So two threads never wait for each other's
-/// card.
-#[derive(Debug)]
-struct Turn(u64);
-
-impl Turn {
-    fn take(device: i32) -> Turn {
-        let bit = 1 << device;
-        // A thread that ends may free memory after its thread-local variables are gone.
-        let _ = LOCKED.try_with(|locked| {
-            debug_assert!(
-                locked.get() == 0 || (ALL.get() && locked.get() < bit),
-                "cuda:{device} is locked by a thread that has cards {:#b}",
-                locked.get()
-            );
-            locked.set(locked.get() | bit);
-        });
-        Turn(bit)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let _ = LOCKED.try_with(|locked| locked.set(locked.get() & !self.0));
-    }
-}
-
-impl Deref for Locked {
-    type Target = Card;
-    fn deref(&self) -> &Card {
-        &self.card
-    }
-}
-
-impl DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut Card {
-        &mut self.card
-    }
-}
-
 impl Keeper for Card {
     type Device = QuotaDevice<CudaDevice>;
 
@@ -236,146 +96,10 @@ impl Keeper for Card {
     }
 }
 
-/// The locked allocator of a card that was used before. `None` in a forked child: another thread of the parent may have
-/// held the lock at the fork, and the driver does not work in the child.
-#[must_use]
-pub fn existing(device: i32) -> Option<Locked> {
-    if is_forked() {
-        return None;
-    }
-    Some(Locked::new(device, CARD.get(usize::try_from(device).ok()?)?.get()?))
-}
-
-/// True if a card was used before.
-#[must_use]
-pub fn is_used(device: i32) -> bool {
-    usize::try_from(device).ok().and_then(|at| CARD.get(at)).is_some_and(|card| card.get().is_some())
-}
-
-/// Runs `work` on a card's allocator, which is made on first use.
-///
-/// # Errors
-/// If there is no such card or no driver, or if the tenant's share has no room.
-pub fn with_card<T>(device: i32, work: impl FnOnce(&mut Card) -> T) -> Result<T, CardError> {
-    if is_forked() {
-        return Err(CardError::Forked);
-    }
-    let at = usize::try_from(device).ok().filter(|at| *at < CARDS).ok_or(CardError::NoSuchCard(device))?;
-    let card = match CARD[at].get() {
-        Some(card) => card,
-        None => made(at, device)?,
-    };
-    Ok(work(&mut Locked::new(device, card)))
-}
-
-/// Makes a card's allocator, unless another thread just did.
-#[cold]
-fn made(at: usize, device: i32) -> Result<&'static Shared<Card>, CardError> {
-    let _making = MAKING[at].lock();
-    if let Some(card) = CARD[at].get() {
-        return Ok(card);
-    }
-    let settings = SETTINGS.get().copied().unwrap_or_default();
-    let quota_device = checked::watched(admission::open(device, settings.budget)?);
-    // A child that was forked before this point has no CUDA state of its parent to damage.
-    watch_forks();
-    let mut card = Card {
-        pool: Pool::new(quota_device, settings.pool),
-        device,
-        routings: Routings::default(),
-        uses: BTreeMap::new(),
-        fraction: 1.0,
-        allowed: settings.pool.limit,
-        spare: Vec::new(),
-        history: History::default(),
-        failed: 0,
-        peaks_before: (0, 0),
-        helped: 0,
-        since: Since::default(),
-        shown: Shown::default(),
-        by_pool: ByPool::default(),
-        ages: Ages::default(),
-        announced: Announced::default(),
-    };
-    card.set_fraction(conf::memory_fraction());
-    recorder::start();
-    card.pool.set_log(needs_log());
-    if history::has_trackers() {
-        card.pool.set_private_windows(false);
-    }
-    if !settings.unplanned {
-        card.pool.set_planner(Some(Box::new(Background { device })));
-    }
-    if settings.reserve > 0 {
-        // The program can run with less memory than `reserve` asks for, so a failure here is ignored.
-        let _ = card.pool.hold(settings.reserve, StreamHandle(0));
-    }
-    let card = CARD[at].get_or_init(|| Shared::new(card));
-    meet(device);
-    if !settings.hidden {
-        publisher::start();
-    }
-    Ok(card)
-}
-
-/// Lets the cards of this process use each other's memory if the driver allows it. A card that refuses is left out:
-/// copies between the cards work without a grant.
-fn meet(device: i32) {
-    for (user, owner) in gapless_cuda::peers::met(device) {
-        if let Some(mut card) = existing(owner) {
-            let _ = card.add_peer(user);
-        }
-    }
-}
-
 /// True if a history or a recording needs the changes that pools make.
 #[must_use]
 pub fn needs_log() -> bool {
     history::is_watched() || recorder::is_set()
-}
-
-/// The state of every card that was used, all at one moment. Calls `then` at that moment.
-pub fn pictures(then: &dyn Fn()) -> Vec<Picture> {
-    if is_forked() {
-        return Vec::new();
-    }
-    // In the order of their numbers, so that two threads which both take all cards cannot wait for each other.
-    ALL.set(true);
-    let mut cards: Vec<Locked> = (0..CARDS as i32).filter_map(existing).collect();
-    let picture = |card: &mut Locked| {
-        let device = card.device;
-        card.picture(device)
-    };
-    let pictures = cards.iter_mut().map(picture).collect();
-    then();
-    ALL.set(false);
-    pictures
-}
-
-/// Every card that was used.
-pub fn for_each(mut work: impl FnMut(i32, &mut Card)) {
-    for device in 0..CARDS as i32 {
-        if let Some(mut card) = existing(device) {
-            work(device, &mut card);
-        }
-    }
-}
-
-/// The cards whose memory may be at an address: the card that owns the address. If no card owns it, as with memory of a
-/// supplier, every card that was used.
-pub fn cards_at(addr: u64) -> impl Iterator<Item = i32> {
-    let own = places::card_of(addr);
-    let all = if own.is_some() { 0 } else { CARDS as i32 };
-    own.into_iter().chain((0..all).filter(|&card| is_used(card)))
-}
-
-/// [`for_each`] for the cards whose memory may be at an address.
-pub fn for_each_at(addr: u64, mut work: impl FnMut(i32, &mut Card)) {
-    for device in cards_at(addr) {
-        if let Some(mut card) = existing(device) {
-            work(device, &mut card);
-        }
-    }
 }
 
 /// True if a watcher is on, so that requests must be reported to it.
@@ -400,10 +124,32 @@ fn event(AllocationView { addr, requested, stream, pool, .. }: AllocationView) -
 }
 
 impl Card {
+    /// A card with its pool, before the first request. `allowed` is the limit of the options.
+    pub(crate) fn new(device: i32, pool: Pool<QuotaDevice<CudaDevice>>, allowed: Option<u64>) -> Card {
+        Card {
+            pool,
+            device,
+            routings: Routings::default(),
+            uses: BTreeMap::new(),
+            fraction: 1.0,
+            allowed,
+            spare: Vec::new(),
+            history: History::default(),
+            failed: 0,
+            peaks_before: (0, 0),
+            helped: 0,
+            since: Since::default(),
+            shown: Shown::default(),
+            by_pool: ByPool::default(),
+            ages: Ages::default(),
+            announced: Announced::default(),
+        }
+    }
+
     /// Allocates `size` bytes on `stream` from `pool`, and charges them to `budget`.
     ///
     /// # Errors
-    /// If the pool, the device, a limit or the budget has no room.
+    /// If the pool, the device, a limit or the budget has no room, or if the caller must wait first and ask again.
     #[inline]
     pub fn alloc(
         &mut self,
@@ -411,7 +157,8 @@ impl Card {
         stream: *mut c_void,
         pool: PoolKey,
         budget: Option<&'static Budget>,
-    ) -> Result<u64, AllocError> {
+        patience: &mut Patience,
+    ) -> Result<u64, Unserved> {
         let stream = StreamHandle(stream as u64);
         streams::note(self.device, stream.0);
         if regions::is_region(pool) {
@@ -420,14 +167,15 @@ impl Card {
             // PyTorch counts as a user of an exempt pool: for good, or until the pool ends that this one belongs to.
             self.create(pool);
         }
-        self.pool.alloc_for(size, stream, pool, budget).or_else(|error| {
-            let AllocError::OutOfMemory { device: why, .. } = error;
-            // The budget has no room, so memory of another pool does not help: it is charged to the same budget.
-            if why == DeviceError::Refused(Refusal::Budget) {
-                return Err(error);
-            }
-            self.alloc_from_spare(size, stream, pool, budget).ok_or(error)
-        })
+        let served = self.pool.alloc_asking(size, stream, pool, budget, patience);
+        // If the budget has no room, memory of another pool does not help: it is charged to the same budget.
+        let Err(Unserved::Failed(AllocError::OutOfMemory { device: why, .. })) = served else {
+            return served;
+        };
+        if why == DeviceError::Refused(Refusal::Budget) || self.spare.is_empty() {
+            return served;
+        }
+        self.alloc_from_spare(size, stream, pool, budget, patience)?.map_or(served, Ok)
     }
 
     /// Serves a request from the free memory of a pool that shares it. No page moves: graphs of that pool hold
@@ -439,16 +187,22 @@ impl Card {
         stream: StreamHandle,
         pool: PoolKey,
         budget: Option<&'static Budget>,
-    ) -> Option<u64> {
-        if pool.is_private() || self.spare.is_empty() {
-            return None;
+        patience: &mut Patience,
+    ) -> Result<Option<u64>, Unserved> {
+        if pool.is_private() {
+            return Ok(None);
         }
-        let spare = self.spare.clone();
-        spare.iter().find_map(|&other| {
-            let addr = self.pool.alloc_for(size, stream, other, budget).ok()?;
-            regions::lent(self.device, other);
-            Some(addr)
-        })
+        for other in self.spare.clone() {
+            match self.pool.alloc_asking(size, stream, other, budget, patience) {
+                Ok(addr) => {
+                    regions::lent(self.device, other);
+                    return Ok(Some(addr));
+                }
+                Err(Unserved::Failed(_)) => {}
+                later => return later.map(Some),
+            }
+        }
+        Ok(None)
     }
 
     /// Pools that share their free memory.
@@ -461,33 +215,6 @@ impl Card {
     #[inline]
     pub fn free(&mut self, addr: u64) -> bool {
         self.pool.free(addr).is_ok()
-    }
-
-    /// Gives free memory back to the device and returns the bytes. It waits for streams; 0 during a capture.
-    pub fn trim(&mut self) -> u64 {
-        self.give_back(Pool::trim)
-    }
-
-    /// [`Card::trim`] without a wait for streams, for trims that the program did not ask for.
-    pub fn trim_behind_work(&mut self) -> u64 {
-        self.give_back(Pool::trim_behind_work)
-    }
-
-    /// [`Card::trim`] for one private pool. A pool with users keeps its memory, because graphs hold its addresses.
-    pub fn trim_pool(&mut self, pool: PoolKey) -> u64 {
-        if self.uses_of(pool).is_some_and(|uses| uses > 0) {
-            return 0;
-        }
-        self.give_back(|all| all.trim_pool(pool))
-    }
-
-    fn give_back(&mut self, give: impl FnOnce(&mut Pool<QuotaDevice<CudaDevice>>) -> u64) -> u64 {
-        if self.routings.has_capture() {
-            return 0;
-        }
-        let given = give(&mut self.pool);
-        self.tell_changes(&Caller::NOBODY);
-        given
     }
 
     /// The driver does not report when a capture begins or ends. So the card asks it for the state of the watched
@@ -620,7 +347,7 @@ impl Card {
             if let Some(beside) = regions::exempt::beside(pool) {
                 self.let_go(beside);
             }
-            self.give_back(Pool::trim_released);
+            self.give_back_released();
         }
     }
 
