@@ -63,6 +63,6 @@ def _library(folder: Path, name: str, rest: "list[object]") -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         raise SystemExit("usage: build.py FOLDER")
     build(Path(sys.argv[1]))

@@ -14,7 +14,9 @@ On a GPU, after enable():
     reserve, step             take memory ahead; mark where a training step begins
     available, on_pressure    what this process can still get; be called before a request fails
     budget, tenant            limits for a part of the program, and for processes that share a card
+    fit_into                  a budget for a training step: what to keep, and what to compute again
     offload, pin_memory       saved activations in host memory; fast copies to the GPU
+    stream                    a model that is larger than its budget: weights come when they are needed
     region, sleep, wake       give a model's memory back while it waits, and get it again at the same addresses
     share, attach             one copy of weights for several processes
     elastic                   tensors that grow without moving
@@ -33,6 +35,7 @@ from ._elastic import BlockTable, Elastic, ElasticPool, elastic, elastic_pool
 from ._errors import GaplessError, GaplessWarning, OptionError
 from ._estimate.answer import Estimate
 from ._estimate.api import estimate
+from ._fit_into import fit_into
 from ._modules import ModuleNames, name_modules
 from ._offload import offload
 from ._others import Suspended, resume_others, suspend_others
@@ -43,6 +46,7 @@ from ._regions import Moved, Region, is_asleep, kept_bytes, move_to_region, no_r
 from ._report import Check, Device, Diff, Finding, Holder, Report, check, diff, report
 from ._session import disable_reason, enable, enabled, on_pressure, reserve, snapshot, stats, step, trim
 from ._share import Attached, attach, share, unshare
+from ._stream.api import Stream, stream
 from ._version import __version__ as __version__
 from ._version import version
 
@@ -66,6 +70,7 @@ __all__ = [
     "Pressure",
     "Region",
     "Report",
+    "Stream",
     "Suspended",
     "attach",
     "available",
@@ -78,6 +83,7 @@ __all__ = [
     "enable",
     "enabled",
     "estimate",
+    "fit_into",
     "guard_sleeping",
     "include_dir",
     "is_asleep",
@@ -103,6 +109,7 @@ __all__ = [
     "snapshot",
     "stats",
     "step",
+    "stream",
     "suspend_others",
     "switch",
     "tenant",

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+from . import _dynamo
 from ._errors import OptionError
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ _parents: dict[int, tuple[Any, str, Any]] = {}
 _torch: Any = None
 _original: Any = None
 _wrapper: Any = None
+# True: calls go through the wrapper.
+_is_in = False
 
 
 def _tell(state: _State, place: Optional[Place]) -> None:
@@ -354,8 +357,8 @@ def named(names: Optional[ModuleNames] = None) -> Iterator[tuple[Any, Place]]:
 
 
 def _install(torch: Any) -> None:
-    global _torch, _original, _wrapper
-    if _wrapper is not None and torch.nn.Module.__call__ is _wrapper:
+    global _torch, _original, _wrapper, _is_in
+    if _is_in:
         return
     from . import _module_blocks, _module_tellers
 
@@ -367,21 +370,17 @@ def _install(torch: Any) -> None:
         _module_blocks.watch(torch)
         _watch_backward(torch)
     torch.nn.Module.__call__ = _wrapper
-    _tell_dynamo(_original, _wrapper)
+    _is_in = True
+    _dynamo.tell_call(_original, _wrapper)
 
 
 def _uninstall() -> None:
+    """Takes the wrapper off, unless another one was put over it: then it stays, and finds no place."""
+    global _is_in
     if _torch is not None and _torch.nn.Module.__call__ is _wrapper:
         _torch.nn.Module.__call__ = _original
-        _tell_dynamo(_wrapper, _original)
-
-
-def _tell_dynamo(before: Any, after: Any) -> None:
-    """Makes torch.compile treat the new __call__ as its own: only below a known one it goes straight to `forward`."""
-    for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
-        module: Any = sys.modules.get(name)
-        if getattr(module, "unpatched_nn_module_call", None) is before:
-            module.unpatched_nn_module_call = after
+        _is_in = False
+        _dynamo.tell_call(_wrapper, _original)
 
 
 def _wrap(torch: Any, original: Any) -> Any:
@@ -434,10 +433,7 @@ def _wrap(torch: Any, original: Any) -> Any:
                 _tell(state, outer)
 
     functools.update_wrapper(call, original)
-    # torch.compile skips this frame, and compiles the ones below.
-    skip = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
-    if skip is not None:
-        skip(call.__code__)
+    _dynamo.skip(torch, call, _border, _find, _tell)
     return call
 
 

@@ -29,7 +29,16 @@ def pin_memory(tensor: Any, device: Any = None) -> Any:
         return tensor
     library.reserve(index, 0)
     library.optional("gapless_pinned_look")
-    nbytes = tensor.numel() * tensor.element_size()
+    flat = pinned_bytes(torch, library, index, tensor.numel() * tensor.element_size()).view(tensor.dtype)
+    is_dense = tensor.is_non_overlapping_and_dense() if hasattr(tensor, "is_non_overlapping_and_dense") else tensor.is_contiguous()
+    stride = tensor.stride() if is_dense else torch.empty(tensor.shape, device="meta").stride()
+    pinned = flat.as_strided(tensor.shape, stride)
+    pinned.copy_(tensor.detach())
+    return pinned
+
+
+def pinned_bytes(torch: Any, library: Any, index: int, nbytes: int) -> Any:
+    """Pinned memory as a tensor of bytes. Raises MemoryError if the host has no more."""
     address = library.optional("gapless_host_alloc", index, nbytes, 0)
     if not address:
         raise MemoryError(library.last_error())
@@ -41,12 +50,7 @@ def pin_memory(tensor: Any, device: Any = None) -> Any:
     end = weakref.finalize(buffer, library.optional, "gapless_pinned_free", index, address)
     # At exit the driver may be gone.
     end.atexit = False
-    flat = torch.frombuffer(buffer, dtype=torch.uint8).view(tensor.dtype)
-    is_dense = tensor.is_non_overlapping_and_dense() if hasattr(tensor, "is_non_overlapping_and_dense") else tensor.is_contiguous()
-    stride = tensor.stride() if is_dense else torch.empty(tensor.shape, device="meta").stride()
-    pinned = flat.as_strided(tensor.shape, stride)
-    pinned.copy_(tensor.detach())
-    return pinned
+    return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def pin_batch(batch: Any, device: Any = None) -> Any:

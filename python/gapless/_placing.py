@@ -1,6 +1,8 @@
 """The placement of Gapless from Python: a process `gapless fleet place`, asked one JSON object a line.
 
-docs/fleet.md describes the lines. The process ends with its standard input, so also with this one.
+docs/fleet.md describes the lines. The process ends with its standard input, so also with this one. If it is killed, a
+new one is told what the lost one knew: the nodes, the places that were given out, and who waits. Only the mix of sizes
+that its policy had seen is lost.
 """
 
 import json
@@ -13,42 +15,140 @@ from ._errors import GaplessError
 from ._program import environment, message, program
 
 
+class _Ended(Exception):
+    """The process gave no answer."""
+
+
 class Placing:
     """A cluster's account and its queue of requests. Threads may share it."""
 
     def __init__(self, path: Optional[str] = None) -> None:
-        words = [path if path is not None and os.path.isfile(path) else program(), "fleet", "place"]
+        self._words = [path if path is not None and os.path.isfile(path) else program(), "fleet", "place"]
         self._lock = _forks.lock()
+        self._is_closed = False
+        # Settings that a new process must be told, each in the order in which it was said.
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._closed: set[str] = set()
+        self._pods: dict[str, dict[str, Any]] = {}
+        self._places: dict[str, tuple[str, list[int]]] = {}
+        # Places that requests got when they were told again.
+        self._late: list[dict[str, Any]] = []
+        self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[str]":
         try:
             # Standard error is read only if the process ends: it writes little there.
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True, encoding="utf-8"
+            return subprocess.Popen(
+                self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True, encoding="utf-8"
             )
         except OSError as error:
             raise GaplessError(f"the program `gapless` cannot be started: {error}") from None
 
     def ask(self, op: str, **members: Any) -> dict[str, Any]:
         """Sends one line and returns its answer. An error in the answer becomes a GaplessError."""
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         with self._lock:
             try:
-                process.stdin.write(json.dumps({"op": op, **members}) + "\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-            except (OSError, ValueError):
-                line = ""
-        if not line:
-            code = process.wait(10)
-            said = "" if process.stderr.closed else message(process.stderr.read())
-            raise GaplessError(f"`gapless fleet place` ended with {code}: {said or 'it said nothing'}")
-        answer: dict[str, Any] = json.loads(line)
+                answer = self._exchange(op, members)
+            except _Ended:
+                if self._is_closed:
+                    raise self._ended() from None
+                try:
+                    self._restart()
+                    answer = self._exchange(op, members)
+                except _Ended:
+                    raise self._ended() from None
+            if "error" not in answer:
+                self._note(op, members, answer)
         if "error" in answer:
             raise GaplessError(str(answer["error"]))
         return answer
 
+    def late(self) -> list[dict[str, Any]]:
+        """Places of waiting requests that no answer has named, because they came with a new process."""
+        with self._lock:
+            late, self._late = self._late, []
+        return late
+
+    def _exchange(self, op: str, members: dict[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps({"op": op, **members}) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except (OSError, ValueError):
+            line = ""
+        if not line.endswith("\n"):
+            raise _Ended
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _ended(self) -> GaplessError:
+        process = self._process
+        assert process.stderr is not None
+        code = process.wait(10)
+        said = "" if process.stderr.closed else message(process.stderr.read())
+        return GaplessError(f"`gapless fleet place` ended with {code}: {said or 'it said nothing'}")
+
+    def _note(self, op: str, members: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Remembers what the process knows now."""
+        if op == "node":
+            self._nodes[members["node"]["name"]] = members["node"]
+            self._closed.discard(members["node"]["name"])
+        elif op == "close":
+            self._closed.add(members["node"])
+        elif op == "restore":
+            name = str(members["pod"]["name"])
+            self._pods[name], self._places[name] = members["pod"], (members["node"], members["gpus"])
+        elif op == "ask" and "never" not in answer:
+            self._pods[str(members["pod"]["name"])] = members["pod"]
+            if "place" in answer:
+                self._placed(answer["place"])
+        elif op == "free":
+            self._pods.pop(members["id"], None)
+            self._places.pop(members["id"], None)
+        for place in answer.get("placed", ()):
+            self._placed(place)
+
+    def _placed(self, place: dict[str, Any]) -> None:
+        self._places[place["id"]] = (place["node"], place["gpus"])
+
+    def _restart(self) -> None:
+        self._stop()
+        self._process = self._start()
+        for node in self._nodes.values():
+            self._told("node", {"node": node})
+        for name, (node_name, gpus) in self._places.items():
+            self._told("restore", {"pod": self._pods[name], "node": node_name, "gpus": gpus})
+        # Closed only now, because nothing is restored on a closed node.
+        for name in self._closed:
+            self._told("close", {"node": name})
+        for name in [name for name in self._pods if name not in self._places]:
+            answer = self._told("ask", {"pod": self._pods[name]})
+            if "place" in answer:
+                self._placed(answer["place"])
+                self._late.append(answer["place"])
+
+    def _told(self, op: str, members: dict[str, Any]) -> dict[str, Any]:
+        answer = self._exchange(op, members)
+        if "error" in answer:
+            raise GaplessError(f"`gapless fleet place` ended, and a new one refuses what was known: {answer['error']}")
+        return answer
+
+    def _stop(self) -> None:
+        process = self._process
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                try:
+                    stream.close()
+                except OSError:
+                    pass
+        process.kill()
+        process.wait(10)
+
     def close(self) -> None:
         process = self._process
+        self._is_closed = True
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 try:

@@ -152,6 +152,8 @@ class Desk:
             try:
                 for name in await asyncio.to_thread(self._ended):
                     self._free(name)
+                # Who waited and got a place when `gapless fleet place` was started again.
+                self._served({"placed": self._placing.late()})
                 if time.monotonic() - self._nodes_seen > _LOOK_AT_NODES:
                     await self._look_at_nodes()
             except (GaplessError, ray.exceptions.RayError, OSError) as error:

@@ -41,11 +41,13 @@ def enable(
     limit: Optional[Size] = None,
     budget: Optional[Size] = None,
     tenant: Optional[str] = None,
+    stream_weights: Optional[Size] = None,
     largest_page: Optional[Size] = None,
     slack: Union[int, str, None] = None,
     windows: Union[int, str, None] = None,
     graph_windows: Optional[Switch] = None,
     lending: Optional[Switch] = None,
+    run_ahead: Union[int, str, None] = None,
     plans: Optional[Switch] = None,
     record: Optional[Path] = None,
     record_stacks: Optional[Literal["python", "off"]] = None,
@@ -68,11 +70,14 @@ def enable(
     limit          hold at most this much of each device's memory
     budget         hold at most this much of each device's memory, context and libraries included
     tenant         share each device with others of this user: "a:30GiB", "a:60%" or "a:30GiB:borrow"
+    stream_weights keep at most this much of weights on the card: models that the program moves there stream
     largest_page   the largest physical page that is taken, 2MiB to 512MiB
     slack          what may be held beyond the live peak before free pages are mapped again, in thousandths
     windows        address windows that stay mapped for the next request of their size
     graph_windows  map free pages of graphs' pools and MemPools a second time too (True)
     lending        let a stream use memory that another one freed, once no work uses it any more (True)
+    run_ahead      freed bytes that may wait for other streams (record_stream): beyond them a request waits for the
+                   oldest instead of taking new memory (no bound)
     plans          serve steps that repeat from a plan (True)
     record         write every allocation and free to this file, which `gapless report` and the others open
     record_stacks  "python": with the Python lines that asked; "off": without ("off")
@@ -94,11 +99,13 @@ def enable(
         "limit": limit,
         "budget": budget,
         "tenant": tenant,
+        "stream_weights": stream_weights,
         "largest_page": largest_page,
         "slack": slack,
         "windows": windows,
         "graph_windows": graph_windows,
         "lending": lending,
+        "run_ahead": run_ahead,
         "plans": plans,
         "record": record,
         "record_stacks": record_stacks,
@@ -174,6 +181,10 @@ def enable(
             from . import _modules
 
             _modules.name_all(torch, library)
+        if "stream_weights" in chosen:
+            from ._stream import auto
+
+            auto.install(torch, chosen["stream_weights"])
         if chosen.get("check"):
             from . import _check
 
@@ -210,7 +221,7 @@ def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
     """Sets the options of the library, once. None, or why the allocator cannot run here."""
     global _started, _started_with
     # Options that concern only torch can still be chosen later.
-    of_all = {name: value for name, value in chosen.items() if name not in ("overlay", "stats")}
+    of_all = {name: value for name, value in chosen.items() if name not in ("overlay", "stats", "stream_weights")}
     if _started is not None:
         if of_all != _started_with:
             raise GaplessError(

@@ -18,6 +18,8 @@ that Gapless holds to its bytes (GAPLESS_TENANT). What does not fit waits. See d
 import inspect
 import json
 import os
+import threading
+import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -37,6 +39,9 @@ from ._ray_desk import NAME, NAMESPACE, PREFIX, Desk
 from ._ray_worker import enter
 
 __all__ = ["remote", "resources", "state"]
+
+# The most desks that a request tries, if one after the other is lost.
+_DESKS = 5
 
 # Ray's options that say where something runs or how much of a GPU it gets: here the placement says so.
 _OURS = {
@@ -124,10 +129,20 @@ class _Remote:
         seconds."""
         self._signature.bind(*args, **kwargs)
         name, desk = _name(), _desk()
+        end = None if self._request.timeout is None else time.monotonic() + self._request.timeout
+        place: dict[str, Any] = {}
         try:
-            place = ray.get(desk.ask.remote(self._request.pod(name)))
-            if "waits" in place:
-                place = ray.get(desk.wait.remote(name), timeout=self._request.timeout)
+            for left in reversed(range(_DESKS)):
+                try:
+                    place = ray.get(desk.ask.remote(self._request.pod(name)))
+                    if "waits" in place:
+                        place = ray.get(desk.wait.remote(name), timeout=None if end is None else max(0.0, end - time.monotonic()))
+                    break
+                except ray.exceptions.RayActorError:
+                    # The desk's node is lost: the next desk knows nothing of this request.
+                    if left == 0:
+                        raise
+                    desk = _desk()
         except ray.exceptions.GetTimeoutError:
             desk.free.remote(name)
             what = f"no GPU had {self._request.bytes} bytes free for {self._request.timeout} s ({place['why']})"
@@ -153,10 +168,19 @@ class _Remote:
 
         def placed(waited: "Future[dict[str, Any]]") -> None:
             error = waited.exception()
-            if error is not None:
+            if isinstance(error, ray.exceptions.RayActorError):
+                # A callback must not wait, and the next desk may take a while.
+                threading.Thread(target=again, daemon=True).start()
+            elif error is not None:
                 started.set_exception(error)
             else:
                 start(waited.result())
+
+        def again() -> None:
+            try:
+                started.set_result(self.remote(*args, **kwargs))
+            except BaseException as error:
+                started.set_exception(error)
 
         place = ray.get(desk.ask.remote(self._request.pod(name)))
         if "waits" in place:

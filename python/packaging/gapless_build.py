@@ -62,16 +62,20 @@ def build_editable(wheel_directory: str, config_settings: Settings = None, metad
     return name
 
 
-def _profile() -> str:
-    """The profile that maturin is told to use."""
+def _told(option: str) -> Optional[str]:
+    """The value of an option that maturin is given."""
     words = os.environ.get("MATURIN_PEP517_ARGS", "").split()
-    return words[words.index("--profile") + 1] if "--profile" in words[:-1] else "release"
+    return words[words.index(option) + 1] if option in words[:-1] else None
 
 
 def _build_library() -> None:
-    packages = ["gapless-torch", "gapless-malloc", "gapless-loader"]
-    profile = _profile()
+    # The program is built here too. The crates that it shares with the libraries then have the features that they have
+    # in `cargo build --release` and in maturin's build of it, so each of them is compiled once.
+    packages = ["gapless", "gapless-torch", "gapless-malloc", "gapless-loader"]
+    profile, features = _told("--profile") or "release", _told("--features")
     command = ["cargo", "build", "--profile", profile, "--locked", *(word for package in packages for word in ("--package", package))]
+    if features:
+        command += ["--features", f"gapless/{features}"]
     print("$", " ".join(command), file=sys.stderr, flush=True)
     try:
         subprocess.run(command, cwd=ROOT, check=True)

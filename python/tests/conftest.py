@@ -68,7 +68,7 @@ class Bench:
         is_program = at > 0 and words[0] == sys.executable and (words[at] == "-c" or not words[at].startswith("-"))
         about_the_start = {"GAPLESS_RUN", "PYTHONPATH", "LD_PRELOAD"} & set(environment)
         if self.warm is not None and is_program and not (about_the_start or cold):
-            return Done(self.warm.run(words[1:at], words[at:], variables, folder, timeout=300))
+            return Done(self.warm.run(words[1:at], words[at:], variables, folder, timeout=300, whole_end=_is_about_ends()))
         finished = subprocess.run(words, env=variables, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
         return Done(finished)
 
@@ -88,11 +88,23 @@ def pytest_addoption(parser):
     parser.addoption("--without-torch", action="store_true", help="only what needs neither torch nor the card")
 
 
+# Files of tests in which it matters how an interpreter ends.
+ABOUT_ENDS = {"test_end.py", "test_forks.py", "test_regions_asleep.py"}
+
+
+def _is_about_ends():
+    return os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0].rpartition("/")[2] in ABOUT_ENDS
+
+
 # Files that import torch themselves.
 IMPORT_TORCH = {
     "test_estimate_configurations.py",
+    "test_fit_into.py",
     "test_offload_values.py",
     "test_real_trainers.py",
+    "test_stream.py",
+    "test_stream_faults.py",
+    "test_stream_generate.py",
     "test_weights.py",
     "test_weights_models.py",
     "test_weights_pretrained.py",

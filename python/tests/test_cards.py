@@ -73,6 +73,46 @@ sender.end()
     assert lines == ["[]"]
 
 
+def test_a_card_that_serves_any_thread_reaches_what_there_is(cards):
+    # A card is made once in a process, so each try has a process of its own, with two threads for each card.
+    lines = cards(
+        """
+import gapless
+def tries():
+    assert gapless.enable(), gapless.disable_reason()
+    kept, wrong, start = [], [], threading.Barrier(2 * CARDS)
+    for _ in range(60):
+        kept.append(torch.empty(30 << 20, dtype=torch.uint8, device="cuda:0"))
+    def work(device):
+        start.wait(60)
+        mine = torch.empty(1 << 20, dtype=torch.uint8, device=f"cuda:{device}")
+        there = list(kept)
+        wrong.extend((device, tensor.device.index) for tensor in there if not usable(tensor)[device])
+        kept.append(mine)
+    threads = [threading.Thread(target=work, args=(number % CARDS,)) for number in range(2 * CARDS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong
+for _ in range(12):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = repr(tries()[:3])
+        except BaseException as error:
+            said = repr(error)
+        os.write(write, said.encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    print(os.read(read, 1000).decode())
+""",
+        4,
+    )
+    assert lines == ["[]"] * 12
+
+
 # Threads with any card current; what each does is drawn.
 RANDOM = """
 import gapless

@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 import pytest
 
 import gapless
-from gapless._estimate import bars, cards, ship
+from gapless._estimate import bars, cards, transport
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -386,7 +386,7 @@ def test_functions_and_classes_travel_with_what_they_refer_to():
     def count(n):
         return n if n == 0 else 1 + count(n - 1)
 
-    made, counted, joined = ship.loads(ship.dumps((lambda: Derived(), count, lambda *parts, sep="-": sep.join(parts))))
+    made, counted, joined = transport.loads(transport.dumps((lambda: Derived(), count, lambda *parts, sep="-": sep.join(parts))))
     assert made().value() == 6 and made().doubled == 12 and type(made()).kind == "derived"
     assert counted(5) == 5 and joined("a", "b") == "a-b"
     assert type(made()) is not Derived
@@ -439,7 +439,7 @@ def test_classes_of_the_standard_library_travel():
     def cached(value):
         return value + 1
 
-    made, config, function, of_types = ship.loads(ship.dumps((lambda: Own(Config.tiny()), Config(act=Act.RELU), cached, types.MappingProxyType)))
+    made, config, function, of_types = transport.loads(transport.dumps((lambda: Own(Config.tiny()), Config(act=Act.RELU), cached, types.MappingProxyType)))
     assert made().run() == ("own GELU", 1) and made().run().size == 1
     assert config.act.loud() == "relu" and config.words == {"a": 1} and type(config) is not Config
     assert [field.name for field in dataclasses.fields(config)] == ["width", "act", "words"]

@@ -34,6 +34,32 @@ def test_the_placement_answers_and_its_errors_are_ours(command):
         placing.ask("state")
 
 
+def test_a_placement_that_is_killed_is_started_again_with_what_it_knew(command):
+    placing = Placing(command)
+    for name in ("a", "b", "gone"):
+        placing.ask("node", node={"name": name, "cpus": 8, "memory": 1 << 36, "gpus": 1, "gpu_memory": 80 << 30})
+    pod = {"gpus": 1, "gpu_memory": 50 << 30}
+    placed = {name: placing.ask("ask", pod={**pod, "name": name})["place"] for name in ("p", "q", "r")}
+    placing.ask("close", node=placed["r"]["node"])
+    placing.ask("free", id="r")
+    assert "waits" in placing.ask("ask", pod={**pod, "name": "late"})
+    before = placing.ask("state")
+    for _ in range(2):
+        placing._process.kill()
+        assert placing.ask("state") == before
+        placing.ask("check")
+        assert {name: placing.ask("find", id=name)["place"] for name in ("p", "q")} == {name: placed[name] for name in ("p", "q")}
+        # A request that was on its way when the process ended is made once.
+        placing._process.kill()
+        assert "waits" in placing.ask("ask", pod={**pod, "name": "late"})
+    placing._process.kill()
+    assert [place["id"] for place in placing.ask("free", id="p")["placed"]] == ["late"]
+    assert placing.late() == []
+    placing._process.kill()
+    assert placing.ask("state")["pods"] == 2
+    placing.close()
+
+
 def test_a_program_that_is_no_program_is_told(tmp_path):
     broken = tmp_path / "gapless"
     broken.write_text("not a program")

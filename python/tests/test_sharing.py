@@ -433,20 +433,19 @@ open(stall, "w").close()
 empties = threading.Thread(target=torch.cuda.empty_cache)
 empties.start()
 try:
-    # It has the card when no other thread gets it any more.
-    for size in range(1, 200):
+    # It waits without the card: other threads are served meanwhile.
+    while open(f"/proc/self/task/{empties.native_id}/stat").read().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.01)
+    for size in (1, 50, 150):
         asks = threading.Thread(target=lambda: torch.empty(size * MIB, dtype=torch.uint8, device="cuda"))
         asks.start()
-        asks.join(0.5)
-        if asks.is_alive():
-            break
-    assert asks.is_alive(), "nothing waits"
+        asks.join(60)
+        assert not asks.is_alive(), f"a request of {size} MiB waits"
     reader.does("os.environ.pop('STANDIN_STALL'); got = pickle.loads(it); answer = holds(got, 3)", told)
     assert empties.is_alive()
 finally:
     os.unlink(stall)
 empties.join(60)
-asks.join(60)
 reader.does("del got")
 reader.end()
 """,

@@ -1,14 +1,19 @@
 """Python with torch imported, once for many programs: a process that forks itself for each.
 
 Most of a test's time was `import torch`, 3 to 6 s of processor for a program that runs for 0.1 s. A program gets a
-child of its own: its own memory, card, environment, folder and streams, its own `__main__`, and the whole end of an
-interpreter with what runs at exit. What it shares is what `import torch` did, before CUDA and before Gapless: neither
+child of its own: its own memory, card, environment, folder and streams, its own `__main__`, and its end with all that
+runs at exit. What it shares is what `import torch` did, before CUDA and before Gapless: neither
 is touched here. What a variable changes while torch is imported stays true, since processes with other variables than
 GAPLESS_*, which only enable() reads, are kept apart.
+
+The end of an interpreter with torch takes 0.8 s of processor: Python clears torch's modules, and then torch takes back
+its operators one by one. A program ends without both, unless the test asks for a whole end.
 
 Programs that are about the start itself (`gapless run`, options of the interpreter, import hooks) do not come here.
 """
 
+import atexit
+import gc
 import importlib
 import json
 import os
@@ -28,9 +33,9 @@ class Warm:
     def __init__(self):
         self._interpreters = {}
 
-    def run(self, options, words, environment, folder, timeout, before=None, imports=()):
+    def run(self, options, words, environment, folder, timeout, before=None, imports=(), whole_end=False):
         """`python OPTIONS -c PROGRAM ...` or `python OPTIONS FILE ...`, with its output. Variables `before` are there
-        while torch and `imports` are imported."""
+        while torch and `imports` are imported. With `whole_end` the interpreter ends as any other does."""
         own = {key: value for key, value in environment.items() if key.startswith("GAPLESS_")}
         rest = {**{key: value for key, value in environment.items() if key not in own}, **(before or {})}
         key = json.dumps([options, rest, imports], sort_keys=True)
@@ -40,7 +45,7 @@ class Warm:
         self._interpreters[key] = interpreter
         while len(self._interpreters) > KEPT:
             self._interpreters.pop(next(iter(self._interpreters))).end()
-        return interpreter.run(words, own, folder or os.getcwd(), timeout)
+        return interpreter.run(words, own, folder or os.getcwd(), timeout, whole_end)
 
     def end(self):
         while self._interpreters:
@@ -53,7 +58,11 @@ class Interpreter:
         program = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import warm; del sys.path[0]\n"
         program += f"job = warm.serve({theirs.fileno()}, {list(imports)})\n"
         # At the bottom of the stack, so that the program below it is all that a stack shows but for this one frame.
-        program += "exec(job.code, job.space) if job else None"
+        program += "if job and job.whole_end: exec(job.code, job.space)\n"
+        program += "elif job:\n"
+        program += "    try: exec(job.code, job.space)\n"
+        program += "    except BaseException as error: warm.end(job.space, error)\n"
+        program += "    else: warm.end(job.space)\n"
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, *options, "-c", program],
@@ -65,10 +74,10 @@ class Interpreter:
         self._socket = ours
         self._answers = ours.makefile("r")
 
-    def run(self, words, environment, folder, timeout):
+    def run(self, words, environment, folder, timeout, whole_end):
         out, err = os.pipe(), os.pipe()
         try:
-            request = json.dumps({"words": words, "environment": environment, "folder": str(folder)}).encode()
+            request = json.dumps({"words": words, "environment": environment, "folder": str(folder), "whole_end": whole_end}).encode()
             self._socket.sendall(len(request).to_bytes(4, "little"))
             self._socket.sendall(request)
             socket.send_fds(self._socket, [b"."], [out[1], err[1]])
@@ -105,7 +114,8 @@ def _read(texts, name, end):
 class Job:
     """A program that is about to run in this process."""
 
-    def __init__(self, words):
+    def __init__(self, words, whole_end):
+        self.whole_end = whole_end
         if words[0] == "-c":
             text, name, sys.argv = words[1], "<string>", ["-c", *words[2:]]
         else:
@@ -129,6 +139,9 @@ def serve(handle, imports):
     for name in imports:
         importlib.import_module(name)
 
+    # A collection looks at what the program made, and copies no page of what torch made.
+    gc.collect()
+    gc.freeze()
     # Set in the process that forks, so that each program has it.
     sys.excepthook = _tell
     asked = socket.socket(fileno=handle)
@@ -149,12 +162,36 @@ def serve(handle, imports):
             os.environ.update(request["environment"])
             for name in ("warm", "json.tool"):
                 sys.modules.pop(name, None)
-            return Job(request["words"])
+            return Job(request["words"], request["whole_end"])
         os.close(out)
         os.close(err)
         asked.sendall(f"{pid}\n".encode())
         _, status = os.waitpid(pid, 0)
         asked.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def end(space, error=None):
+    """Ends the program's process as Python would, but for what it clears at last."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+    elif error is not None:
+        code = 1
+        sys.excepthook(type(error), error, error.__traceback__)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    # What the program still holds is freed while everything is there, as at a whole end.
+    space.clear()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if isinstance(error, KeyboardInterrupt):
+        # Python ends by the signal itself.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
 
 
 def _exactly(asked, count):

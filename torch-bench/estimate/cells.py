@@ -55,7 +55,7 @@ def warm(wanted):
     import torchvision  # noqa: F401
     import transformers  # noqa: F401
 
-    from gapless._estimate import child, ship
+    from gapless._estimate import child, transport
 
     import modules
 
@@ -65,7 +65,7 @@ def warm(wanted):
             process = os.fork()
             if process == 0:
                 asked = request(cell, modules)
-                payload = ship.dumps({key: asked[key] for key in ("model", "batch", "loss", "optimizer")})
+                payload = transport.dumps({key: asked[key] for key in ("model", "batch", "loss", "optimizer")})
                 job = {"kind": "call", "path": sys.path, "payload": payload, "precision": asked["precision"], "train": asked["train"], "steps": asked["steps"]}
                 Path(folder, "job.pickle").write_bytes(pickle.dumps(job))
                 child.main(Path(folder))

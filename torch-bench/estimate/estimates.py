@@ -51,14 +51,14 @@ def begin(job, folder):
         return process
     import signal
 
-    from gapless._estimate import child, ship
+    from gapless._estimate import child, transport
 
     signal.alarm(CELL_SECONDS)
     os.dup2(os.open(folder / "said", os.O_WRONLY | os.O_CREAT), 2)
     os.dup2(2, 1)
     if job["kind"] == "call":
         case = job.pop("case")
-        job["payload"] = ship.dumps(
+        job["payload"] = transport.dumps(
             {"model": case.make, "batch": lambda device, dtype: case.batch(device, dtype, case.size), "loss": case.loss, "optimizer": job.pop("optimizer")}
         )
     (folder / "job.pickle").write_bytes(pickle.dumps({**job, "path": sys.path}))

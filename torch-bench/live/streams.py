@@ -1,6 +1,6 @@
 """What the allocator costs where streams and threads meet, native and Gapless side by side. Needs a GPU.
 
-usage: python torch-bench/live/streams.py [--seconds 5] [--turns 5] [--parts streams,churn,pair,threads] [--json FILE]
+usage: python torch-bench/live/streams.py [--seconds 5] [--turns 5] [--parts streams,churn,...] [--json FILE]
 
 Every figure is measured by a process of its own. The processes take turns, each time another one first. The null line
 is native against a second native in the same turns: what differs there is noise. A host may run a whole process at half
@@ -12,6 +12,8 @@ its pace, so each figure is the best of the turns, and a ratio is between two be
   churn     operations/s: frees and requests of 512 B to 200 MiB on one stream, 200 kept, no kernels, a limit of 8 GiB
   pair      us: `del x` of a small tensor, and torch.empty of one
   threads   us: the same pair, with 1, 2, 4, 8 and 16 threads that each have a stream
+  chains    chains/s: six dependent launches over six of sixteen streams, each with a new tensor of 4 KiB to 4 MiB
+  stats     us: questions about memory with 100,000 tensors live
 """
 
 import argparse
@@ -27,7 +29,7 @@ import threading
 import time
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-PARTS = ["streams", "churn", "pair", "threads"]
+PARTS = ["streams", "churn", "pair", "threads", "chains", "stats"]
 LINES = {"native": "0", "null": "0", "gapless": "1"}
 THREADS = [1, 2, 4, 8, 16]
 SMALL = 1024  # float32 elements
@@ -162,6 +164,52 @@ def threads(seconds):
             one.join()
         # All threads together: Python's own lock is part of it, for both.
         result[f"pair of {count} us"] = 1e6 * (time.perf_counter() - began) / max(1, sum(done))
+    return result
+
+
+def chains(seconds):
+    torch = start(8 * GIB)
+    rng, streams = random.Random(3), [torch.cuda.Stream() for _ in range(16)]
+    sizes = [log_uniform(rng, 4 * KIB, 4 * MIB) // 4 for _ in range(512)]
+
+    def chain():
+        x = None
+        for stream in rng.sample(streams, 6):
+            with torch.cuda.stream(stream):
+                if x is None:
+                    x = torch.zeros(rng.choice(sizes), device="cuda")
+                else:
+                    stream.wait_stream(before)
+                    x.record_stream(stream)
+                    x = x + 1
+            before = stream
+
+    def run(seconds):
+        done, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            chain()
+            done += 1
+        torch.cuda.synchronize()
+        return done
+
+    run(0.3)
+    began = time.perf_counter()
+    return {"chains/s": run(seconds) / (time.perf_counter() - began)}
+
+
+def stats(seconds):
+    torch = start(8 * GIB)
+    kept = [torch.empty(100 + at % 50, device="cuda") for at in range(100_000)]
+    result, cuda = {}, torch.cuda
+    questions = [cuda.memory_allocated, cuda.max_memory_reserved, cuda.memory_stats, cuda.reset_peak_memory_stats]
+    for question in questions:
+        took, end = [], time.perf_counter() + seconds / len(questions)
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            question()
+            took.append(time.perf_counter() - began)
+        result[f"{question.__name__} us"] = 1e6 * statistics.median(took)
+    assert len(kept) == 100_000
     return result
 
 

@@ -97,6 +97,10 @@ static int move(uint64_t addr, unsigned char *host, size_t size, int to_card) {
     while (size) {
         size_t left;
         unsigned char *at = bytes_at(addr, &left);
+        if (!at && device_in_segment(addr, size)) {
+            if (!to_card) memset(host, 0, size);
+            return SUCCESS;
+        }
         if (!at || (to_card && card_is_read_only(addr))) return INVALID_VALUE;
         if (left > size) left = size;
         if (to_card) memcpy(at, host, left);

@@ -271,6 +271,12 @@ uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left) {
     return found.handle;
 }
 
+int device_in_segment(uint64_t addr, uint64_t size) {
+    LOCKED;
+    size_t index = range_find(&device.segments, addr + 1);
+    return index > 0 && device.segments.at[index - 1].end >= addr + size;
+}
+
 /* ---- events ---- */
 
 static queue *queue_of(uint64_t stream) {

@@ -64,6 +64,8 @@ uint64_t device_handle_size(uint64_t id);
 void device_watch_handles(void (*gone)(uint64_t id));
 /* The handle that is mapped at `addr`, 0 if none is; the offset in the handle, and how many of its bytes follow. */
 uint64_t device_behind(uint64_t addr, uint64_t *offset, uint64_t *left);
+/* True if all of it is in one segment: memory of cudaMalloc, which has no contents. */
+int device_in_segment(uint64_t addr, uint64_t size);
 
 device_event *device_event_new(void);
 void device_event_delete(device_event *event);

@@ -6,7 +6,8 @@ import type { App } from "./app";
 import { h, onceAFrame, Surface, upright } from "./dom";
 import { term } from "./glossary";
 import { axisBytes, axisTicks, bytes } from "./format";
-import { LEFT, tracePath } from "./plot";
+import { tracePath } from "./line";
+import { LEFT } from "./plot";
 
 export class Curves {
   readonly element: HTMLElement;

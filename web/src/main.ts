@@ -4,22 +4,19 @@
 import { max, min, floor } from "./math";
 import { answer } from "./answer";
 import { App } from "./app";
-import { readTheme } from "./colors";
 import { Curves } from "./curves";
 import { title } from "./describe";
-import { Device, StackBook } from "./device";
 import { h, isPainting, life } from "./dom";
 import { EventList } from "./events";
 import { bytes } from "./format";
 import { Glossary } from "./glossary";
 import { bindKeys, help } from "./keys";
-import { applyLink, keepLink, readLink, type Link } from "./link";
+import { keepLink, readLink, type Link } from "./link";
 import { Flame } from "./flame";
 import { PeakInset } from "./inset";
 import { Minimap } from "./minimap";
 import { Opener } from "./opener";
 import { Panel } from "./panel";
-import { readDetail, readRects, readTables } from "./payload";
 import { Plot } from "./plot";
 import { RankStrip } from "./ranks";
 import { bindPrint } from "./print";
@@ -30,8 +27,9 @@ import { openSource, ownSource, type PageView, type Source } from "./source";
 import { SpanBar } from "./span";
 import { stackAt } from "./stacked";
 import { advice, summary } from "./summary";
-import { storedTheme, storeTheme } from "./theme";
+import { followTheme } from "./theme";
 import { Toolbar } from "./toolbar";
+import { Views } from "./views";
 
 performance.mark("gapless-start");
 const root = document.getElementById("app")!;
@@ -43,7 +41,19 @@ interface Shown {
   plot: Plot;
   flame: Flame;
   isLinkOld: () => boolean;
-  toggleTheme: () => void;
+}
+
+/** The parts of the page that draw. */
+interface Parts {
+  app: App;
+  plot: Plot;
+  minimap: Minimap;
+  toolbar: Toolbar;
+  panel: Panel;
+  flame: Flame;
+  curves: Curves;
+  events: EventList;
+  segments: SegmentMap;
 }
 
 let shown: Shown | null = null;
@@ -51,12 +61,8 @@ let shown: Shown | null = null;
 function show(source: Source, link: Link): Shown {
   life.of.abort();
   life.of = new AbortController();
-  const { signal } = life.of;
-  const { views } = source;
+  const { views, name } = source;
   const app = new App(views[0]?.report ?? source.report);
-  /** The answer that a page of `plan` or `fit` shows. */
-  const headline = app.report.headline;
-  const { name } = source;
 
   const live = h("div.unseen", { "aria-live": "polite", id: "live" });
   const failed = h("div.failed", { role: "alert", hidden: true });
@@ -77,150 +83,34 @@ function show(source: Source, link: Link): Shown {
 
   const picker = h("select", { "aria-label": "Device" }, views.map((view, i) => h("option", { value: String(i) }, viewName(view))));
   picker.hidden = views.length < 2;
-  picker.addEventListener("change", () => void open(Number(picker.value)));
+  picker.addEventListener("change", () => void opened.open(Number(picker.value)));
   const ranks = h("div", { id: "all-ranks", hidden: true });
-  const themeButton = h("button", { class: "quiet", id: "theme", onclick: toggleTheme });
+  const themeButton = h("button", { class: "quiet", id: "theme", onclick: () => theme.toggle() });
   const opener = new Opener(source.file, ownName, openFile);
 
   document.title = `${name} · Gapless`;
   root.className = "";
   root.replaceChildren(
-    h(
-      "header",
-      { class: "top" },
-      h("span.brand", { "aria-label": "Gapless" }, mark(), "Gapless"),
-      h("h1", { title: source.file ? `${name}, from ${source.file}` : name }, name),
-      picker,
-      h("span.spacer", null),
-      opener.element,
-      themeButton,
-      h("button", { class: "quiet", id: "keys", onclick: () => dialog.showModal() }, "Keys ", h("kbd", null, "?")),
-    ),
+    header(source, picker, opener.element, themeButton, dialog),
     failed,
     opener.failed,
-    h(
-      "main",
-      null,
-      // Sections in the order of the page: the one that a reader wants first stands first.
-      ranks,
-      headline ? answer(headline) : summary(app),
-      headline && app.report.findings?.length ? advice(app) : "",
-      h(
-        "section",
-        { id: "timeline", "aria-labelledby": "timeline-title" },
-        h("h2", { id: "timeline-title" }, "Allocations over time"),
-        toolbar.element,
-        toolbar.legend,
-        h("div.stage", null, h("div.stage-main", null, plot.element, minimap.element, new SpanBar(app).element), panel.element),
-      ),
-      part("flame", "Flame graph", flame.element),
-      holders(app),
-      part("sizes", "Sizes of blocks", new Sizes(app).element),
-      part("curves", "Reserved and in use", curves.element),
-      part("events", "Events", events.element),
-      part("segments", "Segments at the instant", segments.element),
-      about(app),
-    ),
+    sections(ranks, { app, plot, minimap, toolbar, panel, flame, curves, events, segments }),
     live,
     dialog,
     new Glossary().element,
   );
 
-  // ---- light and dark ----
-
-  const system = matchMedia("(prefers-color-scheme: dark)");
-
-  function applyTheme(chosen: string | null): void {
-    document.documentElement.dataset["theme"] = chosen ?? (system.matches ? "dark" : "light");
-    app.theme = readTheme();
-    themeButton.textContent = app.theme.dark ? "Light" : "Dark";
-    themeButton.setAttribute("aria-label", app.theme.dark ? "Switch to light" : "Switch to dark");
-    if (app.device) app.recolor();
-    app.emit("theme");
-  }
-
-  function toggleTheme(): void {
-    const next = app.theme.dark ? "light" : "dark";
-    storeTheme(next);
-    applyTheme(next);
-  }
-
-  system.addEventListener("change", () => applyTheme(storedTheme()), { signal });
-  applyTheme(storedTheme());
-
-  // ---- the data ----
-
-  const loaded = new Map<number, Promise<Device | null>>();
-  const books = new Map<string, Promise<StackBook | null>>();
-
-  /** The device with the columns of its first section. */
-  function load(index: number): Promise<Device | null> {
-    let device = loaded.get(index);
-    const view = views[index];
-    if (!device) {
-      device = source.section(`${view.prefix}rects.${view.device}`).then((data) => (data ? new Device(readRects(data)) : null));
-      loaded.set(index, device);
-    }
-    return device;
-  }
-
-  async function open(index: number): Promise<void> {
-    try {
-      const view = views[index];
-      const device = view ? await load(index) : null;
-      if (!view || !device) throw new Error(`the report has no data of device ${index}`);
-      app.report = view.report;
-      app.viewIndex = index;
-      app.deviceIndex = view.device;
-      app.device = device;
-      app.selected = app.hovered = -1;
-      app.holder = app.branch = app.span = null;
-      app.litStack = -1;
-      app.mode = device.rects.y ? "packed" : "stacked";
-      app.filter = { least: 0, stream: -1, hiddenKinds: new Set() };
-      app.cursor = app.peakTick;
-      let book = books.get(view.prefix);
-      if (!book) books.set(view.prefix, (book = source.section(`${view.prefix}tables`).then((data) => (data ? new StackBook(readTables(data)) : null))));
-      app.stacks = await book;
-      // The report's JSON writes `optimizer_state`, people write `optimizer state`: one spelling here.
-      app.kinds = app.stacks?.tables.kinds.map((kind) => kind.replaceAll(" ", "_")) ?? [];
-      app.colorBy = app.kinds.length && device.rects.kind.some((k) => k > 0) ? "kind" : app.stacks?.any ? "module" : "size";
-      app.view = app.whole;
-      app.remark();
-      const first = new Promise<void>((done) => {
-        plot.firstPicture = () => {
-          performance.mark("gapless-first-picture");
-          done();
-        };
-      });
-      app.emit("device", "mode", "view");
-      await first;
-      if (!device.detail) {
-        const data = await source.section(`${view.prefix}detail.${view.device}`);
-        if (data) device.complete(readDetail(data, device.rects));
-      }
-      if (signal.aborted) return;
-      if (index === (link.device ?? 0)) applyLink(app, link);
-      else app.view = app.whole;
-      app.remark();
-      app.emit("device", "detail", "view", "cursor", "select", "span");
-      performance.mark("gapless-complete");
-      document.documentElement.dataset.ready = String(index);
-    } catch (error) {
-      failed.hidden = false;
-      failed.textContent = `This report cannot be shown: ${error instanceof Error ? error.message : String(error)}. Write it again with \`gapless report FILE --format html\`; a browser older than 2023 may lack what it needs.`;
-    }
-  }
-
+  const theme = followTheme(app, themeButton, life.of.signal);
+  const opened = new Views(app, source, link, plot, failed);
   app.on(["select"], () => {
     if (app.selected >= 0) say(`Selected ${bytes(app.device!.rects.block[app.selected])}, ${title(app, app.selected)}`);
   });
-  bindKeys(app, toolbar, dialog, plot.element, { toggleTheme, say, describe: (i) => `${bytes(app.device!.rects.block[i])}, ${title(app, i)}`, open: () => opener.ask() });
+  bindKeys(app, toolbar, dialog, plot.element, { toggleTheme: theme.toggle, say, describe: (i) => `${bytes(app.device!.rects.block[i])}, ${title(app, i)}`, open: () => opener.ask() });
   let onScreen = "light";
   bindPrint({
     light: (isPaper) => {
       if (isPaper) onScreen = app.theme.dark ? "dark" : "light";
-      applyTheme(isPaper ? "light" : onScreen);
+      theme.apply(isPaper ? "light" : onScreen);
     },
     drawAll: () => {
       if (!app.device) return;
@@ -235,13 +125,13 @@ function show(source: Source, link: Link): Shown {
   picker.value = String(wanted);
   delete document.documentElement.dataset.ready;
   delete document.documentElement.dataset["ranks"];
-  if (views.length === 0 && (headline || source.ranks)) document.documentElement.dataset.ready = root.className = "bare";
-  else void open(wanted);
+  if (views.length === 0 && (app.report.headline || source.ranks)) document.documentElement.dataset.ready = root.className = "bare";
+  else void opened.open(wanted);
   if (source.ranks) {
     const places = new Map(views.map((view, i) => [view.rank, i] as const).reverse());
     const strip = new RankStrip(app, source.ranks, places, (index) => {
       picker.value = String(index);
-      void open(index);
+      void opened.open(index);
     });
     ranks.append(strip.element);
     ranks.hidden = false;
@@ -266,7 +156,50 @@ function show(source: Source, link: Link): Shown {
       opener.fail(error instanceof Error ? error.message : String(error));
     }
   }
-  return { app, plot, flame, isLinkOld, toggleTheme };
+  return { app, plot, flame, isLinkOld };
+}
+
+function header({ name, file }: Source, picker: HTMLElement, opener: HTMLElement, theme: HTMLElement, keys: HTMLDialogElement): HTMLElement {
+  return h(
+    "header",
+    { class: "top" },
+    h("span.brand", { "aria-label": "Gapless" }, mark(), "Gapless"),
+    h("h1", { title: file ? `${name}, from ${file}` : name }, name),
+    picker,
+    h("span.spacer", null),
+    opener,
+    theme,
+    h("button", { class: "quiet", id: "keys", onclick: () => keys.showModal() }, "Keys ", h("kbd", null, "?")),
+  );
+}
+
+/** Sections in the order of the page: the one that a reader wants first stands first. */
+function sections(ranks: HTMLElement, parts: Parts): HTMLElement {
+  const { app, plot, minimap, toolbar, panel, flame, curves, events, segments } = parts;
+  /** The answer that a page of `plan` or `fit` shows. */
+  const { headline } = app.report;
+  return h(
+    "main",
+    null,
+    ranks,
+    headline ? answer(headline) : summary(app),
+    headline && app.report.findings?.length ? advice(app) : "",
+    h(
+      "section",
+      { id: "timeline", "aria-labelledby": "timeline-title" },
+      h("h2", { id: "timeline-title" }, "Allocations over time"),
+      toolbar.element,
+      toolbar.legend,
+      h("div.stage", null, h("div.stage-main", null, plot.element, minimap.element, new SpanBar(app).element), panel.element),
+    ),
+    part("flame", "Flame graph", flame.element),
+    holders(app),
+    part("sizes", "Sizes of blocks", new Sizes(app).element),
+    part("curves", "Reserved and in use", curves.element),
+    part("events", "Events", events.element),
+    part("segments", "Segments at the instant", segments.element),
+    about(app),
+  );
 }
 
 function part(id: string, heading: string, content: HTMLElement): HTMLElement {

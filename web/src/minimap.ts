@@ -3,7 +3,8 @@
 import { max, min, round } from "./math";
 import type { App } from "./app";
 import { h, onceAFrame, Surface, upright } from "./dom";
-import { LEFT, tracePath } from "./plot";
+import { tracePath } from "./line";
+import { LEFT } from "./plot";
 import { percent } from "./format";
 
 const EDGE = 7;

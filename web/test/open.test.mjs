@@ -90,7 +90,8 @@ test("a report can be dropped on the page", async () => {
   assert.deepEqual(await drop([pageOf("oom"), pageOf("fit")]), [true, true]);
   assert.match(await page.locator("#open-failed").textContent(), /one report at a time: 2 files/);
   await drop([pageOf("oom")]);
-  await page.waitForFunction(() => document.querySelector("h1").textContent === "oom.pickle.gz" && window.gapless.resting);
+  // The title stands before the events are drawn.
+  await page.waitForFunction(() => document.querySelector("h1").textContent === "oom.pickle.gz" && document.documentElement.dataset.ready !== undefined && window.gapless.resting);
   assert.equal(await page.locator(".failed-request").count(), 1);
   assert.deepEqual(said, []);
   await context.close();

@@ -2,9 +2,9 @@
 
 use crate::skips::Skips;
 use anyhow::{Context, Result, bail};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -57,6 +57,17 @@ pub(crate) fn watch(mut command: Command, skips: &mut Skips) -> Result<()> {
         bail!("`{line}` failed with {status}");
     }
     Ok(())
+}
+
+/// Runs a command to its end and keeps both of its output streams, in the order in which they were written.
+pub(crate) fn captured(mut command: Command, printed: &mut Vec<u8>) -> std::io::Result<ExitStatus> {
+    let (mut reader, writer) = std::io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn()?;
+    // The command holds ends of the pipe, which would keep it open.
+    drop(command);
+    reader.read_to_end(printed)?;
+    child.wait()
 }
 
 /// Runs a command and returns its standard output; its errors go where ours go.

@@ -9,7 +9,10 @@ const SLURM: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basi
 
 /// The clusters by name.
 type Cluster = fn(&[&str]) -> Result<()>;
-const CLUSTERS: [(&str, Cluster); 3] = [("slurm", slurm), ("ray", ray), ("kubernetes", kubernetes)];
+const CLUSTERS: [(&str, Cluster); 4] =
+    [("slurm", slurm), ("ray", ray), ("kubernetes", kubernetes), ("container", container)];
+/// It needs programs that the user has built, so it runs only by name.
+const BY_NAME: &str = "container";
 
 /// Runs the clusters that are named, all of them for `all` or if none is named. Options go to the test of the cluster.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
@@ -23,7 +26,8 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         bail!("options are for one cluster: name it first, as in `test-fleet kubernetes --kills 10`");
     }
     for (name, cluster) in CLUSTERS {
-        if names.is_empty() || names.contains(&"all") || names.contains(&name) {
+        let is_among_all = (names.is_empty() || names.contains(&"all")) && name != BY_NAME;
+        if is_among_all || names.contains(&name) {
             cluster(options)?;
         }
     }
@@ -66,4 +70,25 @@ fn kubernetes(options: &[&str]) -> Result<()> {
     let gapless = shell::target().join("release/gapless").display().to_string();
     let test = ["fleet-test/kubernetes.py", &home("kubernetes"), "--gapless", &gapless];
     shell::run(command(".", "python3", &[&test[..], options].concat()))
+}
+
+/// A kubelet and a container runtime, whose programs `--programs` names.
+fn container(options: &[&str]) -> Result<()> {
+    if !options.contains(&"--programs") {
+        bail!(
+            "name a folder of programs with --programs: fleet-test/container.py says which, and how to build them"
+        );
+    }
+    let build = ["build", "--quiet", "--locked", "--package", "gapless", "--features", "tls"];
+    shell::run(command(".", "cargo", &build))?;
+    let gapless = shell::target().join("debug/gapless").display().to_string();
+    let standin = home("standin");
+    std::fs::create_dir_all(&standin)?;
+    let library = format!("{standin}/libnvidia-ml.so.1");
+    let soname = "-Wl,-soname,libnvidia-ml.so.1";
+    let compile = ["-std=c11", "-O2", "-shared", "-fPIC", soname, "-o", &library, "nvml.c"];
+    shell::run(command("torch-bench/standin", "gcc", &compile))?;
+    let (home, test) = (home("container"), "fleet-test/container.py");
+    let words = [test, &home, "--gapless", &gapless, "--standin", &standin];
+    shell::run(command(".", "python3", &[&words[..], options].concat()))
 }

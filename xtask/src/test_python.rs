@@ -47,11 +47,11 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
         }
     };
     if release == USUAL
-        && let Err(error) = tools::add(&bench.join("python/venv"), &TRAINERS)
+        && let Err(error) = trainers()
     {
         eprintln!("\n********  NO TRAINERS: they cannot be had ({error:#})  ********\n");
     }
-    let others = tools::environment(&bench.join("others/venv"), &OTHERS, &OTHERS.join(" "));
+    let others = others();
     if let Err(error) = &others {
         eprintln!("\n********  NO CUPY AND NUMBA: they cannot be had ({error:#})  ********\n");
     }
@@ -64,6 +64,26 @@ pub(crate) fn run(args: &[&str], skips: &mut Skips) -> Result<()> {
     let mut pytest = |library: &Path, args: &[&str]| bench.pytest(library, args, skips);
     pytest(&built.join("libgapless_torch.so"), args)?;
     if uses_double(args) { pytest(&double, &only_double) } else { Ok(()) }
+}
+
+/// Brings the environments that the tests of the usual release need, as far as they can be had.
+pub(crate) fn download() {
+    if environment(&usual(), USUAL).is_ok() {
+        let _ = trainers();
+    }
+    let _ = others();
+}
+
+fn usual() -> PathBuf {
+    shell::target().join("torch-bench/python/venv")
+}
+
+fn trainers() -> Result<()> {
+    tools::add(&usual(), &TRAINERS)
+}
+
+fn others() -> Result<String> {
+    tools::environment(&shell::target().join("torch-bench/others/venv"), &OTHERS, &OTHERS.join(" "))
 }
 
 /// True if a test uses the double: in the files named, or in all if none is named.

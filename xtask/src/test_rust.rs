@@ -3,10 +3,13 @@
 use crate::shell::{self, command};
 use crate::skips::Skips;
 use crate::tools;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::Value;
+use std::num::NonZero;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, PoisonError};
+use std::vec::IntoIter;
 
 /// Long files of tests: their crate, the file, and their subject. `cargo xtask test` leaves them out, and
 /// `cargo xtask ci` runs them. Together they take as long as all others.
@@ -30,35 +33,74 @@ pub(crate) const LONG: &[(&str, &str, &str)] = &[
 
 /// All Rust tests.
 pub(crate) fn all(skips: &mut Skips) -> Result<()> {
-    // --no-fail-fast, so that one run shows the failures of all crates.
-    let mut tests = command(".", "cargo", &["test", "--workspace", "--locked", "--no-fail-fast"]);
-    if let Some(folder) = tools::prometheus() {
-        tests.env("PROMETHEUS", folder);
-    }
-    shell::watch(tests, skips)
+    let mut programs = programs()?;
+    // The longest first: then no core is left without work at the end.
+    programs.sort_by_key(|program| !program.is_long());
+    run(programs, skips)
 }
 
-/// All but the long ones. Cargo cannot leave out files, so each program of tests is started here, as cargo would.
+/// All but the long ones.
 pub(crate) fn quick(skips: &mut Skips) -> Result<()> {
-    let mut failed = Vec::new();
-    for program in programs()? {
-        if LONG.iter().any(|(package, file, _)| program.is(package, file)) {
-            continue;
-        }
-        // Cargo's own words: skips are named by them.
-        let line = format!("     Running {} ({})", program.source, program.executable);
-        println!("{line}");
-        skips.see(&line);
-        let folder = Path::new(&program.manifest).parent().context("a manifest lies in a folder")?;
-        let mut tests = Command::new(&program.executable);
-        tests.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
-        failed.extend(shell::watch(tests, skips).err().map(|error| error.to_string()));
-    }
+    let mut programs = programs()?;
+    programs.retain(|program| !program.is_long());
+    let result = run(programs, skips);
     eprintln!("\nleft to `cargo xtask ci`:");
     for (package, file, subject) in LONG {
         eprintln!("  {package}/tests/{file}.rs  {subject}");
     }
+    result
+}
+
+/// Runs programs of tests, as many at a time as there are cores: most of them spend their end in one long test. Cargo
+/// would run them one after another. What a program prints comes as a whole when it has ended.
+fn run(programs: Vec<Program>, skips: &mut Skips) -> Result<()> {
+    let prometheus = tools::prometheus();
+    let left = Mutex::new(programs.into_iter());
+    let ends = Mutex::new((skips, Vec::new()));
+    let work = || {
+        while let Some(program) = next(&left) {
+            // If it hangs, this is its only line.
+            eprintln!("  starts {}", program.executable);
+            let ended = program.run(prometheus.as_deref());
+            let (skips, failed) = &mut *ends.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.extend(ended.show(&program, skips));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    let (_, failed) = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
     if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("\n")) }
+}
+
+fn next(left: &Mutex<IntoIter<Program>>) -> Option<Program> {
+    left.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+/// What a program printed, and how it ended.
+struct Ended {
+    printed: Vec<u8>,
+    status: std::io::Result<ExitStatus>,
+}
+
+impl Ended {
+    /// Prints it, and returns the failure if it is one.
+    fn show(&self, program: &Program, skips: &mut Skips) -> Option<String> {
+        // Cargo's own words: skips are named by them.
+        let line = format!("     Running {} ({})", program.source, program.executable);
+        println!("{line}");
+        skips.see(&line);
+        let text = String::from_utf8_lossy(&self.printed);
+        print!("{text}");
+        text.lines().for_each(|line| skips.see(line));
+        match &self.status {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("`{}` failed with {status}", program.executable)),
+            Err(error) => Some(format!("cannot run `{}`: {error}", program.executable)),
+        }
+    }
 }
 
 /// A program of tests.
@@ -71,6 +113,23 @@ struct Program {
 }
 
 impl Program {
+    fn is_long(&self) -> bool {
+        LONG.iter().any(|(package, file, _)| self.is(package, file))
+    }
+
+    /// Runs it as cargo would.
+    fn run(&self, prometheus: Option<&Path>) -> Ended {
+        let folder = Path::new(&self.manifest).parent().expect("a manifest lies in a folder");
+        let mut tests = Command::new(&self.executable);
+        tests.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+        if let Some(folder) = prometheus {
+            tests.env("PROMETHEUS", folder);
+        }
+        let mut printed = Vec::new();
+        let status = shell::captured(tests, &mut printed);
+        Ended { printed, status }
+    }
+
     fn is(&self, package: &str, file: &str) -> bool {
         self.name == file
             && Path::new(&self.manifest).parent().is_some_and(|folder| folder.ends_with(package))
@@ -116,6 +175,29 @@ mod tests {
             let path = shell::root().join(format!("crates/{package}/tests/{file}.rs"));
             assert!(path.is_file(), "{}", path.display());
         }
+    }
+
+    /// Cargo does not look for tests in a crate with `autotests = false`: a file that its `all.rs` forgets never runs.
+    #[test]
+    fn every_file_of_tests_is_run() {
+        let mut joined = 0;
+        for folder in std::fs::read_dir(shell::root().join("crates")).expect("the crates") {
+            let folder = folder.expect("a crate").path();
+            let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+            if !manifest.contains("autotests = false") {
+                continue;
+            }
+            joined += 1;
+            let all = std::fs::read_to_string(folder.join("tests/all.rs")).expect("the file of all tests");
+            for file in std::fs::read_dir(folder.join("tests")).expect("a folder of tests") {
+                let file = file.expect("a file").path();
+                let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
+                let is_run =
+                    all.contains(&format!("mod {name};")) || manifest.contains(&format!("name = \"{name}\""));
+                assert!(is_run, "{} is in neither tests/all.rs nor Cargo.toml", file.display());
+            }
+        }
+        assert!(joined > 0, "a crate has its tests in one program");
     }
 
     #[test]

@@ -70,12 +70,27 @@ pub(crate) fn add(parts: &mut Parts, args: &[&str]) {
     }
 }
 
+/// Brings what the two parts need from pip, as far as it can be had.
+pub(crate) fn download() {
+    if !is_on_linux() {
+        return;
+    }
+    test_python::download();
+    for release in RELEASES.iter().filter(|release| release.usual) {
+        let _ =
+            wheels::fetch(release.version, &KEPT, &shell::target().join("torch-bench").join(release.version));
+    }
+}
+
+const fn is_on_linux() -> bool {
+    cfg!(all(target_os = "linux", target_arch = "x86_64"))
+}
+
 fn on_linux(skips: &mut Skips) -> bool {
-    let there = cfg!(all(target_os = "linux", target_arch = "x86_64"));
-    if !there {
+    if !is_on_linux() {
         skips.add("torch", "the wheels are for Linux on x86-64");
     }
-    there
+    is_on_linux()
 }
 
 fn compare_all(args: &[&str], skips: &mut Skips) -> Result<()> {

@@ -9,36 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// Circles that exist, each with the reason why it stays: a member of the circle, and why. Adding a row is a decision.
 const KNOWN: &[(&str, &str, &str)] = &[
-    (
-        "gapless-fit",
-        "eager/sim",
-        "the simulator holds the frame of the open checkpoint, which records what it saves",
-    ),
-    ("gapless", "failure", "a failure is shown within the width that the output knows"),
     ("gapless-cuda", "device", "a meter enters the context as a device does, and a device gives its meter"),
-    ("gapless-weights", "output", "an output is marked as unfinished, and the mark is an output"),
-    ("gapless-fit", "models", "a run builds its model, and a model reads the settings of its run"),
-    ("gapless-fit", "ask/plans", "exact plans are rows of the plans, which ask for them"),
-    ("gapless-fit", "read/onnx/operators", "one inference of shapes, in three files that call each other"),
-    ("gapless-ingest", "rows", "features are counted while rows are read, by the rows' own fields"),
-    ("gapless-stats", "layout", "the layout gives errors, and one error names the layout's version"),
-    ("gapless-plan", "core", "a part tries its core first, and a core is solved as parts"),
-    (
-        "gapless-plan",
-        "solve",
-        "sharing and spaces end in the general solver, whose validator knows their types",
-    ),
-    ("gapless-plan", "spaces/pack", "exchanges drive the packer, which follows them"),
     ("gapless-pool", "pool", "the allocator: pool, shards, tallies and steps are one state in four files"),
     ("gapless-checker", "world", "a capture is a part of the world, and is replayed on it"),
-    (
-        "gapless-replay",
-        "outcome",
-        "the floor is one of the machines that an outcome is asked of, and fills one",
-    ),
-    ("gapless-report", "model", "the report holds the advice, and advice is written in the report's types"),
-    ("gapless-torch", "state", "the state of the process, which all hooks reach and which reaches all parts"),
-    ("gapless-trace", "heap", "a history is rebuilt by the heap, which fills it"),
 ];
 
 fn crates() -> Vec<(String, PathBuf)> {

@@ -87,17 +87,17 @@ pub struct PeakAt {
 
 /// The account of one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct PeakAccount {
     pub total: Bytes,
     /// Bytes of each component that has any, in the order of [`Component::ALL`].
     pub components: Vec<(Component, Bytes)>,
     pub at: PeakAt,
 }
 
-impl Account {
+impl PeakAccount {
     /// Of the instant at which `figures` found the most allocated bytes. The components add up to the total.
     #[must_use]
-    pub fn at_peak(steps: &Steps, figures: &Figures) -> Account {
+    pub fn at_peak(steps: &Steps, figures: &Figures) -> PeakAccount {
         let log = &steps.log;
         let last = (figures.peak_event as usize).min(log.events.len().saturating_sub(1));
         let mut alive = vec![false; log.allocations.len()];
@@ -114,7 +114,7 @@ impl Account {
         sums[Component::Rounding as usize] = figures.peak_allocated.0.saturating_sub(known);
         let peak = log.allocations[log.events[last].slot() as usize];
         let step = log.marks.iter().find(|m| m.event as usize > last).map_or(0, |m| m.step);
-        Account {
+        PeakAccount {
             total: figures.peak_allocated,
             components: Component::ALL
                 .into_iter()

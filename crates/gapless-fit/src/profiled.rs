@@ -8,9 +8,9 @@ use crate::formulas::head::{self, Loss};
 use crate::formulas::parameters::Divided;
 use crate::model::{Architecture, Attention, Vision};
 use crate::models::BuildError;
-use crate::profile::{BlockProfile, profile};
 use crate::search::profile::{Kind, Profile};
 use crate::settings::Precision;
+use crate::simulated_blocks::{BlockProfile, SimulatedBlocks, simulate_blocks};
 
 /// The search's profile of `architecture`, exact at `run`'s length and precision; for one sequence.
 ///
@@ -18,7 +18,7 @@ use crate::settings::Precision;
 /// As [`crate::eager::simulate`].
 pub fn block_profile(name: &str, architecture: &Architecture, run: &Run) -> Result<Profile, BuildError> {
     let run = Run { batch: 1, ..run.clone() };
-    let exact = profile(architecture, &run)?;
+    let exact = simulate_blocks(architecture, &run)?;
     let precision = run.precision;
     // The search counts a picture by its length too: all per-token figures here are shares of one sequence or picture.
     let tokens = run.length as f64;
@@ -82,7 +82,7 @@ fn vocab(drawn: &Profile, head: &BlockProfile, tokens: f64, precision: Precision
 fn plain(
     name: &str,
     architecture: &Architecture,
-    exact: &crate::profile::Profile,
+    exact: &SimulatedBlocks,
     tokens: f64,
     residual: f64,
 ) -> Profile {

@@ -4,7 +4,7 @@
 //! cached memory back before it fails, so less than the reserved peak can do, and only a replay on a card of that
 //! size tells.
 
-use crate::account::{Account, error_of};
+use crate::account::{PeakAccount, error_of};
 use crate::eager::{Figures, Log, OUTSIDE_TORCH, Run, Steps, replay, simulate_telling};
 use crate::hardware::Gpu;
 use crate::model::Architecture;
@@ -60,7 +60,7 @@ pub struct Simulated {
     pub run: Run,
     pub steps: Steps,
     pub figures: Figures,
-    pub account: Account,
+    pub account: PeakAccount,
     /// Share by which the peak of allocated bytes may be off.
     pub error: f64,
 }
@@ -73,7 +73,7 @@ impl Simulated {
     pub fn of(architecture: &Architecture, run: &Run) -> Result<Simulated, BuildError> {
         let steps = steps(architecture, run, &mut |_| {})?;
         let figures = steps.figures();
-        let account = Account::at_peak(&steps, &figures);
+        let account = PeakAccount::at_peak(&steps, &figures);
         Ok(Simulated { run: run.clone(), steps, figures, account, error: error_of(architecture, run) })
     }
 
@@ -94,7 +94,7 @@ impl Simulated {
             drop(sender);
             let steps = steps?;
             let figures = steps.figures();
-            let account = Account::at_peak(&steps, &figures);
+            let account = PeakAccount::at_peak(&steps, &figures);
             Ok(Simulated { run: run.clone(), steps, figures, account, error: error_of(architecture, run) })
         };
         let replay = move || gapless_reserved(receiver.into_iter().flatten());
@@ -155,7 +155,7 @@ fn steps(architecture: &Architecture, run: &Run, tell: &mut dyn FnMut(&Log)) -> 
 
 fn gapless_reserved(ops: impl Iterator<Item = Op>) -> Bytes {
     let Ok(Machine::Gapless(options)) = Spec::Gapless.machine(&Trace::default()) else { return Bytes::ZERO };
-    let mut ours = Gapless::planned(gapless_replay::outcome::ENDLESS.0, options, &[Lane::default()]);
+    let mut ours = Gapless::planned(gapless_replay::answer::ENDLESS.0, options, &[Lane::default()]);
     replay::serve(ops, &mut ours, &mut ());
     Bytes(ours.stats().reserved.peak)
 }

@@ -10,8 +10,8 @@ use crate::eager::{Recomputed, Run};
 use crate::hardware::Gpu;
 use crate::model::Architecture;
 use crate::models::BuildError;
-use crate::profile::{Profile, profile};
 use crate::simulated::{Simulated, Verdict, context};
+use crate::simulated_blocks::{SimulatedBlocks, simulate_blocks};
 use gapless_trace::Bytes;
 
 /// A run that a card holds.
@@ -49,7 +49,7 @@ pub fn least_recomputation(
     if let Some(kept) = look(&[])? {
         return Ok(Some(kept));
     }
-    let exact = profile(architecture, run)?;
+    let exact = simulate_blocks(architecture, run)?;
     let count = exact.blocks.len();
     let first = |n: usize| (0..count).map(|at| at < n).collect::<Vec<bool>>();
     let Some(mut best) = look(&first(count))? else { return Ok(None) };
@@ -83,7 +83,7 @@ pub fn least_recomputation(
 }
 
 /// The simulated blocks as a chain over a base that is there all the time.
-fn chain(exact: &Profile, run: &Run, base: u64) -> Chain {
+fn chain(exact: &SimulatedBlocks, run: &Run, base: u64) -> Chain {
     let accumulates = run.accumulation > 1;
     let blocks = exact.blocks.iter().map(|b| Block {
         choices: vec![

@@ -4,7 +4,7 @@
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use gapless_fit::account::{Account, Component};
+use gapless_fit::account::{Component, PeakAccount};
 use gapless_fit::eager::{Recomputed, Run, simulate};
 use gapless_fit::formulas::weights::Format;
 use gapless_fit::model::Architecture;
@@ -70,7 +70,7 @@ fn adapters_over_sixteen_bit_weights_are_in_thirty_two_unless_told() {
     let of = |narrow| {
         let steps = simulate(&architecture, &run(Lora { narrow, ..Lora::all(8) })).expect("a run");
         let figures = steps.figures();
-        let account = Account::at_peak(&steps, &figures);
+        let account = PeakAccount::at_peak(&steps, &figures);
         (figures.peak_allocated.0, account.of(Component::OptimizerState).0, steps.trained)
     };
     let ((wide, states, trained), (narrow, half, _)) = (of(false), of(true));
@@ -112,7 +112,7 @@ fn frozen_weights_take_what_their_format_stores_and_a_copy_while_they_are_used()
                 Run { stored: Some(Arc::new(stored)), recomputed: Recomputed::All, ..run(Lora::all(4)) };
             let steps = simulate(&architecture, &run).expect("a run");
             let figures = steps.figures();
-            let account = Account::at_peak(&steps, &figures);
+            let account = PeakAccount::at_peak(&steps, &figures);
             let weights = account.of(Component::Weights).0;
             assert_eq!(weights, frozen + 4 * steps.trained, "{format:?} {text}");
         }

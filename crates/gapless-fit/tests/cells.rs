@@ -4,7 +4,7 @@
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use gapless_fit::account::{Account, Component};
+use gapless_fit::account::{Component, PeakAccount};
 use gapless_fit::eager::{Phase, Steps, simulate};
 use gapless_fit::model::Architecture;
 use serde_json::Value;
@@ -130,7 +130,7 @@ fn an_account_adds_up_and_names_its_peak() {
     for (cell, config) in support::cells(&folder, &format!("{folder}/h200_cells.jsonl")) {
         let (steps, _) = run(&cell, &config).expect("a known model");
         let figures = steps.figures();
-        let account = Account::at_peak(&steps, &figures);
+        let account = PeakAccount::at_peak(&steps, &figures);
         let label = support::label(&cell);
         let sum: u64 = account.components.iter().map(|(_, bytes)| bytes.0).sum();
         assert_eq!(sum, figures.peak_allocated.0, "{label}");

@@ -1,11 +1,11 @@
 //! Promises of a run beside its figures: settings do what they say, parts add up, bad sizes are refused.
 
-use gapless_fit::account::{Account, Component};
+use gapless_fit::account::{Component, PeakAccount};
 use gapless_fit::eager::{Mode, Phase, Recomputed, Run, Steps, simulate};
 use gapless_fit::model::{Architecture, Attention};
-use gapless_fit::profile::profile;
 use gapless_fit::read;
 use gapless_fit::settings::{Lora, LoraTargets, Optimizer, Precision};
+use gapless_fit::simulated_blocks::simulate_blocks;
 
 fn model(name: &str) -> Architecture {
     read::open(name).expect("a preset").architecture.expect("an architecture")
@@ -74,7 +74,7 @@ fn accumulation_keeps_gradients_through_the_next_forward_pass() {
     let account = |accumulation| {
         let steps = simulate(&llama(), &Run { accumulation, ..run() }).expect("a run");
         let figures = steps.figures();
-        (figures.peak_allocated.0, Account::at_peak(&steps, &figures))
+        (figures.peak_allocated.0, PeakAccount::at_peak(&steps, &figures))
     };
     let (once, _) = account(1);
     let (twice, at) = account(2);
@@ -186,9 +186,9 @@ fn a_recomputed_block_leaves_what_torch_leaves() {
 fn a_profile_adds_up_to_the_run_it_describes() {
     for precision in [Precision::Bf16, Precision::AmpBf16, Precision::Fp32] {
         let run = Run { precision, steps: 1, ..run() };
-        let tied = profile(&model("gpt2"), &run).expect("a profile");
+        let tied = simulate_blocks(&model("gpt2"), &run).expect("a profile");
         assert_eq!(tied.parts().map(|p| p.parameters).sum::<u64>(), 124_439_808);
-        let profile = profile(&llama(), &run).expect("a profile");
+        let profile = simulate_blocks(&llama(), &run).expect("a profile");
         assert_eq!(profile.blocks.len(), 6);
         let steps = simulate(&llama(), &run).expect("a run");
         assert_eq!(profile.parts().map(|p| p.parameters).sum::<u64>(), steps.parameters);

@@ -14,6 +14,12 @@ pub enum Format {
     HostRun,
     RmmCsv,
     MiniMallocCsv,
+    /// A compiled module of XLA.
+    Hlo,
+    /// All modules of a folder.
+    HloFolder,
+    /// A profile of JAX's devices.
+    Pprof,
 }
 
 /// Number of first bytes that decide.
@@ -33,6 +39,15 @@ pub(crate) fn format(head: &[u8], name: &str) -> Result<Format, Fault> {
     }
     if head.starts_with(b"GAPHOST1") {
         return Ok(Format::HostRun);
+    }
+    if head.starts_with(crate::hlo::folder::MAGIC) {
+        return Ok(Format::HloFolder);
+    }
+    if gapless_formats::hlo::is_hlo(head) {
+        return Ok(Format::Hlo);
+    }
+    if gapless_formats::pprof::is_pprof(head) {
+        return Ok(Format::Pprof);
     }
     if let Some((looks_like, help)) = strangers::known(head, name) {
         return no(looks_like, help);

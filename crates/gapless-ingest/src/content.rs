@@ -3,7 +3,7 @@
 use crate::container::{self, Format};
 use crate::error::{Fault, Problem, ReadError};
 use crate::options::ReadOptions;
-use crate::{builder, event_rows, finish, host_run, json, minimalloc, pickle, rmm, window};
+use crate::{builder, event_rows, finish, hlo, host_run, json, minimalloc, pickle, pprof, rmm, window};
 use gapless_formats::packing::{Packing, unpacked};
 use gapless_trace::gtrace::GtraceError;
 use gapless_trace::{Ahead, Events, Note, Trace};
@@ -33,7 +33,8 @@ pub fn open_with<T>(
     })?;
     let metadata = file.metadata().map_err(|error| failed(Problem::Open(error)))?;
     if metadata.is_dir() {
-        return Err(failed(Problem::Directory));
+        let Some(mut modules) = hlo::folder::Folder::of(path) else { return Err(failed(Problem::Directory)) };
+        return read_with(&mut modules, &name, None, options, then);
     }
     let total = metadata.is_file().then_some(metadata.len());
     read_with(&mut file, &name, total, options, then)
@@ -220,6 +221,11 @@ impl Content<'_> {
             Format::Gtrace => read_gtrace(self),
             Format::HostRun => host_run::read(self, described("Gapless recording of host memory"), limits),
             Format::RmmCsv => rmm::read(self, described("RMM log (CSV)"), limits),
+            Format::Hlo => hlo::read(self, described("XLA module (HLO protocol buffer)"), limits),
+            Format::Pprof => pprof::read(self, described("device memory profile of JAX (pprof)"), limits),
+            Format::HloFolder => {
+                hlo::folder::read(self, described("XLA modules (HLO protocol buffers of a folder)"), limits)
+            }
             Format::MiniMallocCsv => minimalloc::read(self, described("MiniMalloc buffers (CSV)"), limits),
         };
         trace.map(|trace| (trace, None))

@@ -25,16 +25,14 @@ pub mod validate;
 pub mod watch;
 
 mod conflict;
-mod core;
+mod connected_part;
 mod exact;
-mod general;
+mod gaps_and_fixed;
 #[cfg(test)]
 mod generated;
-mod guess;
 mod improve;
 mod join;
 mod load;
-mod part;
 mod passes;
 mod split;
 mod sweep;

@@ -5,6 +5,10 @@
 //! chain as one buffer of its largest size, and compares with the plan without sharing and with other chains. The judge
 //! is [`validate_sharing`](crate::validate_sharing). A link is only ever permission: no plan must use it.
 
+mod shares;
+
+pub use shares::Shares;
+
 use gapless_trace::Bytes;
 
 use crate::error::{Error, Result};
@@ -14,55 +18,6 @@ use crate::problem::{Buffer, Lifetime, Plan, Problem};
 use crate::rng::Rng;
 use crate::solve::{Solution, solve, solve_without_conflict};
 use crate::watch::{Clock, Progress, Watch};
-
-/// For each buffer the one whose place it may take. Invariants, for b that may take a's: a begins before b, ends not
-/// before b begins and not after b ends; neither has gaps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shares(Vec<Option<usize>>);
-
-impl Shares {
-    pub fn new(problem: &Problem, shares: Vec<Option<usize>>) -> Result<Shares> {
-        if shares.len() != problem.len() {
-            let what = format!("{} entries for {} buffers", shares.len(), problem.len());
-            return Err(Error::Shares { what });
-        }
-        let links = shares.iter().enumerate().filter_map(|(taker, giver)| Some((taker, (*giver)?)));
-        for (taker, giver) in links {
-            let wrong = |what: String| Error::Buffer { id: problem.name(taker), what };
-            let Some(from) = problem.buffers().get(giver) else {
-                return Err(wrong(format!(
-                    "it shares the place of buffer number {giver}, which there is not"
-                )));
-            };
-            let name = problem.name(giver);
-            let (to, from_life) = (&problem.buffers()[taker], from.lifetime);
-            if !to.gaps.is_empty() || !from.gaps.is_empty() {
-                return Err(wrong(format!("it shares the place of {name}, and one of the two has gaps")));
-            }
-            let Lifetime { start, end } = to.lifetime;
-            if !(from_life.start < start && start <= from_life.end && from_life.end <= end) {
-                let what = format!(
-                    "it is alive in {start}-{end} and cannot take the place of {name}, alive in {}-{}: that one must \
-                     begin before it, and end while it is alive",
-                    from_life.start, from_life.end
-                );
-                return Err(wrong(what));
-            }
-        }
-        Ok(Shares(shares))
-    }
-
-    /// The buffer whose place this one may take.
-    #[must_use]
-    pub fn of(&self, buffer: usize) -> Option<usize> {
-        self.0.get(buffer).copied().flatten()
-    }
-
-    /// Takers and givers.
-    fn links(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.0.iter().enumerate().filter_map(|(taker, giver)| Some((taker, (*giver)?)))
-    }
-}
 
 /// The live bytes of every time if each link saved all it can, the largest of them: no plan, sharing or not, is lower.
 #[must_use]
@@ -99,8 +54,8 @@ pub fn solve_sharing(
     options: &Options,
     watch: &mut Watch<'_>,
 ) -> Result<Solution> {
-    if shares.0.len() != problem.len() {
-        let what = format!("{} entries for {} buffers", shares.0.len(), problem.len());
+    if shares.len() != problem.len() {
+        let what = format!("{} entries for {} buffers", shares.len(), problem.len());
         return Err(Error::Shares { what });
     }
     if shares.links().next().is_none() {

@@ -13,11 +13,11 @@ use gapless_trace::Bytes;
 
 use crate::compact::Compact;
 use crate::conflict;
+use crate::connected_part::{Part, Turn};
 use crate::error::{Error, Result};
-use crate::general;
+use crate::gaps_and_fixed;
 use crate::join::{Joined, join};
 use crate::options::Options;
-use crate::part::{Part, Turn};
 use crate::problem::{Plan, Problem};
 use crate::split::Split;
 use crate::watch::{Clock, Progress, Watch};
@@ -164,7 +164,7 @@ struct Better {
 }
 
 fn is_general(problem: &Problem, options: &Options) -> bool {
-    general::is_general(problem) || options.chunk.is_some()
+    gaps_and_fixed::is_general(problem) || options.chunk.is_some()
 }
 
 /// Nodes to decide if a part of a conflict is a conflict too.
@@ -173,7 +173,7 @@ const CONFLICT_EFFORT: u64 = 20_000;
 /// Gaps and fixed offsets. If nothing is fixed, filling the gaps leaves a plain problem whose plans are valid too.
 fn solve_general(problem: &Problem, options: &Options, watch: &mut Watch<'_>) -> Result<Solution> {
     let clock = Clock::new(options.time_limit, watch.cancel);
-    let (mut plan, mut effort) = general::plan(problem, options, &clock, watch);
+    let (mut plan, mut effort) = gaps_and_fixed::plan(problem, options, &clock, watch);
     let lower_bound = crate::bound::lower_bound(problem);
     let goal = options.capacity.map_or(lower_bound, |capacity| capacity.max(lower_bound));
     let free = options.chunk.is_none() && problem.buffers().iter().all(|buffer| buffer.fixed.is_none());
@@ -236,8 +236,8 @@ fn solve_in_race(
 }
 
 fn check(problem: &Problem, options: &Options) -> Result<()> {
-    general::check_fixed(problem, options.capacity)?;
-    general::check_chunks(problem, options.chunk)?;
+    gaps_and_fixed::check_fixed(problem, options.capacity)?;
+    gaps_and_fixed::check_chunks(problem, options.chunk)?;
     let Some(capacity) = options.capacity else { return Ok(()) };
     for (index, buffer) in problem.buffers().iter().enumerate() {
         if buffer.size > capacity {

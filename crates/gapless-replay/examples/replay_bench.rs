@@ -4,8 +4,8 @@
 //! `cargo run --release -p gapless-replay --example bench -- [exact|what-if|cards|speed|sweep|FILE]...` Without
 //! arguments, everything on the recorded traces. A file is replayed with its own settings and compared with itself.
 
+use gapless_replay::answer::min_capacity;
 use gapless_replay::machine::TorchMachine;
-use gapless_replay::outcome::min_capacity;
 use gapless_replay::run::{replay, verify};
 use gapless_replay::sweep::{self, Progress};
 use gapless_replay::torch::{Torch, TorchSettings, TorchVersion};

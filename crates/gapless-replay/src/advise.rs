@@ -5,9 +5,9 @@
 //! counts the worse result.
 
 use crate::allocator::Stats;
+use crate::answer::{self, ENDLESS};
 use crate::device::Placement;
 use crate::machine::{Machine, TorchMachine};
-use crate::outcome::{self, ENDLESS};
 use crate::script::Script;
 use crate::sweep::{self, Candidate, Progress, Trial};
 use crate::torch::{TorchSettings, TorchVersion, settings_variable};
@@ -164,7 +164,7 @@ impl Asker<'_> {
             conf: trial.candidate.settings.to_conf_keeping_others(),
             stats: trial.stats,
             survives: trial.survived(),
-            min_capacity: outcome::min_capacity(
+            min_capacity: answer::min_capacity(
                 self.script,
                 &self.machine(&trial.candidate),
                 Placement::Lowest,

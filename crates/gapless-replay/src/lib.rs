@@ -6,6 +6,7 @@
 
 pub mod advise;
 pub mod allocator;
+pub mod answer;
 pub mod cost;
 pub mod curve;
 pub mod device;
@@ -28,8 +29,9 @@ mod free_set {
 }
 
 pub use allocator::{Allocator, Gauge, Inventory, Lane, LaneIndex, Oom, Slot, Stats};
+pub use answer::outcome;
 pub use curve::CurvePoint;
 pub use device::{Device, Placement, SimDevice};
 pub use machine::{Machine, Spec};
-pub use outcome::{Outcome, Question, outcome};
+pub use outcome::{Outcome, Question};
 pub use script::{Op, Script};

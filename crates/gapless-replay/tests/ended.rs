@@ -2,7 +2,7 @@
 //! does not count.
 
 use gapless_replay::allocator::{Lane, LaneIndex};
-use gapless_replay::outcome::survives;
+use gapless_replay::answer::survives;
 use gapless_replay::script::{Op, Script};
 use gapless_replay::{Machine, Placement, Question, outcome};
 use gapless_trace::{Bytes, PoolId, StreamId, Tick, Trace};

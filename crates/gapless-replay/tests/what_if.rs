@@ -1,8 +1,8 @@
 //! Predictions of the models for runs that were really made: the same workload with expandable segments, and under ever
 //! smaller caps.
 
+use gapless_replay::answer::min_capacity;
 use gapless_replay::machine::TorchMachine;
-use gapless_replay::outcome::min_capacity;
 use gapless_replay::script::Script;
 use gapless_replay::torch::{TorchSettings, TorchVersion};
 use gapless_replay::{Machine, Placement, Question, outcome};

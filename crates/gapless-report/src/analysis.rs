@@ -1,9 +1,6 @@
 //! The analysis of a trace: rebuilt histories, and facts inferred from them. Renderers read this, or the
 //! [`crate::Report`] made from it.
 
-use crate::advice::Answer;
-use crate::model::Report;
-use crate::{assemble, findings};
 use gapless_page::{Page, PageDevice};
 use gapless_trace::churn::{self, Churn};
 use gapless_trace::growth::{self, Growth};
@@ -66,23 +63,6 @@ impl<'t> Analysis<'t> {
     pub fn of_followed(trace: &'t Trace, mut ahead: Option<Ahead>) -> Result<Analysis<'t>, HistoryError> {
         let devices = trace.devices.iter().map(|device| DeviceAnalysis::of(trace, device, ahead.take()));
         Ok(Analysis { trace, devices: devices.collect::<Result<_, _>>()? })
-    }
-
-    /// The report, with at most `top` holders a device. `path` is the user's name of the trace.
-    #[must_use]
-    pub fn report(&self, path: &str, top: usize) -> Report {
-        let mut report = assemble::report(self, path, top);
-        report.findings = findings::find(&report);
-        report
-    }
-
-    /// The same with advice: `answers` has one of each device.
-    #[must_use]
-    pub fn advised_report(&self, path: &str, top: usize, answers: Vec<Answer>) -> Report {
-        let mut report = assemble::report(self, path, top);
-        report.advice = Some(answers);
-        report.findings = findings::find(&report);
-        report
     }
 
     /// The data of the HTML page. `report_json` is the report of this analysis, as JSON.

@@ -1,6 +1,10 @@
-//! Copies figures from an analysis into the report. It decides nothing.
+//! Copies figures from an analysis into the report. It decides nothing; `findings` reads the report and adds theirs.
+
+mod host_run;
 
 use crate::analysis::{Analysis, DeviceAnalysis};
+use crate::findings;
+use crate::model::advice::Answer;
 use crate::model::{
     ChurnInfo, DeviceReport, FiguresInfo, FrameInfo, GrowerInfo, GrowthInfo, HolderInfo, HostInfo, KindBytes,
     KindsInfo, LossesInfo, MomentInfo, NoteInfo, OomInfo, PeakMoments, PeaksInfo, PoolInfo, PoolLossesInfo,
@@ -14,6 +18,25 @@ use gapless_trace::moment::{Losses, PoolLosses};
 use gapless_trace::{
     Action, AllocatorSettings, Figures, HostMemory, Moment, PoolId, StackId, Tick, Trace, Usage,
 };
+
+impl Analysis<'_> {
+    /// The report, with at most `top` holders a device. `path` is the user's name of the trace.
+    #[must_use]
+    pub fn report(&self, path: &str, top: usize) -> Report {
+        let mut report = report(self, path, top);
+        report.findings = findings::find(&report);
+        report
+    }
+
+    /// The same with advice: `answers` has one of each device.
+    #[must_use]
+    pub fn advised_report(&self, path: &str, top: usize, answers: Vec<Answer>) -> Report {
+        let mut report = report(self, path, top);
+        report.advice = Some(answers);
+        report.findings = findings::find(&report);
+        report
+    }
+}
 
 /// The tool and the source: the head of every JSON.
 pub(crate) fn origin(analysis: &Analysis<'_>, path: &str) -> (Tool, SourceInfo) {
@@ -73,7 +96,7 @@ pub(crate) fn report(analysis: &Analysis<'_>, path: &str, top: usize) -> Report 
         findings: Vec::new(),
     };
     if let Some(sample) = &trace.host_sample {
-        crate::host_run::add(&mut report, trace, sample, top);
+        host_run::add(&mut report, trace, sample, top);
     }
     report
 }
@@ -110,6 +133,11 @@ pub(crate) fn kinds_at(d: &DeviceAnalysis<'_>, tick: Tick) -> KindBytes {
         activations: of(Kind::Activations),
         temporaries: of(Kind::Temporaries),
         unexplained: of(Kind::Unexplained),
+        recomputed: of(Kind::Recomputed),
+        collectives: of(Kind::Collectives),
+        inputs: of(Kind::Inputs),
+        outputs: of(Kind::Outputs),
+        constants: of(Kind::Constants),
         cached_free: reserved.saturating_sub(in_use),
     }
 }

@@ -25,7 +25,6 @@ pub mod text;
 
 mod assemble;
 mod axes;
-mod host_run;
 mod modules;
 mod shell;
 

@@ -4,7 +4,9 @@
 //! Within a schema version, releases only add members; `schema/gapless.report.schema.json` is the same
 //! contract for other tools.
 
-use crate::advice::Answer;
+pub(crate) mod advice;
+
+use self::advice::Answer;
 use crate::finding::Finding;
 use crate::headline::Headline;
 use serde::{Deserialize, Serialize};
@@ -315,12 +317,30 @@ pub struct KindBytes {
     pub temporaries: u64,
     pub cached_free: u64,
     pub unexplained: u64,
+    // Of compiled programs alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recomputed: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub collectives: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub inputs: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub outputs: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub constants: u64,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl KindBytes {
+    /// Kinds that every trace has, before those of compiled programs.
+    pub const USUAL: usize = 7;
+
     /// Name and bytes, in the order in which they are shown.
     #[must_use]
-    pub fn rows(&self) -> [(&'static str, u64); 7] {
+    pub fn rows(&self) -> [(&'static str, u64); 12] {
         [
             ("weights", self.weights),
             ("gradients", self.gradients),
@@ -329,6 +349,11 @@ impl KindBytes {
             ("temporaries", self.temporaries),
             ("unexplained", self.unexplained),
             ("cached free", self.cached_free),
+            ("recomputed", self.recomputed),
+            ("collectives", self.collectives),
+            ("inputs", self.inputs),
+            ("outputs", self.outputs),
+            ("constants", self.constants),
         ]
     }
 }

@@ -161,6 +161,11 @@ fn add(kinds: &mut KindBytes, kind: Kind, bytes: u64) {
         Kind::Activations => &mut kinds.activations,
         Kind::Temporaries => &mut kinds.temporaries,
         Kind::Unexplained => &mut kinds.unexplained,
+        Kind::Recomputed => &mut kinds.recomputed,
+        Kind::Collectives => &mut kinds.collectives,
+        Kind::Inputs => &mut kinds.inputs,
+        Kind::Outputs => &mut kinds.outputs,
+        Kind::Constants => &mut kinds.constants,
     } += bytes;
 }
 

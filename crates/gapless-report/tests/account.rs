@@ -161,6 +161,14 @@ fn check(q: &Question, answer: &Answer, what: &str) {
         assert_eq!(json["search"]["least_needed"], least, "{what}");
         if answer.plans.as_ref().is_some_and(|plans| plans.rows.is_empty()) {
             assert!(text.contains(&Bytes(least).to_string()), "{what}: the least is not in the text");
+            let plans = answer.plans.as_ref().expect("plans");
+            let refused = answer.estimate.is_none() && least <= q.memory().0;
+            assert_eq!(
+                plans.share.is_some(),
+                refused && !q.trains(),
+                "{what}: {} would be enough",
+                Bytes(least)
+            );
         }
     }
 }
@@ -304,4 +312,25 @@ fn the_least_of_405b_on_eight_cards_is_that_of_all_degrees() {
             >> 30
     };
     assert!(least(None) <= least(Some(8)) && least(None) > 90, "{} and {}", least(None), least(Some(8)));
+}
+
+#[test]
+fn a_share_that_is_enough_is_enough_and_a_hundredth_less_is_not() {
+    let asked = |utilization| Asked {
+        infer: true,
+        engine: Some(Engine::Vllm),
+        gpu: Some("h100".to_owned()),
+        batch: Some(8),
+        seq: Some(8192),
+        utilization,
+        ..Asked::default()
+    };
+    let plans = |utilization| {
+        let q = Question::read("gpt-oss-120b", &asked(utilization)).expect("a question");
+        ask(&q, &Wishes::default()).expect("an answer").plans.expect("plans")
+    };
+    let share = plans(None).share.expect("90 % of the card is too small");
+    let enough = share.enough.expect("the card is large enough");
+    assert!(share.taken < enough, "{share:?}");
+    assert!(!plans(Some(enough)).rows.is_empty() && plans(Some(enough - 0.01)).rows.is_empty(), "{share:?}");
 }

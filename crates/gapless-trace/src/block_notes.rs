@@ -5,8 +5,8 @@
 //! layers of a model under one name. `gapless.name_modules()` writes paths behind [`MODULE`], so that `lm_head` is one
 //! too. If the recorder keeps no notes, its named ranges of time tell which module ran.
 
+use crate::allocations::{AllocationId, Allocations};
 use crate::events::Action;
-use crate::history::{AllocationId, Allocations};
 use crate::strings::{StringId, Strings};
 use crate::trace::{DeviceTrace, Stage, Trace};
 use crate::words::Tick;

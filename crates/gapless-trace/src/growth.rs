@@ -4,7 +4,8 @@
 //! it), and varying shapes are not a leak: the slope is the median over pairs of steps (Theil-Sen), of the bytes at the
 //! steps' ends.
 
-use crate::history::{AllocationId, History};
+use crate::allocations::AllocationId;
+use crate::history::History;
 use crate::stacks::StackId;
 use crate::steps::Steps;
 use crate::sweep;

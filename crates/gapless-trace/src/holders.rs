@@ -5,8 +5,9 @@
 //!
 //! Promise: the holders of one list have different labels.
 
+use crate::allocations::AllocationId;
 use crate::block_notes::pattern;
-use crate::history::{AllocationId, History};
+use crate::history::History;
 use crate::kinds::{ByKind, Kind, Kinds};
 use crate::naming::{INSIDE, Names};
 use crate::scopes::Paths;

@@ -4,9 +4,9 @@
 //! whose allocation it does not have. The final segments give the heap at the end; undoing the events one by one gives
 //! the heap at the beginning.
 
+use crate::allocations::HistoryError;
 use crate::events::Action;
 use crate::heap::RunInfo;
-use crate::history::HistoryError;
 use crate::mapped::LargeRanges;
 use crate::settings::AllocatorSettings;
 use crate::stacks::StackId;

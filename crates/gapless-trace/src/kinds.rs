@@ -9,10 +9,16 @@
 //! | temporaries | freed within a few allocations, or born and freed within the optimizer's step |
 //! | unexplained | everything else |
 //!
+//! A compiled program of XLA has five more, by its instructions: recomputed activations, buffers of collectives,
+//! inputs, outputs and constants. Its reader notes the kind of each block ([`NOTE`]).
+//!
 //! The result is a guess: every renderer says "inferred" beside it. Linear but for sorts within steps; deterministic.
 
-use crate::history::{AllocationId, History};
-use crate::stacks::StackId;
+mod origins;
+
+use self::origins::{Origin, origins};
+use crate::allocations::AllocationId;
+use crate::history::History;
 use crate::steps::curve::Curve;
 use crate::steps::{self, StepSpan, Steps};
 use crate::trace::{DeviceTrace, Trace};
@@ -29,16 +35,32 @@ pub enum Kind {
     Activations = 3,
     Temporaries = 4,
     Unexplained = 5,
+    /// Activations that are computed again for the backward pass.
+    Recomputed = 6,
+    /// Buffers that devices send each other.
+    Collectives = 7,
+    /// Arguments that are neither weights nor an optimizer's state: batches, caches.
+    Inputs = 8,
+    Outputs = 9,
+    Constants = 10,
 }
 
+/// Text before the kind in a note on a block.
+pub const NOTE: &str = "kind: ";
+
 impl Kind {
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Weights,
         Kind::Gradients,
         Kind::OptimizerState,
         Kind::Activations,
         Kind::Temporaries,
         Kind::Unexplained,
+        Kind::Recomputed,
+        Kind::Collectives,
+        Kind::Inputs,
+        Kind::Outputs,
+        Kind::Constants,
     ];
 
     #[must_use]
@@ -50,6 +72,11 @@ impl Kind {
             Kind::Activations => "activations",
             Kind::Temporaries => "temporaries",
             Kind::Unexplained => "unexplained",
+            Kind::Recomputed => "recomputed",
+            Kind::Collectives => "collectives",
+            Kind::Inputs => "inputs",
+            Kind::Outputs => "outputs",
+            Kind::Constants => "constants",
         }
     }
 }
@@ -66,6 +93,21 @@ pub struct Kinds {
 }
 
 impl Kinds {
+    /// The kinds that notes name; `None` if no note names one.
+    fn noted(trace: &Trace, history: &History) -> Option<Kinds> {
+        let mut by_allocation = vec![Kind::Unexplained; history.allocations.len()];
+        let mut found = false;
+        for (id, text) in history.block_notes.iter() {
+            let Some(name) = trace.strings.get(text).strip_prefix(NOTE) else { continue };
+            if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+                by_allocation[id.0 as usize] = kind;
+                found = true;
+            }
+        }
+        let evidence = "from the names of arguments, and from the pass of the instructions that make and last read a buffer";
+        found.then(|| Kinds { by_allocation, evidence: evidence.to_owned() })
+    }
+
     /// Of a trace whose blocks have no kinds: host memory.
     #[must_use]
     pub fn unexplained(history: &History) -> Kinds {
@@ -107,6 +149,9 @@ pub fn infer(trace: &Trace, device: &DeviceTrace, history: &History, steps: &Ste
 }
 
 fn infer_on(trace: &Trace, device: &DeviceTrace, history: &History, steps: &Steps, curve: &Curve) -> Kinds {
+    if let Some(noted) = Kinds::noted(trace, history) {
+        return noted;
+    }
     let origins = origins(trace);
     let mut inference = Inference::new(trace, history, steps, curve, &origins);
     inference.long_lived();
@@ -115,69 +160,6 @@ fn infer_on(trace: &Trace, device: &DeviceTrace, history: &History, steps: &Step
     inference.optimizer_state();
     inference.within_steps();
     inference.finish()
-}
-
-/// The part of the program that a stack points to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Origin {
-    #[default]
-    Unknown,
-    Optimizer,
-    Backward,
-    Building,
-}
-
-/// Parts of paths, and names of functions, that tell where an allocation comes from.
-const OPTIMIZER_PATHS: [&str; 7] = [
-    "torch/optim/",
-    "apex/optimizers",
-    "bitsandbytes/optim",
-    "deepspeed/ops/adam",
-    "deepspeed/ops/lamb",
-    "transformers/optimization",
-    "transformer_engine/pytorch/optimizers",
-];
-const BACKWARD_NAMES: [&str; 4] = ["_engine_run_backward", "backward", "run_backward", "_backward"];
-const BUILDING_NAMES: [&str; 9] = [
-    "__init__",
-    "reset_parameters",
-    "_apply",
-    "from_pretrained",
-    "load_state_dict",
-    "_load_pretrained_model",
-    "load_weights",
-    "load_model",
-    "materialize",
-];
-
-/// The origin of each stack, by id. The outermost of the three wins that names one: an optimizer called in a backward
-/// hook is still an optimizer, so that is looked for first.
-fn origins(trace: &Trace) -> Vec<Origin> {
-    let of_frame: Vec<Origin> = trace
-        .frames
-        .iter()
-        .map(|frame| {
-            let (file, name) = (trace.strings.get(frame.file), trace.strings.get(frame.name));
-            if OPTIMIZER_PATHS.iter().any(|path| file.contains(path)) && name != "zero_grad" {
-                Origin::Optimizer
-            } else if BACKWARD_NAMES.contains(&name) && file.contains("autograd") {
-                Origin::Backward
-            } else if BUILDING_NAMES.contains(&name) {
-                Origin::Building
-            } else {
-                Origin::Unknown
-            }
-        })
-        .collect();
-    let says = |stack: u32| {
-        let frames = trace.stacks.get(StackId(stack));
-        let has = |origin| frames.iter().any(|f| of_frame.get(f.0 as usize) == Some(&origin));
-        [Origin::Optimizer, Origin::Backward, Origin::Building]
-            .into_iter()
-            .find(|&o| has(o))
-            .unwrap_or_default()
-    };
-    (0..trace.stacks.len() as u32).map(says).collect()
 }
 
 struct Inference<'a> {
@@ -493,142 +475,4 @@ impl<'a> Inference<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Optimizer, Run, Training, Truth, inference, noise, serving};
-
-    fn inferred((trace, history): (Trace, History)) -> (Trace, History, Kinds) {
-        let device = &trace.devices[0];
-        let steps = steps::detect(&trace, device, &history);
-        let kinds = infer(&trace, device, &history, &steps);
-        assert_eq!(kinds.by_allocation.len(), history.allocations.len());
-        (trace, history, kinds)
-    }
-
-    /// The most requested bytes of each kind at once.
-    fn peaks(history: &History, kinds: &Kinds) -> ByKind {
-        let mut changes: Vec<(Tick, i64, Kind)> = Vec::new();
-        for id in history.allocations.ids() {
-            let a = history.allocations.get(id);
-            changes.push((a.start, a.requested.0 as i64, kinds.of(id)));
-            changes.push((a.freed, -(a.requested.0 as i64), kinds.of(id)));
-        }
-        changes.sort();
-        let (mut now, mut peaks) = ([0i64; 6], ByKind::default());
-        for (_, bytes, kind) in changes {
-            now[kind as usize] += bytes;
-            peaks[kind as usize] = peaks[kind as usize].max(Bytes(now[kind as usize] as u64));
-        }
-        peaks
-    }
-
-    #[track_caller]
-    fn assert_truth(peaks: &ByKind, truth: &Truth, what: &dyn std::fmt::Debug) {
-        let expected = [truth.weights, truth.gradients, truth.state];
-        let found = [Kind::Weights, Kind::Gradients, Kind::OptimizerState].map(|k| peaks[k as usize].0);
-        assert_eq!(found, expected, "weights, gradients, state of {what:?}");
-    }
-
-    #[test]
-    fn weights_gradients_and_state_of_training_are_told_to_the_byte() {
-        for optimizer in [Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam] {
-            for (rows, stacks, annotate, accumulate) in [
-                (32, false, false, 1),
-                (0, false, false, 1),
-                (0, true, true, 1),
-                (32, false, false, 4),
-                (0, false, true, 4),
-            ] {
-                let options =
-                    Training { optimizer, rows, stacks, annotate, accumulate, ..Training::default() };
-                let mut run = Run::new();
-                let truth = options.run(&mut run);
-                let (_, history, kinds) = inferred(run.finish());
-                let peaks = peaks(&history, &kinds);
-                assert_truth(&peaks, &truth, &options);
-                assert!(peaks[Kind::Activations as usize] > Bytes::ZERO);
-                assert_eq!(peaks[Kind::Unexplained as usize], Bytes::ZERO, "{options:?}");
-                let at_peak = kinds.active_at(&history, history.usage.active.peak_at);
-                assert_eq!(at_peak.into_iter().sum::<Bytes>(), history.usage.active.peak);
-            }
-        }
-    }
-
-    #[test]
-    fn gradients_that_go_in_the_next_step_or_never_are_gradients() {
-        for (zero_first, keep_gradients) in [(true, false), (false, true)] {
-            for optimizer in [Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam] {
-                let options =
-                    Training { zero_first, keep_gradients, optimizer, annotate: true, ..Training::default() };
-                let mut run = Run::new();
-                let truth = options.run(&mut run);
-                let (_, history, kinds) = inferred(run.finish());
-                assert_truth(&peaks(&history, &kinds), &truth, &options);
-            }
-        }
-    }
-
-    #[test]
-    fn a_recording_that_begins_late_tells_weights_from_state() {
-        let mut run = Run::new();
-        let truth = Training { steps: 12, ..Training::default() }.run(&mut run);
-        let dropped = (truth.cuts[3].0 + truth.cuts[4].0) / 2;
-        let (_, history, kinds) = inferred(run.finish_ring(dropped as usize));
-        assert_truth(&peaks(&history, &kinds), &truth, &"a ring");
-    }
-
-    #[test]
-    fn inference_has_weights_and_passing_tensors_only() {
-        for rows in [16, 0] {
-            let mut run = Run::new();
-            let truth = inference(&mut run, 15, rows);
-            let (_, history, kinds) = inferred(run.finish());
-            let peaks = peaks(&history, &kinds);
-            assert_truth(&peaks, &truth, &rows);
-            assert!(peaks[Kind::Temporaries as usize] > Bytes::ZERO);
-            assert_eq!(peaks[Kind::Unexplained as usize], Bytes::ZERO);
-        }
-    }
-
-    #[test]
-    fn a_growing_cache_is_no_weight_and_no_gradient() {
-        let mut run = Run::new();
-        let truth = serving(&mut run, 3, 40);
-        let (_, history, kinds) = inferred(run.finish());
-        assert_truth(&peaks(&history, &kinds), &truth, &"serving");
-    }
-
-    #[test]
-    fn a_leak_is_unexplained() {
-        let mut run = Run::new();
-        let truth = Training { leak: 4 << 20, ..Training::default() }.run(&mut run);
-        let (_, history, kinds) = inferred(run.finish());
-        let peaks = peaks(&history, &kinds);
-        assert_truth(&peaks, &truth, &"a leak");
-        assert!(peaks[Kind::Unexplained as usize] >= Bytes(9 * (4 << 20)), "{peaks:?}");
-    }
-
-    #[test]
-    fn without_steps_nothing_is_guessed() {
-        let mut run = Run::new();
-        noise(&mut run, 3000, 0, 5);
-        let (_, history, kinds) = inferred(run.finish());
-        let peaks = peaks(&history, &kinds);
-        assert_truth(&peaks, &Truth::default(), &"noise");
-        assert_eq!(peaks[Kind::Activations as usize], Bytes::ZERO);
-        assert_eq!(kinds.evidence, "without steps, kinds cannot be told");
-    }
-
-    #[test]
-    fn without_steps_stacks_still_speak() {
-        let mut run = Run::new();
-        run.set_stack(&[("reset_parameters", "torch/nn/modules/linear.py", 3), ("main", "t.py", 1)]);
-        run.alloc(1000);
-        run.set_stack(&[("_init_group", "/x/torch/optim/adam.py", 3), ("main", "t.py", 2)]);
-        run.alloc(2000);
-        run.set_stack(&[("main", "t.py", 3)]);
-        run.alloc(3000);
-        let (_, _, kinds) = inferred(run.finish());
-        assert_eq!(kinds.by_allocation, [Kind::Weights, Kind::OptimizerState, Kind::Unexplained]);
-    }
-}
+mod tests;

@@ -31,16 +31,18 @@ pub mod trace;
 pub mod usage;
 pub mod words;
 
+mod allocations;
 mod heap;
 mod initial;
 mod mapped;
 #[cfg(test)]
 mod testing;
 
+pub use allocations::{Allocation, AllocationId, Allocations, Columns, HistoryError, SegmentSpan};
 pub use curve::{Curve, CurvePoint};
 pub use events::{Action, Event, Events};
 pub use heap::{Ahead, Follower};
-pub use history::{Allocation, AllocationId, Allocations, Columns, History, HistoryError, SegmentSpan};
+pub use history::History;
 pub use moment::Moment;
 pub use settings::AllocatorSettings;
 pub use stacks::{Frame, Frames, StackId, Stacks};

@@ -3,7 +3,8 @@
 //! Two free blocks side by side are one: the gaps between active blocks are the free blocks. So a moment follows
 //! from the lifetimes alone, without running the events again.
 
-use crate::history::{Allocation, AllocationId, History, SegmentSpan};
+use crate::allocations::{Allocation, AllocationId, SegmentSpan};
+use crate::history::History;
 use crate::trace::SizeClass;
 use crate::usage::Figures;
 use crate::words::{Bytes, DeviceAddr, Tick};

@@ -19,11 +19,20 @@ impl Dice {
         Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    fn roll(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
+        self.0 >> 11
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.roll() % n
+    }
+
+    /// In `[0, 1)`.
+    pub(crate) fn unit(&mut self) -> f64 {
+        self.roll() as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -129,6 +129,15 @@ pub struct Source {
 }
 
 impl Source {
+    /// The producer of compiled programs.
+    pub const XLA: &str = "XLA";
+
+    /// True if the trace is what a compiler planned, and not what a run did.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        self.producer == Source::XLA
+    }
+
     /// The producer that our own allocator's recordings name.
     #[must_use]
     pub fn gapless(version: &str) -> String {

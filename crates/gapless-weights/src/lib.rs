@@ -7,6 +7,7 @@
 //! with a loss that it measures. Every file is hostile until it is decoded: damage is an error, never a panic and
 //! never a read out of bounds.
 
+mod boundary;
 pub mod checksum;
 pub mod codec;
 mod dtype;

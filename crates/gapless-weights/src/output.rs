@@ -4,6 +4,7 @@
 //! A writer holds a lock on its part. A part whose lock is free was left by a writer that was killed: numbers of
 //! processes cannot show that, because containers reuse the same ones after a restart.
 
+use crate::boundary::boundary;
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
 use crate::whole::check_apart;
@@ -11,20 +12,6 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A place between two changes of the disk. If debug assertions are on, `GAPLESS_TEST_KILL=7` aborts the process at
-/// the eighth one, as a kill would. Tests try all of them.
-pub(crate) fn boundary() {
-    #[cfg(debug_assertions)]
-    {
-        static LAST: std::sync::OnceLock<Option<u64>> = std::sync::OnceLock::new();
-        static PASSED: AtomicU64 = AtomicU64::new(0);
-        let last = LAST.get_or_init(|| std::env::var("GAPLESS_TEST_KILL").ok()?.parse().ok());
-        if *last == Some(PASSED.fetch_add(1, Ordering::Relaxed)) {
-            std::process::abort();
-        }
-    }
-}
 
 /// Bytes of a file's name that its part repeats; file systems allow 255 in all.
 const SHOWN: usize = 200;

@@ -4,8 +4,8 @@
 //! save has, and behind a `/` the number of files. Other programs' files do not have it. `pack` and `unpack` do not
 //! change the metadata, so they mark the folders that they write to as unfinished until they end.
 
+use crate::boundary::boundary;
 use crate::error::{Error, Result};
-use crate::output::boundary;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ pub(crate) mod diff;
 pub(crate) mod estimate;
 pub(crate) mod export;
 pub(crate) mod fit;
+pub(crate) mod fit_into;
 pub(crate) mod fleet;
 pub(crate) mod keep;
 pub(crate) mod live;
@@ -48,7 +49,7 @@ pub(crate) struct Args {
 /// The command line, with the texts below the options laid out for a terminal.
 pub(crate) fn command() -> clap::Command {
     use std::io::IsTerminal;
-    let columns = crate::output::columns(std::io::stdout().is_terminal()).unwrap_or(80);
+    let columns = crate::terminal::columns(std::io::stdout().is_terminal()).unwrap_or(80);
     layout::tidy(Args::command().term_width(columns.clamp(40, 100)))
 }
 
@@ -143,6 +144,8 @@ pub(crate) enum Command {
     Plan(plan::PlanArgs),
     /// Predict how much memory a model needs, and find a configuration that fits
     Fit(Box<fit::FitArgs>),
+    /// Plan a recorded training step for a budget: what to keep, what to make again
+    FitInto(fit_into::FitIntoArgs),
     /// Read, compress and check the weights of a model
     Weights(weights::WeightsArgs),
     /// Estimate the memory of a PyTorch script without a GPU

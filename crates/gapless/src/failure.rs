@@ -1,6 +1,6 @@
 //! Failures as people see them: the value at fault, its place, and the next step.
 
-use crate::output;
+use crate::terminal;
 use gapless_report::text;
 use std::fmt::{self, Write};
 use std::io;
@@ -70,8 +70,8 @@ pub(crate) fn note(what: &str) {
 /// Writes to standard error. On a terminal lines are wrapped; in a log each message is one line, which grep finds.
 pub(crate) fn tell(styled: &str) {
     use std::io::{IsTerminal, Write};
-    let plain = if output::is_ascii() { text::ascii(styled) } else { styled.to_owned() };
-    let shown = match output::columns(std::io::stderr().is_terminal()) {
+    let plain = if terminal::is_ascii() { text::ascii(styled) } else { styled.to_owned() };
+    let shown = match terminal::columns(std::io::stderr().is_terminal()) {
         Some(columns) => text::fit(&plain, columns.max(40)),
         None => plain,
     };

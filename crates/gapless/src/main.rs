@@ -16,6 +16,7 @@ mod shortcut;
 mod sizes;
 mod small_pages;
 mod sweep;
+mod terminal;
 
 use cli::Misread;
 use std::io::Write;
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
 /// standard error.
 fn usage(message: &clap::Error) -> ExitCode {
     let styled = message.render().ansi().to_string();
-    let styled = if output::is_ascii() { gapless_report::text::ascii(&styled) } else { styled };
+    let styled = if terminal::is_ascii() { gapless_report::text::ascii(&styled) } else { styled };
     let written = if message.use_stderr() {
         anstream::stderr().write_all(styled.as_bytes())
     } else {

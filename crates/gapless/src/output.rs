@@ -1,10 +1,10 @@
 //! Writes the result of a command to standard output, or to a file that appears complete or not at all.
 
 use crate::failure::Failure;
+use crate::terminal::shown;
 use anyhow::{Context, Result};
-use gapless_report::text;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 const STDOUT: &str = "cannot write to standard output";
@@ -66,40 +66,6 @@ pub(crate) fn write_to(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -
             out.flush().context(STDOUT)
         }
     }
-}
-
-/// Lets texts be as wide as the terminal that shows them, or as COLUMNS says; without either they keep to 80 columns.
-pub(crate) fn use_terminal_width() {
-    if let Some(columns) = columns(io::stdout().is_terminal()) {
-        text::set_width(columns);
-    }
-}
-
-/// The columns of a line, if known: from COLUMNS, or of the terminal if there is one.
-pub(crate) fn columns(is_terminal: bool) -> Option<usize> {
-    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
-    let measured = || is_terminal.then(|| ratatui::crossterm::terminal::size().ok()).flatten();
-    said.filter(|&columns| columns > 0).or_else(|| measured().map(|(columns, _)| usize::from(columns)))
-}
-
-/// True if texts must be ASCII: the locale has no UTF-8, or the terminal says that it is a dumb one. An unset locale
-/// does not count, because most containers set none.
-pub(crate) fn is_ascii() -> bool {
-    let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let locale = value("LC_ALL").or_else(|| value("LC_CTYPE")).or_else(|| value("LANG"));
-    let is_narrow = |locale: String| {
-        let name = locale.split('@').next().unwrap_or_default();
-        // macOS names the character set alone.
-        let charset = name.split_once('.').map_or(name, |(_, charset)| charset);
-        charset.to_ascii_lowercase().replace('-', "") != "utf8"
-    };
-    locale.is_some_and(is_narrow) || value("TERM").is_some_and(|term| term == "dumb")
-}
-
-/// A styled text for output: within the width of a line, and in ASCII if the terminal needs that.
-pub(crate) fn shown(styled: &str) -> String {
-    let plain = if is_ascii() { text::ascii(styled) } else { styled.to_owned() };
-    text::fit(&plain, text::width())
 }
 
 /// True if a file can be made at `path`. It is tried, because permissions alone do not tell.

@@ -36,7 +36,7 @@ impl Progress {
                 "{msg} {spinner} {bytes} {bytes_per_sec}"
             };
             if let Ok(style) = ProgressStyle::with_template(template) {
-                self.bar.set_style(style.progress_chars(if crate::output::is_ascii() {
+                self.bar.set_style(style.progress_chars(if crate::terminal::is_ascii() {
                     "##-"
                 } else {
                     "━━─"
@@ -63,7 +63,11 @@ impl Counter {
     pub(crate) fn new(what: &'static str, total: usize) -> Counter {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32.cyan/dim} {pos}/{len} {eta}") {
-            bar.set_style(style.progress_chars(if crate::output::is_ascii() { "##-" } else { "━━─" }));
+            bar.set_style(style.progress_chars(if crate::terminal::is_ascii() {
+                "##-"
+            } else {
+                "━━─"
+            }));
         }
         bar.set_message(what);
         Counter { bar, since: Instant::now() }

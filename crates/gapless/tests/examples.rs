@@ -48,11 +48,13 @@ const OTHERS: &[(&str, &str)] = &[
     ("pip install .", "`cargo xtask dist` builds and tries the wheel"),
     ("ray start ", "`cargo xtask test-fleet ray`"),
     ("kubectl ", "needs a cluster; `crates/gapless-kube/tests/manifests.rs` reads the manifests"),
+    ("helm install ", "needs a cluster; `crates/gapless-kube/tests/chart.rs` renders the chart"),
     ("gcc ", "`python/tests/test_others.py` compiles the program"),
     ("INCLUDE=", "`python/tests/test_others.py` asks for the folder"),
     ("FOLDER=", "`python/tests/test_others.py` asks for the folder"),
     ("NUMBA_CUDA_MEMORY_MANAGER=", "`python/tests/test_others.py` has Numba's manager"),
     ("LD_PRELOAD=", "a program of the reader; `crates/gapless-malloc/tests/preload.rs`"),
+    ("XLA_FLAGS=", "a program of the reader, which needs jax; `testdata/xla/make.py` sets the same flags"),
 ];
 
 /// Files that examples name as the reader's own, with stand-ins from `testdata`: the page, the beginning of the
@@ -75,6 +77,7 @@ const PYTHON_NEEDS: &[&str] = &[
     "model",
     "gapless.enable",
     "gapless.host",
+    "gapless.jax",
     "gapless.ray",
     "gapless.weights",
     "cupy",

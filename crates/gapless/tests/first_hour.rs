@@ -133,9 +133,11 @@ const SIZES: &[&[&str]] = &[
     &["weights", "pack", "weights/tiny.npz", "-o", "/nonexistent/x", "--limit-rate"],
     &["weights", "unpack", "weights/tiny.npz", "-o", "/nonexistent/x", "--limit-rate"],
     &["weights", "quantize", "weights/tiny.npz", "-o", "/nonexistent/x", "--scheme", "fp8", "--limit-rate"],
+    &["fit-into", "train/step.json", "--budget"],
     &["run", "--reserve"],
     &["run", "--limit"],
     &["run", "--budget"],
+    &["run", "--stream-weights"],
     &["run", "--record", "/tmp/x.gtrace", "--record-limit"],
     &["run", "--host", "--host-limit"],
 ];

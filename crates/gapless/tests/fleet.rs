@@ -243,3 +243,39 @@ fn a_build_without_tls_says_how_to_get_it() {
         assert!(done.err.contains("--features tls"), "{words:?}: {}", done.err);
     }
 }
+
+#[test]
+fn binds_are_served_to_no_machine_that_could_be_anyone() {
+    let serve = |listen: &str| run(&["fleet", "serve", "--api", "http://127.0.0.1:1", "--listen", listen]);
+    for open in ["0.0.0.0:0", "[::]:0", "192.0.2.1:8888"] {
+        let done = serve(open);
+        assert!(done.code == 2 && done.err.contains("could bind pods"), "{open}: {}", done.err);
+        assert!(done.err.contains("--client-ca"), "{}", done.err);
+    }
+}
+
+#[test]
+fn a_pod_is_shown_as_the_webhook_makes_it() {
+    let ask = |annotations: &str| {
+        let pod = format!(
+            r#"{{"kind": "Pod", "metadata": {{"annotations": {annotations}}},
+                "spec": {{"containers": [{{"name": "a", "env": [{{"name": "GAPLESS_TENANT", "value": "x"}}]}}]}}}}"#
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        run_in(folder.path(), &["fleet", "admit", "--pod", "-"], Some(pod.as_bytes()))
+    };
+    let done = ask(r#"{"gapless.dev/gpu-memory": "18GiB"}"#);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let json: Value = serde_json::from_str(&done.out).expect("JSON");
+    let env = json["spec"]["containers"][0]["env"].as_array().expect("variables");
+    let path =
+        |at: usize| env[at]["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap_or_default().to_owned();
+    assert_eq!((env.len(), path(0).as_str()), (2, "metadata.annotations['gapless.dev/tenant']"));
+    assert_eq!(path(1), "metadata.annotations['gapless.dev/gpu-uuids']");
+    let done = ask(r#"{"gapless.dev/gpu-memory": "lots"}"#);
+    assert!(done.code == 1 && done.err.contains("lots"), "{}", done.err);
+    let done = run(&["fleet", "admit", "--pod", "nowhere.json"]);
+    assert!(done.code == 2 && done.err.contains("nowhere.json"), "{}", done.err);
+    let done = run(&["fleet", "admit"]);
+    assert_eq!(done.code, 2, "{}", done.err);
+}

@@ -25,6 +25,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("gapless-threads/src/", "the mechanism"),
     ("gapless-loader/src/load.rs", "a loading that its caller waits for: a panic becomes its error"),
     ("gapless-plan/src/exact/mod.rs", "a stack of its own size; it is joined at once, and its panic goes on"),
+    ("gapless-grpc/src/server.rs", "a service: a panic ends its connection"),
     ("gapless-kube/src/serve.rs", "a service"),
     ("gapless-kube/src/auto.rs", "a service: a panic becomes the answer, which tells its pods"),
     ("gapless/src/commands/metrics/server.rs", "a service: a panic ends its connection"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
-from . import process, ship, together
+from . import process, together, transport
 from .answer import Estimate
 from .assumed import parse
 from .cards import Card, card, environment
@@ -57,7 +57,7 @@ def estimate(
         if not callable(value) and not (value is None and name != "batch"):
             raise GaplessError(f"{name} is {type(value).__name__}: pass a function, as in batch=lambda device, dtype: torch.randn(8, 3, device=device)")
     kind = card(device)
-    payload = ship.dumps({"model": model, "batch": batch, "loss": loss, "optimizer": optimizer})
+    payload = transport.dumps({"model": model, "batch": batch, "loss": loss, "optimizer": optimizer})
     job = {"kind": "call", "payload": payload, "precision": precision, "train": bool(train), "steps": steps, "assume": [parse(text) for text in assume]}
     return run(job, kind)
 

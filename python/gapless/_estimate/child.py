@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from .._errors import GaplessError
-from . import modes, programs, steps, told
+from . import modes, programs, rank_messages, steps
 from .pace import SECONDS, Enough, Pace
 from .process import State
 from .together import Together
@@ -92,8 +92,8 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
 
     from .account import Marks, account
     from .assumed import Assumptions
+    from .control_values import Values
     from .reads import Reads
-    from .values import Values
 
     for ours in ("Attempting to run cuBLAS", "Sparse invariant checks are implicitly disabled"):
         warnings.filterwarnings("ignore", message=ours)
@@ -111,7 +111,7 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
     marks.install()
     modes.in_threads(torch, values)
     if together is not None:
-        told.install(torch, values, together, pace)
+        rank_messages.install(torch, values, together, pace)
     phases = Phases(torch, state.say)
     programs.keep_peaks(torch.cuda.memory, phases.fold, phases.own)
     before = programs.settings()
@@ -213,9 +213,9 @@ class Phases:
 
 
 def _call(job: "dict[str, Any]", torch: Any, phases: Phases, pace: Pace) -> None:
-    from . import ship
+    from . import transport
 
-    work = ship.loads(job["payload"])
+    work = transport.loads(job["payload"])
     precision = job["precision"]
     torch.manual_seed(0)
     steps.first_product()

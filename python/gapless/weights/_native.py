@@ -55,10 +55,6 @@ class Held(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("is_on_card", ctypes.c_uint64)]
 
 
-class Measured(ctypes.Structure):
-    _fields_ = [*((name, ctypes.c_uint64) for name in ("given", "read", "chunks", "left_out")), ("seconds", ctypes.c_double)]
-
-
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "open": (ctypes.c_void_p, [ctypes.c_char_p]),
     "describe": (ctypes.c_void_p, [ctypes.c_void_p]),
@@ -78,18 +74,6 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "wait": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(Progress)]),
     "cancel": (None, [ctypes.c_void_p]),
     "end": (None, [ctypes.c_void_p]),
-    "measure": (
-        ctypes.c_int,
-        [
-            ctypes.c_void_p,
-            ctypes.POINTER(Piece),
-            ctypes.c_size_t,
-            ctypes.POINTER(Settings),
-            ctypes.c_uint64,
-            ctypes.c_uint32,
-            ctypes.POINTER(Measured),
-        ],
-    ),
     "pack": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32]),
     "save": (
         ctypes.c_int,
@@ -227,14 +211,6 @@ class Catalogue:
         finally:
             # Waits for the threads: nothing is written to a target afterwards.
             self._functions["end"](handle)
-
-    def measure(self, pieces: Sequence[tuple[int, int, int, int]], settings: Settings, room: int, passes: int) -> Measured:
-        """Times the decoding on the card alone, from staging memory of `room` bytes: for benchmarks."""
-        entries = (Piece * max(len(pieces), 1))(*(Piece(*piece) for piece in pieces))
-        measured = Measured()
-        if self._functions["measure"](self._open(), entries, len(pieces), ctypes.byref(settings), room, passes, ctypes.byref(measured)):
-            raise _failed(self._functions)
-        return measured
 
 
 def _encoded(given: "os.PathLike[str] | str") -> bytes:

@@ -29,6 +29,12 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     {
         return host::run(parts);
     }
+    if let ["fleet", parts @ ..] = names
+        && !parts.is_empty()
+        && parts.iter().all(|part| fleet::PARTS.contains(part))
+    {
+        return fleet::run(parts);
+    }
     // It builds all crates again, so it runs only by name. A commit may follow, for a ratio.
     if let ["build", commit @ ..] = names
         && commit.len() < 2
@@ -85,7 +91,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         ranks::run()?;
     }
     if wanted("fleet") {
-        fleet::run()?;
+        fleet::run(&[])?;
     }
     if wanted("weights") {
         weights::run()?;

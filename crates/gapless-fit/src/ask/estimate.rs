@@ -198,7 +198,7 @@ impl Estimate {
     pub fn closed(
         q: &Question,
         config: &Config,
-        account: &memory::Account,
+        account: &memory::RankAccount,
         parameters: u64,
         recomputed: Vec<u64>,
     ) -> Estimate {

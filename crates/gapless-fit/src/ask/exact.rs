@@ -2,9 +2,9 @@
 
 use super::error::AskError;
 use super::estimate::Estimate;
-use super::plans::{Plans, Row, UNIT, alone};
 use super::policy;
 use super::question::Question;
+use super::row::{Plans, Row, UNIT, alone};
 use super::words::{describe, terms};
 use crate::eager::{Recomputed, Run};
 use crate::search::cost::CostModel;

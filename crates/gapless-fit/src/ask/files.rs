@@ -1,8 +1,9 @@
 //! The first plan, or the given configuration, as files that run.
 
 use super::error::AskError;
-use super::plans::{self, Row};
+use super::plans;
 use super::question::Question;
+use super::row::{Row, alone};
 use super::{Answer, Emit};
 use crate::emit::{File, Recipe, ServeRecipe, Target, vllm};
 use crate::search::space::Config;
@@ -101,7 +102,7 @@ fn chosen(q: &Question, answer: &Answer) -> Result<Chosen> {
         return Ok((config, recomputed, Vec::new(), None));
     }
     let micro_batch = estimate.simulated.as_ref().map_or(q.run.batch, |a| a.run.batch);
-    let config = plans::alone(q, q.run.optimizer, micro_batch, q.run.accumulation, &estimate.recomputed);
+    let config = alone(q, q.run.optimizer, micro_batch, q.run.accumulation, &estimate.recomputed);
     Ok((config, estimate.recomputed.clone(), Vec::new(), Some(estimate.peak_allocated.0)))
 }
 

@@ -15,6 +15,7 @@ mod plans;
 pub mod policy;
 mod question;
 mod refuse;
+mod row;
 mod serving;
 mod shape;
 mod why;
@@ -24,8 +25,8 @@ pub use asked::{Adapters, Asked, Degrees, Emit};
 pub use error::AskError;
 pub use estimate::{Estimate, Method, PeakAt};
 pub use files::files;
-pub use plans::{Plans, Row};
 pub use question::{Given, Question};
+pub use row::{Plans, Row, Share};
 pub use shape::Shape;
 pub use why::terms;
 

@@ -6,6 +6,7 @@ use super::error::AskError;
 use super::estimate::Estimate;
 use super::exact::{exactly, largest, simulates};
 use super::question::Question;
+use super::row::{Plans, Row, UNIT, alone, averaged};
 use super::words::{describe, terms};
 use super::{kept, policy};
 use crate::eager::Run;
@@ -17,55 +18,17 @@ use crate::model::Architecture;
 use crate::profiled::block_profile;
 use crate::search::SearchError;
 use crate::search::cost::CostModel;
-use crate::search::memory::Account;
+use crate::search::memory::RankAccount;
 use crate::search::profile::Profile;
-use crate::search::serve::ServePlan;
 use crate::search::space::{Config, Offload, Space};
 use crate::search::train::{self, Census, Plan};
-use crate::settings::{Checkpointing, Lora, Optimizer};
+use crate::settings::Lora;
 use crate::simulated::context;
-use crate::stored::Stored;
 use gapless_trace::Bytes;
 use gapless_trace::numbers::{plural, verb};
 use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, AskError>;
-
-/// One plan.
-#[derive(Clone, Debug)]
-pub struct Row {
-    pub words: String,
-    /// True if its memory was simulated.
-    pub exact: bool,
-    pub estimate: Option<Estimate>,
-    pub process_total: Bytes,
-    pub largest_batch: Option<u64>,
-    pub seconds: f64,
-    pub unit: &'static str,
-    pub cost: Vec<(&'static str, f64)>,
-    pub config: Option<Config>,
-    pub recomputed: Vec<u64>,
-    pub selective: Vec<u64>,
-    pub serve: Option<ServePlan>,
-}
-
-/// Plans that fit, cheapest first, and the proof that nothing cheaper does.
-#[derive(Clone, Debug)]
-pub struct Plans {
-    pub title: String,
-    /// True if they change only the layout. Otherwise the run that was asked for does not fit.
-    pub keeps_recipe: bool,
-    pub rows: Vec<Row>,
-    pub proof: String,
-    pub notes: Vec<String>,
-    pub least_needed: Option<u64>,
-    pub census: Census,
-    /// Runs simulated from beginning to end.
-    pub simulated: u64,
-}
-
-/// The unit of a time, if a model is trained.
-pub(super) const UNIT: &str = "a step";
 
 /// The model for the search: its blocks simulated.
 pub(super) fn profile(q: &Question) -> Result<Profile> {
@@ -93,7 +56,7 @@ fn headroom(q: &Question) -> f64 {
 }
 
 /// The account of a configuration, whether it fits or not.
-pub(super) fn account(q: &Question, profile: &Profile, config: &Config) -> Account {
+pub(super) fn account(q: &Question, profile: &Profile, config: &Config) -> RankAccount {
     train::account(profile, &q.cluster, config, q.memory().0 as f64 * (1.0 - headroom(q)))
 }
 
@@ -134,15 +97,6 @@ fn space(q: &Question, profile: &Profile) -> Space {
     space
 }
 
-/// A format with the bits that the model's weights have in the mean, those included that keep 16.
-fn averaged(q: &Question, format: Format, stored: Option<&Stored>) -> Format {
-    let (Some(stored), Some(count)) = (stored, crate::parameters::count(&q.architecture)) else {
-        return format;
-    };
-    let bits = stored.bytes(&q.architecture, 2) as f64 * 8.0 / count.max(1) as f64;
-    Format::Stored { name: format.name(), bits: (bits * 1000.0).ceil() as u32 }
-}
-
 /// The configuration that the flags name, if they name one.
 pub(super) fn given(q: &Question, profile: &Profile) -> Result<Config> {
     let d = &q.degrees;
@@ -172,35 +126,6 @@ pub(super) fn given(q: &Question, profile: &Profile) -> Result<Config> {
     })
 }
 
-/// The configuration of a run on one GPU, all of whose memory is there.
-pub(super) fn alone(
-    q: &Question,
-    optimizer: Optimizer,
-    micro_batch: u64,
-    accumulation: u64,
-    recomputed: &[u64],
-) -> Config {
-    Config {
-        precision: q.run.precision,
-        optimizer,
-        checkpointing: if recomputed.is_empty() { Checkpointing::None } else { Checkpointing::Optimal },
-        sharding: Sharding::Ddp,
-        data: 1,
-        tensor: 1,
-        pipeline: 1,
-        context: 1,
-        expert: 1,
-        chunks: 1,
-        micro_batch,
-        accumulation,
-        length: q.run.length,
-        offload: Offload::default(),
-        lora: q.run.lora,
-        format: averaged(q, q.format, q.stored.as_deref()),
-        sequence_parallel: true,
-    }
-}
-
 /// The plans for training.
 pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<Plans> {
     let profile = profile(q)?;
@@ -224,6 +149,7 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         proof: String::new(),
         notes: Vec::new(),
         least_needed: None,
+        share: None,
         census: Census::default(),
         simulated: 0,
     };

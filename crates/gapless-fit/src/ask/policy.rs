@@ -26,6 +26,10 @@ pub const STEPS: u32 = 3;
 /// Weights that share a scale in 4-bit integers: the group that AWQ and GPTQ checkpoints have.
 pub const INT4_GROUP: u64 = 128;
 
+/// The largest share of a card that is suggested to a serving engine, in hundredths: the driver and the context of the
+/// process take some of the rest.
+pub const LARGEST_SHARE: u32 = 98;
+
 /// Bytes that PyTorch holds for each allocated byte, if closed forms say how many are allocated. It is no measurement:
 /// the 71 single-GPU runs of `h200_cells.jsonl` hold 1.08 bytes in the median, so reserved peaks from closed forms are
 /// on the low side, within their error bar. Simulated runs replay the allocator instead.

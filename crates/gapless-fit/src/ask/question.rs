@@ -109,26 +109,7 @@ impl Question {
                 "leave out --checkpointing; a smaller --batch with more --grad-accum takes less",
             ));
         }
-        let batch = asked.batch.unwrap_or(1);
-        let run = Run {
-            mode,
-            batch,
-            length,
-            precision: asked.precision.unwrap_or_else(|| usual_precision(asked, &mut notes)),
-            optimizer: asked.optimizer.unwrap_or(Optimizer::AdamW),
-            recomputed: match checkpointing {
-                Checkpointing::Full => Recomputed::All,
-                _ => Recomputed::None,
-            },
-            attention: asked.attention,
-            lora: asked.adapters.map(|adapters| adapters.lora),
-            stored: None,
-            more_cache: 0,
-            accumulation: asked.grad_accum.unwrap_or(1),
-            steps: policy::STEPS,
-            last_logits: asked.engine == Some(Engine::Transformers),
-            note_ops: false,
-        };
+        let mut run = asked_run(asked, mode, length, &mut notes);
         if mode == Mode::Infer && asked.engine.is_none() && matches!(architecture, Architecture::Decoder(_)) {
             notes.push(
                 "a plain forward pass keeps the logits of all tokens; --engine transformers, vllm or sglang keeps the last token's"
@@ -144,42 +125,9 @@ impl Question {
         }
         let kept = kept::weights(path, &model, &architecture, asked, &gpu, &mut notes)?;
         let (format, stored, beside) = (kept.format, kept.stored, kept.beside);
-        let mut run = run;
         run.stored.clone_from(&stored);
         run.more_cache = kept::more_cache(&architecture, asked, &run);
-        let degrees = asked.degrees;
-        let product: u64 = [degrees.data, degrees.tensor, degrees.pipeline, degrees.context]
-            .iter()
-            .map(|d| d.unwrap_or(1))
-            .product();
-        let nodes = asked.nodes.unwrap_or(1);
-        let per_node = match asked.gpus {
-            Some(gpus) => gpus,
-            None if product > 1 => product.div_ceil(nodes),
-            // An expert-parallel group lies within the data-parallel one.
-            None => degrees.expert.unwrap_or(1),
-        };
-        let gpus = per_node * nodes;
-        if !gpus.is_multiple_of(product) || degrees.data.is_some() && product != gpus {
-            return Err(AskError::new(
-                format!(
-                    "the degrees multiply to {product}, which does not divide {} evenly",
-                    plural(gpus, "GPU")
-                ),
-                "dp x tp x pp x cp is the number of GPUs: change a degree, --gpus or --nodes",
-            ));
-        }
-        if gpus == 1 && asked.zero.is_some_and(|zero| zero != Sharding::Ddp) {
-            let what = "--zero shares states between GPUs, and there is one";
-            return Err(AskError::new(
-                what,
-                "add --gpus, or leave it out; --offload moves states to the host",
-            ));
-        }
-        let mut cluster = Cluster::new(gpu, per_node, nodes);
-        if let Some(memory) = asked.host_memory {
-            cluster.host_memory = memory.0;
-        }
+        let cluster = asked_cluster(asked, gpu)?;
         Ok(Question {
             path: path.to_owned(),
             model,
@@ -193,7 +141,7 @@ impl Question {
             kv_tokens: asked.kv_tokens,
             cluster,
             gpu_name,
-            degrees,
+            degrees: asked.degrees,
             offload: asked.offload,
             zero: asked.zero,
             engine: asked.engine,
@@ -261,6 +209,64 @@ impl Question {
     pub fn is_graph(&self) -> bool {
         matches!(self.architecture, Architecture::Graph(_))
     }
+}
+
+/// The run that is simulated, before its weights are known.
+fn asked_run(asked: &Asked, mode: Mode, length: u64, notes: &mut Vec<String>) -> Run {
+    Run {
+        mode,
+        batch: asked.batch.unwrap_or(1),
+        length,
+        precision: asked.precision.unwrap_or_else(|| usual_precision(asked, notes)),
+        optimizer: asked.optimizer.unwrap_or(Optimizer::AdamW),
+        recomputed: match asked.checkpointing.unwrap_or_default() {
+            Checkpointing::Full => Recomputed::All,
+            _ => Recomputed::None,
+        },
+        attention: asked.attention,
+        lora: asked.adapters.map(|adapters| adapters.lora),
+        stored: None,
+        more_cache: 0,
+        accumulation: asked.grad_accum.unwrap_or(1),
+        steps: policy::STEPS,
+        last_logits: asked.engine == Some(Engine::Transformers),
+        note_ops: false,
+    }
+}
+
+/// The GPUs: given, or as many as the degrees take.
+fn asked_cluster(asked: &Asked, gpu: Gpu) -> Result<Cluster, AskError> {
+    let degrees = asked.degrees;
+    let product: u64 = [degrees.data, degrees.tensor, degrees.pipeline, degrees.context]
+        .iter()
+        .map(|d| d.unwrap_or(1))
+        .product();
+    let nodes = asked.nodes.unwrap_or(1);
+    let per_node = match asked.gpus {
+        Some(gpus) => gpus,
+        None if product > 1 => product.div_ceil(nodes),
+        // An expert-parallel group lies within the data-parallel one.
+        None => degrees.expert.unwrap_or(1),
+    };
+    let gpus = per_node * nodes;
+    if !gpus.is_multiple_of(product) || degrees.data.is_some() && product != gpus {
+        return Err(AskError::new(
+            format!(
+                "the degrees multiply to {product}, which does not divide {} evenly",
+                plural(gpus, "GPU")
+            ),
+            "dp x tp x pp x cp is the number of GPUs: change a degree, --gpus or --nodes",
+        ));
+    }
+    if gpus == 1 && asked.zero.is_some_and(|zero| zero != Sharding::Ddp) {
+        let what = "--zero shares states between GPUs, and there is one";
+        return Err(AskError::new(what, "add --gpus, or leave it out; --offload moves states to the host"));
+    }
+    let mut cluster = Cluster::new(gpu, per_node, nodes);
+    if let Some(memory) = asked.host_memory {
+        cluster.host_memory = memory.0;
+    }
+    Ok(cluster)
 }
 
 /// Notes on formats that were asked for and that the GPU does not compute in.

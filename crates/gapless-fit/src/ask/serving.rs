@@ -2,9 +2,9 @@
 
 use super::error::AskError;
 use super::estimate::Estimate;
-use super::plans::{Plans, Row};
 use super::policy;
 use super::question::Question;
+use super::row::{Plans, Row, Share};
 use crate::formulas::weights::Format;
 use crate::formulas::{engine, overhead};
 use crate::model::Architecture;
@@ -20,10 +20,8 @@ use gapless_trace::numbers::plural;
 
 type Result<T> = std::result::Result<T, AskError>;
 
-/// The plans for serving.
-pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
-    let sequences = q.run.batch;
-    let context = q.kv_tokens.map_or(q.run.length, |tokens| tokens.div_ceil(sequences));
+/// The model, and the formats and degrees that are searched; `absorbed` bytes of products are kept beside the weights.
+fn space(q: &Question, sequences: u64, context: u64, absorbed: u64) -> Result<(Profile, Serving)> {
     let (profile, working) = match &q.architecture {
         Architecture::Decoder(decoder) => {
             (Profile::from_decoder(&q.model.name, decoder), Some(engine::working(decoder)))
@@ -53,7 +51,6 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     let own = if matches!(q.format, Format::F32) { Format::Half } else { q.format };
     serving.formats = vec![own];
     serving.sparse = q.sparse;
-    let absorbed = if q.is_paged() { absorbed(&q.architecture, 2) } else { 0 };
     let weighed = |format: Format, stored: Option<&Stored>, beside: &Beside| {
         let plain = Stored::plain();
         let weighed = stored.unwrap_or(&plain).weigh(&q.architecture, 2);
@@ -76,6 +73,15 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
     if let Some(p) = q.degrees.pipeline {
         serving.pipeline = vec![p];
     }
+    Ok((profile, serving))
+}
+
+/// The plans for serving.
+pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
+    let sequences = q.run.batch;
+    let context = q.kv_tokens.map_or(q.run.length, |tokens| tokens.div_ceil(sequences));
+    let absorbed = if q.is_paged() { absorbed(&q.architecture, 2) } else { 0 };
+    let (profile, mut serving) = space(q, sequences, context, absorbed)?;
     let ways = |serving: &Serving| -> Result<(Vec<Row>, Served)> {
         let served = serving.search(&profile, &q.cluster).map_err(|error| AskError::search(&error))?;
         let rows = served.plans.iter().map(|plan| serve_row(q, plan, context * sequences));
@@ -109,6 +115,13 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
             least = [least, needed(&served)].into_iter().flatten().min();
         }
     }
+    let least = least.filter(|_| rows.is_empty() || !keeps_recipe);
+    let share = if rows.is_empty() && least.is_some_and(|least| least <= q.memory().0) {
+        let holds = |serving: &Serving| Ok(!ways(serving)?.0.is_empty());
+        Some(Share { taken: serving.utilization, enough: enough(&serving, holds)? })
+    } else {
+        None
+    };
     let nothing = if rows.is_empty() {
         "nothing in this space fits"
     } else {
@@ -129,11 +142,24 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         keeps_recipe,
         proof: format!("{} looked at, none left out; {nothing}", plural(examined, "configuration")),
         notes,
-        least_needed: least.filter(|_| rows.is_empty() || !keeps_recipe),
+        least_needed: least,
+        share,
         rows,
         census: Census { points: examined, examined, ..Census::default() },
         simulated: 0,
     })
+}
+
+/// The smallest share of the card, in hundredths, at which the engine holds what was asked.
+fn enough(serving: &Serving, holds: impl Fn(&Serving) -> Result<bool>) -> Result<Option<f64>> {
+    let first = (serving.utilization * 100.0).floor() as u32 + 1;
+    for hundredths in first..=policy::LARGEST_SHARE {
+        let share = f64::from(hundredths) / 100.0;
+        if holds(&Serving { utilization: share, ..serving.clone() })? {
+            return Ok(Some(share));
+        }
+    }
+    Ok(None)
 }
 
 fn no_text() -> AskError {

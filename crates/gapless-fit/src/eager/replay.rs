@@ -1,7 +1,7 @@
 //! The run on PyTorch's allocator: its statistics, phase by phase, and the bytes that it would hold.
 
 use super::log::{Log, Phase};
-use super::run::Steps;
+use super::simulate::Steps;
 use gapless_replay::allocator::{Lane, Stats};
 use gapless_replay::device::{Placement, SimDevice};
 use gapless_replay::run::Watch;
@@ -84,7 +84,7 @@ impl Watch for Watcher<'_> {
 
 /// PyTorch's allocator with its defaults, on a card without end.
 pub(crate) fn torch() -> Torch<SimDevice> {
-    let device = SimDevice::placing(gapless_replay::outcome::ENDLESS.0, Placement::Lowest);
+    let device = SimDevice::placing(gapless_replay::answer::ENDLESS.0, Placement::Lowest);
     Torch::new(TorchSettings::default(), TorchVersion::DEFAULT, device, &[Lane::default()])
 }
 
@@ -159,6 +159,6 @@ impl Steps {
     /// True if the run gets to its end on a card that leaves `capacity` bytes to `machine`.
     #[must_use]
     pub fn survives(&self, machine: &Machine, capacity: Bytes) -> bool {
-        gapless_replay::outcome::survives(&self.script(), machine, capacity, Placement::Lowest)
+        gapless_replay::answer::survives(&self.script(), machine, capacity, Placement::Lowest)
     }
 }

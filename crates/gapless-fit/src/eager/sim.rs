@@ -4,7 +4,9 @@
 //! run, gradients of parameters are kept as soon as they are complete. The order of frees within one node follows the
 //! engine too: the gradients it was given, then its saved tensors, then the gradients it gave on.
 
-use super::checkpoint::Frame;
+mod checkpoint;
+
+use self::checkpoint::Frame;
 use super::ledger::{Kernel, Ledger};
 use super::log::{Kind, Layer, Log, Phase, PhaseMark, Scope};
 use super::tensor::{Edge, Param, SharedLog, Storage, Tensor};

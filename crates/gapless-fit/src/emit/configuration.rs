@@ -48,23 +48,7 @@ pub(super) fn restrict(target: Target, space: &mut Space) {
 pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
     let config = &recipe.config;
     let cannot = |what: String, hint| Err(EmitError::Cannot { target: target.name(), what, hint });
-    if recipe.is_torchvision() {
-        if target != Target::Torch {
-            return cannot("a network of torchvision".to_owned(), "emit it for torch");
-        }
-        if !recipe.selective.is_empty() {
-            return cannot(
-                "a network of torchvision recomputed in part".to_owned(),
-                "recompute whole blocks",
-            );
-        }
-        let kind = recipe.model["model_type"].as_str();
-        if config.optimizer == Optimizer::Muon
-            && !matches!(kind, Some("torchvision_vit" | "torchvision_convnext"))
-        {
-            return cannot("muon".to_owned(), "its blocks have no matrices: plan with adamw or sgd-momentum");
-        }
-    }
+    torchvision(recipe, target)?;
     for (what, degree) in [
         ("pipeline", config.pipeline),
         ("expert", config.expert),
@@ -86,6 +70,33 @@ pub(super) fn check(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
             "autocast in fp16 needs a scaler of gradients, which the script does not have: plan with amp-bf16",
         );
     }
+    target_takes(config, target)
+}
+
+/// A network of torchvision is emitted for torch alone.
+fn torchvision(recipe: &Recipe, target: Target) -> Result<(), EmitError> {
+    let cannot = |what: String, hint| Err(EmitError::Cannot { target: target.name(), what, hint });
+    if !recipe.is_torchvision() {
+        return Ok(());
+    }
+    if target != Target::Torch {
+        return cannot("a network of torchvision".to_owned(), "emit it for torch");
+    }
+    if !recipe.selective.is_empty() {
+        return cannot("a network of torchvision recomputed in part".to_owned(), "recompute whole blocks");
+    }
+    let kind = recipe.model["model_type"].as_str();
+    if recipe.config.optimizer == Optimizer::Muon
+        && !matches!(kind, Some("torchvision_vit" | "torchvision_convnext"))
+    {
+        return cannot("muon".to_owned(), "its blocks have no matrices: plan with adamw or sgd-momentum");
+    }
+    Ok(())
+}
+
+/// Sharding, precision and offloading that the target can realise.
+fn target_takes(config: &Config, target: Target) -> Result<(), EmitError> {
+    let cannot = |what: String, hint| Err(EmitError::Cannot { target: target.name(), what, hint });
     let mixed = matches!(config.precision, Precision::Mixed | Precision::MixedMainGrad);
     let gathers = matches!(config.sharding, Sharding::Zero3 | Sharding::Fsdp);
     let shards = config.sharding != Sharding::Ddp;

@@ -120,15 +120,7 @@ impl Bert {
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, training: bool) -> Tensor {
         let e = &self.e;
         let layer = &self.layers[at];
-        let h = Heads {
-            batch: run.batch,
-            heads: e.heads,
-            kv_heads: e.heads,
-            queries: run.length,
-            keys: run.length,
-            dim: e.hidden / e.heads,
-            value_dim: e.hidden / e.heads,
-        };
+        let h = Heads::own(run.batch, run.length, e.heads, e.heads, e.hidden / e.heads);
         let attended = within(sim, Layer::Attention, || {
             let (context, _weights) = {
                 let q = layer.q.forward(sim, x);

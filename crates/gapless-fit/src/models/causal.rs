@@ -36,20 +36,21 @@ impl<T: Causal> Network for T {
     }
 }
 
-/// A block by its number, with all that it needs beside its input.
-type Block = dyn Fn(&Sim, usize, &Tensor) -> Tensor;
-
-/// Runs `count` blocks, each on the output of the one before; in training those that the run names are checkpointed.
-pub(crate) fn through_blocks(
+/// Runs the `count` blocks of `model`, each on the output of the one before, with what all of them share; in training
+/// those that the run names are checkpointed.
+pub(crate) fn through_blocks<M: 'static, S: 'static>(
     sim: &Sim,
     run: &Run,
+    model: &Rc<M>,
+    shared: &Rc<S>,
     count: usize,
     mut hidden: Tensor,
-    block: Rc<Block>,
+    layer: fn(&M, &Sim, &Run, usize, &Tensor, &S) -> Tensor,
 ) -> Tensor {
+    let own = Rc::new(run.clone());
     for at in 0..count {
-        let block = Rc::clone(&block);
-        hidden = through_block(sim, run, at, &hidden, move |sim, x| block(sim, at, x));
+        let (model, shared, own) = (Rc::clone(model), Rc::clone(shared), Rc::clone(&own));
+        hidden = through_block(sim, run, at, &hidden, move |sim, x| layer(&model, sim, &own, at, x, &shared));
     }
     hidden
 }

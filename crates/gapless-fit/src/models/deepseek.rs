@@ -141,36 +141,6 @@ fn turn_pairs(sim: &Sim, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
 }
 
 impl Deepseek {
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        let (d, mla) = (&self.d, &self.mla);
-        let training = run.mode == Mode::Train;
-        sim.scope(Scope::Embedding);
-        let embeds = sim.embedding(ids, &self.embed, d.hidden);
-        let mut hidden = embeds.clone();
-        let heads = Heads {
-            batch: run.batch,
-            heads: d.heads,
-            kv_heads: d.heads,
-            queries: run.length,
-            keys: run.length,
-            dim: mla.nope_dim + mla.rope_dim,
-            value_dim: mla.value_dim,
-        };
-        let mask =
-            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
-        let (cos, sin) = rotary(sim, run.length, mla.rope_dim, hidden.dtype);
-        let cache = (!training).then(|| RefCell::new(Vec::new()));
-        let shared = Rc::new(Shared { heads, cos, sin, mask, cache });
-        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
-        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
-        sim.scope(Scope::Head);
-        hidden = self.norm.forward(sim, &hidden);
-        drop(embeds);
-        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
-        (hidden, cache)
-    }
-
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.input_norm.forward(sim, x);
@@ -250,8 +220,27 @@ impl Deepseek {
 }
 
 impl Causal for Deepseek {
-    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        self.body(sim, run, x)
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        let (d, mla) = (&self.d, &self.mla);
+        let training = run.mode == Mode::Train;
+        sim.scope(Scope::Embedding);
+        let embeds = sim.embedding(ids, &self.embed, d.hidden);
+        let mut hidden = embeds.clone();
+        let heads = Heads {
+            value_dim: mla.value_dim,
+            ..Heads::own(run.batch, run.length, d.heads, d.heads, mla.nope_dim + mla.rope_dim)
+        };
+        let mask =
+            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
+        let (cos, sin) = rotary(sim, run.length, mla.rope_dim, hidden.dtype);
+        let cache = (!training).then(|| RefCell::new(Vec::new()));
+        let shared = Rc::new(Shared { heads, cos, sin, mask, cache });
+        hidden = through_blocks(sim, run, self, &shared, self.layers.len(), hidden, Self::layer);
+        sim.scope(Scope::Head);
+        hidden = self.norm.forward(sim, &hidden);
+        drop(embeds);
+        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
+        (hidden, cache)
     }
 
     fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {

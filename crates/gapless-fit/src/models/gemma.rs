@@ -81,41 +81,6 @@ impl Gemma {
         self.d.sliding_window.is_some() && (pattern == 1 || !(at + 1).is_multiple_of(pattern))
     }
 
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        let d = &self.d;
-        let training = run.mode == Mode::Train;
-        sim.scope(Scope::Embedding);
-        let mut hidden = sim.embedding(ids, &self.embed, d.hidden);
-        hidden = sim.scale(&hidden);
-        let embeds = hidden.clone();
-        let heads = Heads {
-            batch: run.batch,
-            heads: d.heads,
-            kv_heads: d.kv_heads,
-            queries: run.length,
-            keys: run.length,
-            dim: d.head_dim,
-            value_dim: d.head_dim,
-        };
-        let eager = run.attention(d.attention) == Attention::Eager;
-        let numbers = eager.then_some(hidden.dtype);
-        let full_mask = eager.then(|| sim.mask(heads, numbers));
-        let bites = d.sliding_window.is_some_and(|w| run.length > w);
-        let sliding_mask = (bites || (eager && d.sliding_window.is_some())).then(|| sim.mask(heads, numbers));
-        let sets = if d.style == DecoderStyle::Gemma3 { 2 } else { 1 };
-        let angles = (0..sets).map(|_| rotary(sim, run.length, d.head_dim, hidden.dtype)).collect();
-        let cache = (!training).then(|| RefCell::new(Vec::new()));
-        let shared = Rc::new(Shared { heads, angles, full_mask, sliding_mask, cache });
-        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
-        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
-        sim.scope(Scope::Head);
-        hidden = self.norm.forward_gemma(sim, &hidden);
-        drop(embeds);
-        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
-        (hidden, cache)
-    }
-
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.input_norm.forward_gemma(sim, x);
@@ -175,8 +140,35 @@ impl Gemma {
         let (out, _weights) = attend(sim, how, (&q, &k, &v), h, mask, self.d.attention_dropout);
         layer.o.forward(sim, &out)
     }
+}
 
-    fn capped_logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
+impl Causal for Gemma {
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        let d = &self.d;
+        let training = run.mode == Mode::Train;
+        sim.scope(Scope::Embedding);
+        let mut hidden = sim.embedding(ids, &self.embed, d.hidden);
+        hidden = sim.scale(&hidden);
+        let embeds = hidden.clone();
+        let heads = Heads::own(run.batch, run.length, d.heads, d.kv_heads, d.head_dim);
+        let eager = run.attention(d.attention) == Attention::Eager;
+        let numbers = eager.then_some(hidden.dtype);
+        let full_mask = eager.then(|| sim.mask(heads, numbers));
+        let bites = d.sliding_window.is_some_and(|w| run.length > w);
+        let sliding_mask = (bites || (eager && d.sliding_window.is_some())).then(|| sim.mask(heads, numbers));
+        let sets = if d.style == DecoderStyle::Gemma3 { 2 } else { 1 };
+        let angles = (0..sets).map(|_| rotary(sim, run.length, d.head_dim, hidden.dtype)).collect();
+        let cache = (!training).then(|| RefCell::new(Vec::new()));
+        let shared = Rc::new(Shared { heads, angles, full_mask, sliding_mask, cache });
+        hidden = through_blocks(sim, run, self, &shared, self.layers.len(), hidden, Self::layer);
+        sim.scope(Scope::Head);
+        hidden = self.norm.forward_gemma(sim, &hidden);
+        drop(embeds);
+        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
+        (hidden, cache)
+    }
+
+    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
         let mut logits = self.head.forward(sim, hidden);
         if self.d.logit_softcap {
             logits = sim.scale(&logits);
@@ -184,15 +176,5 @@ impl Gemma {
             logits = sim.scale(&logits);
         }
         logits
-    }
-}
-
-impl Causal for Gemma {
-    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        self.body(sim, run, x)
-    }
-
-    fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {
-        self.capped_logits(sim, hidden)
     }
 }

@@ -88,38 +88,6 @@ pub(crate) fn build(sim: &Sim, d: &Decoder, run: &Run) -> Result<Rc<dyn Network>
 }
 
 impl Gpt2 {
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        let d = &self.d;
-        let training = run.mode == Mode::Train;
-        sim.scope(Scope::Embedding);
-        let words = sim.embedding(ids, &self.words, d.hidden);
-        let places = tokens(sim, run.length);
-        let positions = sim.embedding(&places, &self.positions, d.hidden);
-        let mut hidden = sim.add(&words, &positions);
-        let heads = Heads {
-            batch: run.batch,
-            heads: d.heads,
-            kv_heads: d.heads,
-            queries: run.length,
-            keys: run.length,
-            dim: d.head_dim,
-            value_dim: d.head_dim,
-        };
-        let mask =
-            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
-        hidden = sim.dropout(&hidden, d.embed_dropout, training);
-        let cache = (!training).then(|| RefCell::new(Vec::new()));
-        let shared = Rc::new(Shared { heads, mask, cache, training });
-        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
-        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
-        sim.scope(Scope::Head);
-        hidden = self.ln_f.forward(sim, &hidden);
-        drop((words, positions));
-        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
-        (hidden, cache)
-    }
-
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let mut hidden = layer.ln_1.forward(sim, x);
@@ -170,8 +138,26 @@ impl Gpt2 {
 }
 
 impl Causal for Gpt2 {
-    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        self.body(sim, run, x)
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        let d = &self.d;
+        let training = run.mode == Mode::Train;
+        sim.scope(Scope::Embedding);
+        let words = sim.embedding(ids, &self.words, d.hidden);
+        let places = tokens(sim, run.length);
+        let positions = sim.embedding(&places, &self.positions, d.hidden);
+        let mut hidden = sim.add(&words, &positions);
+        let heads = Heads::own(run.batch, run.length, d.heads, d.heads, d.head_dim);
+        let mask =
+            (run.attention(d.attention) == Attention::Eager).then(|| sim.mask(heads, Some(hidden.dtype)));
+        hidden = sim.dropout(&hidden, d.embed_dropout, training);
+        let cache = (!training).then(|| RefCell::new(Vec::new()));
+        let shared = Rc::new(Shared { heads, mask, cache, training });
+        hidden = through_blocks(sim, run, self, &shared, self.layers.len(), hidden, Self::layer);
+        sim.scope(Scope::Head);
+        hidden = self.ln_f.forward(sim, &hidden);
+        drop((words, positions));
+        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
+        (hidden, cache)
     }
 
     fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {

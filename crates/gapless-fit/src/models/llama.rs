@@ -123,41 +123,6 @@ pub(crate) fn head(sim: &Sim, d: &Decoder, embed: &Param, dtype: Dtype) -> Linea
 }
 
 impl Llama {
-    /// Hidden states after the last norm.
-    fn body(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        let d = &self.d;
-        sim.scope(Scope::Embedding);
-        let embeds = sim.embedding(ids, &self.embed, d.hidden);
-        let mut hidden = embeds.clone();
-        let positions = super::parts::tokens(sim, run.length);
-        let heads = Heads {
-            batch: run.batch,
-            heads: d.heads,
-            kv_heads: d.kv_heads,
-            queries: run.length,
-            keys: run.length,
-            dim: d.head_dim,
-            value_dim: d.head_dim,
-        };
-        let sliding = d.sliding_window.is_some_and(|w| run.length > w);
-        let mask = match run.attention(d.attention) {
-            Attention::Eager => Some(sim.mask(heads, Some(hidden.dtype))),
-            _ => sliding.then(|| sim.mask(heads, None)),
-        };
-        let (cos, sin) = rotary(sim, run.length, d.head_dim, hidden.dtype);
-        let training = run.mode == Mode::Train;
-        let shared =
-            Rc::new(Shared { heads, cos, sin, mask, cache: (!training).then(|| RefCell::new(Vec::new())) });
-        let (model, given, own) = (Rc::clone(self), Rc::clone(&shared), run.clone());
-        let layer = move |sim: &Sim, at: usize, x: &Tensor| model.layer(sim, &own, at, x, &given);
-        hidden = through_blocks(sim, run, self.layers.len(), hidden, Rc::new(layer));
-        sim.scope(Scope::Head);
-        hidden = self.norm.forward(sim, &hidden);
-        drop((positions, embeds));
-        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
-        (hidden, cache)
-    }
-
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, shared: &Shared) -> Tensor {
         let layer = &self.layers[at];
         let residual = x;
@@ -292,8 +257,28 @@ pub(crate) fn attend(
 }
 
 impl Causal for Llama {
-    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, x: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
-        self.body(sim, run, x)
+    fn states(self: &Rc<Self>, sim: &Sim, run: &Run, ids: &Tensor) -> (Tensor, Option<Vec<Tensor>>) {
+        let d = &self.d;
+        sim.scope(Scope::Embedding);
+        let embeds = sim.embedding(ids, &self.embed, d.hidden);
+        let mut hidden = embeds.clone();
+        let positions = super::parts::tokens(sim, run.length);
+        let heads = Heads::own(run.batch, run.length, d.heads, d.kv_heads, d.head_dim);
+        let sliding = d.sliding_window.is_some_and(|w| run.length > w);
+        let mask = match run.attention(d.attention) {
+            Attention::Eager => Some(sim.mask(heads, Some(hidden.dtype))),
+            _ => sliding.then(|| sim.mask(heads, None)),
+        };
+        let (cos, sin) = rotary(sim, run.length, d.head_dim, hidden.dtype);
+        let training = run.mode == Mode::Train;
+        let shared =
+            Rc::new(Shared { heads, cos, sin, mask, cache: (!training).then(|| RefCell::new(Vec::new())) });
+        hidden = through_blocks(sim, run, self, &shared, self.layers.len(), hidden, Self::layer);
+        sim.scope(Scope::Head);
+        hidden = self.norm.forward(sim, &hidden);
+        drop((positions, embeds));
+        let cache = Rc::into_inner(shared).and_then(|s| s.cache).map(RefCell::into_inner);
+        (hidden, cache)
     }
 
     fn logits(&self, sim: &Sim, hidden: &Tensor) -> Tensor {

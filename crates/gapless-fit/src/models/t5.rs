@@ -154,15 +154,7 @@ impl T5 {
         sim.scope(Scope::Embedding);
         let embeds = sim.embedding(ids, &self.words, e.hidden);
         let mut hidden = sim.dropout(&embeds, e.dropout, training);
-        let heads = Heads {
-            batch: run.batch,
-            heads: e.heads,
-            kv_heads: e.heads,
-            queries: run.length,
-            keys: run.length,
-            dim: e.head_dim,
-            value_dim: e.head_dim,
-        };
+        let heads = Heads::own(run.batch, run.length, e.heads, e.heads, e.head_dim);
         let first = if decoder { self.encoder.blocks.len() } else { 0 };
         let recomputes = (0..stack.blocks.len()).any(|at| run.checkpoints(first + at));
         // The model's default is to cache, in training too, unless blocks are recomputed.

@@ -119,15 +119,7 @@ impl Vit {
 
     fn layer(&self, sim: &Sim, run: &Run, at: usize, x: &Tensor, tokens: u64) -> Tensor {
         let (s, layer) = (self.s, &self.layers[at]);
-        let h = Heads {
-            batch: run.batch,
-            heads: s.heads,
-            kv_heads: s.heads,
-            queries: tokens,
-            keys: tokens,
-            dim: s.hidden / s.heads,
-            value_dim: s.hidden / s.heads,
-        };
+        let h = Heads::own(run.batch, tokens, s.heads, s.heads, s.hidden / s.heads);
         let mut hidden = self.normed(sim, &layer.norm_1, x);
         hidden = within(sim, Layer::Attention, || match &layer.attention {
             Attention::Apart { q, k, v, out } => {

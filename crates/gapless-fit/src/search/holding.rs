@@ -3,7 +3,7 @@
 //! `Holding::fit` adds micro-batch and checkpointing, and picks the fewest operations to recompute.
 //! `formulas::deepspeed` has the bytes that DeepSpeed holds.
 
-use super::memory::{Account, BUCKET, Chosen, LIVE, Layout, Moment, Stage};
+use super::memory::{BUCKET, Chosen, LIVE, Layout, Moment, RankAccount, Stage};
 use super::pick::{Room, choose};
 use super::profile::Profile;
 use super::space::{Config, Offload};
@@ -35,6 +35,20 @@ pub struct Holding {
     pub setup: f64,
     /// On the host: states and weights that were sent there.
     pub host: f64,
+}
+
+/// A rank whose holding is counted.
+struct Rank<'a> {
+    layout: &'a Layout,
+    stage: &'a Stage,
+    config: &'a Config,
+    /// Bytes of a gradient.
+    gradient: f64,
+    /// Parameters of which this rank keeps the states.
+    mine: f64,
+    /// Bytes of the optimizer's step for each of them, and for each of the largest tensor.
+    every: f64,
+    largest: f64,
 }
 
 impl Holding {
@@ -87,65 +101,75 @@ impl Holding {
             },
             setup: 0.0,
         };
+        holding.shard(&Rank { layout, stage, config, gradient, mine, every, largest });
+        holding
+    }
+
+    /// Adds the bytes that come and go with the kind of sharding.
+    fn shard(&mut self, rank: &Rank<'_>) {
+        let Rank { layout, stage, config, gradient, mine, every, largest } = *rank;
+        let widths = config.precision.bytes();
+        let RankParameters { dense, experts, .. } = stage.parameters;
+        let (states_away, frozen) = (config.offload.optimizer, config.lora.is_some());
+        let (unit, weights) = (stage.unit as f64, self.weights);
         // fp32 weights under autocast are gathered as they are.
-        let compute = if config.precision.is_autocast() { 4.0 } else { x };
+        let compute = if config.precision.is_autocast() { 4.0 } else { widths.activation as f64 };
         match config.sharding {
             Sharding::Ddp => {
                 // A gradient is copied into its bucket.
                 let copied = config.data * config.context > 1 && !frozen;
-                holding.at_first = if copied { stage.head as f64 * gradient } else { 0.0 };
+                self.at_first = if copied { stage.head as f64 * gradient } else { 0.0 };
             }
             Sharding::Fsdp => {
                 let root = stage.root as f64 * compute;
                 // The gradients of parameters outside the blocks wait for the last of them.
                 let waiting = if frozen { 0.0 } else { stage.head as f64 * compute };
-                holding.at_loss = root + unit * compute;
-                holding.at_first = holding.at_loss + waiting;
+                self.at_loss = root + unit * compute;
+                self.at_first = self.at_loss + waiting;
                 let blocks =
                     root + waiting + sharding::fsdp_transient(stage.unit, compute, gradient).value as f64;
-                holding.in_blocks = [Reduced { done: 0.0, bytes: blocks }; 3];
-                holding.at_end = blocks;
+                self.in_blocks = [Reduced { done: 0.0, bytes: blocks }; 3];
+                self.at_end = blocks;
             }
             Sharding::Zero1 | Sharding::Zero2 => {
                 let zero = Zero { partition: mine, ..zero(layout, stage, config) };
                 let buckets = zero.buckets().value as f64;
-                holding.at_first = buckets + zero.at_first();
+                self.at_first = buckets + zero.at_first();
                 if config.sharding == Sharding::Zero1 {
                     // Stage 1 frees its buffers only at the last micro-batch.
-                    holding.between = buckets;
+                    self.between = buckets;
                 }
-                holding.at_end = buckets;
-                holding.in_blocks = zero.in_blocks().map(|at| Reduced { bytes: buckets + at.bytes, ..at });
+                self.at_end = buckets;
+                self.in_blocks = zero.in_blocks().map(|at| Reduced { bytes: buckets + at.bytes, ..at });
                 if !states_away {
                     // Only stage 1 keeps more than its partition, until the last micro-batch.
-                    holding.gradients = zero.gradients().value as f64;
+                    self.gradients = zero.gradients().value as f64;
                     if config.sharding == Sharding::Zero2 {
-                        holding.waiting = holding.gradients;
+                        self.waiting = self.gradients;
                     }
                     let step = zero.step(widths.master as f64, every + largest).value as f64;
-                    holding.optimizer_step = (step - holding.gradients).max(0.0);
+                    self.optimizer_step = (step - self.gradients).max(0.0);
                 }
                 // The weights are there, and their flat copy.
-                holding.setup = weights + zero.parameters * widths.weight as f64;
+                self.setup = weights + zero.parameters * widths.weight as f64;
             }
             Sharding::Zero3 => {
                 let zero = Zero { partition: mine, ..zero(layout, stage, config) };
                 let bucket = zero.buckets().value as f64 / 2.0;
                 let live = deepspeed::live((dense + experts) as f64, LIVE as f64, compute).value as f64;
-                holding.at_loss = bucket + live;
-                holding.at_first = bucket + live + zero.gradient * zero.head;
+                self.at_loss = bucket + live;
+                self.at_first = bucket + live + zero.gradient * zero.head;
                 // A full bucket is copied once more to be reduced.
                 let reduced = Reduced { done: zero.done(1.0), bytes: 2.0 * bucket + live };
                 let before = Reduced { done: 0.0, bytes: bucket + live };
-                holding.in_blocks = [before, reduced, reduced];
-                holding.at_end = bucket + live;
+                self.in_blocks = [before, reduced, reduced];
+                self.at_end = bucket + live;
                 if !states_away {
                     let master = if widths.master > widths.gradient { widths.master as f64 } else { 0.0 };
-                    holding.optimizer_step = bucket + (master + every + largest) * mine;
+                    self.optimizer_step = bucket + (master + every + largest) * mine;
                 }
             }
         }
-        holding
     }
 
     /// Bytes that are there whatever the batch and checkpointing: a lower bound of the peak.
@@ -190,12 +214,12 @@ impl Holding {
 
     /// The components of a point.
     #[must_use]
-    pub fn account(&self, layout: &Layout, stage: &Stage, config: &Config, chosen: &Chosen) -> Account {
+    pub fn account(&self, layout: &Layout, stage: &Stage, config: &Config, chosen: &Chosen) -> RankAccount {
         let head = head(layout, stage, config);
         let base = self.weights + self.states;
         let moments = self.moments(config, chosen, head);
         let at = moments.into_iter().max_by(|a, b| a.total().total_cmp(&b.total())).unwrap_or_default();
-        Account {
+        RankAccount {
             stage: stage.rank,
             weights: self.weights,
             gradients: self.gradients,

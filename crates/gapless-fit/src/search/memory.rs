@@ -96,7 +96,7 @@ impl Moment {
 
 /// Bytes by component, on the worst rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Account {
+pub struct RankAccount {
     pub stage: u64,
     pub weights: f64,
     pub gradients: f64,

@@ -236,6 +236,45 @@ impl Serving {
         Ok(Served { plans, examined, nearest, least })
     }
 
+    /// Bytes of weights, and of cache for a token, on the rank that holds most of each.
+    fn held(
+        &self,
+        profile: &Profile,
+        cluster: &Cluster,
+        config: &Config,
+        known: Option<&Weights>,
+        cache_bytes: u64,
+    ) -> (f64, f64) {
+        let layout = Layout::new(profile, cluster, config);
+        let bits = if self.sparse { config.format.bits() / 2.0 + 1.0 } else { config.format.bits() };
+        let t = config.tensor as f64;
+        let kv = |kind: usize| {
+            let kind = &profile.kinds[kind];
+            let heads = profile.kv_heads.max(1);
+            // Heads are copied if there are more ranks than heads; a latent is whole on every rank.
+            let cut = if kind.latent { 1.0 } else { heads as f64 / heads.div_ceil(config.tensor) as f64 };
+            kind.kv * cache_bytes as f64 / cut
+        };
+        let mut worst = (0f64, 0f64);
+        for stage in &layout.stages {
+            // Embeddings and head stay in 16 bits whatever the blocks' format.
+            let ends = if stage.rank == 0 { profile.first.total() } else { 0 }
+                + if stage.is_last { profile.last.total() } else { 0 };
+            let ends = (ends as f64 / t).min((stage.parameters.dense + stage.parameters.experts) as f64);
+            let blocks = (stage.parameters.dense + stage.parameters.experts) as f64 - ends;
+            let weights = match known {
+                Some(known) => {
+                    rank(known, profile.tied, stage, config)
+                        + known.held as f64 / (t * config.pipeline as f64)
+                }
+                None => blocks * bits / 8.0 + ends * 2.0,
+            };
+            let cache: f64 = stage.counts.iter().enumerate().map(|(kind, &n)| n as f64 * kv(kind)).sum();
+            worst = (worst.0.max(weights), worst.1.max(cache));
+        }
+        worst
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn plan(
         &self,
@@ -267,34 +306,9 @@ impl Serving {
             format,
             sequence_parallel: false,
         };
-        let layout = Layout::new(profile, cluster, &config);
         let known = self.weights.iter().find(|weights| weights.format == format);
-        let bits = if self.sparse { format.bits() / 2.0 + 1.0 } else { format.bits() };
         let t = tensor as f64;
-        let kv = |kind: usize| {
-            let kind = &profile.kinds[kind];
-            let heads = profile.kv_heads.max(1);
-            // Heads are copied if there are more ranks than heads; a latent is whole on every rank.
-            let cut = if kind.latent { 1.0 } else { heads as f64 / heads.div_ceil(tensor) as f64 };
-            kind.kv * cache_bytes as f64 / cut
-        };
-        let mut worst = (0f64, 0f64);
-        for stage in &layout.stages {
-            // Embeddings and head stay in 16 bits whatever the blocks' format.
-            let ends = if stage.rank == 0 { profile.first.total() } else { 0 }
-                + if stage.is_last { profile.last.total() } else { 0 };
-            let ends = (ends as f64 / t).min((stage.parameters.dense + stage.parameters.experts) as f64);
-            let blocks = (stage.parameters.dense + stage.parameters.experts) as f64 - ends;
-            let weights = match known {
-                Some(known) => {
-                    rank(known, profile.tied, stage, &config) + known.held as f64 / (t * pipeline as f64)
-                }
-                None => blocks * bits / 8.0 + ends * 2.0,
-            };
-            let cache: f64 = stage.counts.iter().enumerate().map(|(kind, &n)| n as f64 * kv(kind)).sum();
-            worst = (worst.0.max(weights), worst.1.max(cache));
-        }
-        let (weights, cache) = worst;
+        let (weights, cache) = self.held(profile, cluster, &config, known, cache_bytes);
         let activations =
             engine::activations(self.working, self.batched_tokens, self.sampled, profile.vocab, tensor).value
                 as f64

@@ -9,7 +9,7 @@
 use super::SearchError;
 use super::cost::{Cost, CostModel};
 use super::holding::Holding;
-use super::memory::{Account, Chosen, Counts, Layout};
+use super::memory::{Chosen, Counts, Layout, RankAccount};
 use super::profile::Profile;
 use super::space::{Config, Space, divisors};
 use crate::formulas::sharding::Sharding;
@@ -22,7 +22,7 @@ pub struct Plan {
     pub config: Config,
     pub cost: Cost,
     /// On the worst rank.
-    pub account: Account,
+    pub account: RankAccount,
     /// Numbers of blocks of each kind on that rank's stage: kept, half recomputed, recomputed.
     pub counts: Counts,
     /// The largest micro-batch that fits with everything else the same (checkpointing may rise if it is optimal).
@@ -347,14 +347,14 @@ pub fn largest_micro_batch(profile: &Profile, cluster: &Cluster, space: &Space, 
 }
 
 /// The account of one given point, whether it fits or not: with everything recomputed that can be, if nothing less
-/// fits. `Account::host` has the bytes of the host that it needs, however much there is.
+/// fits. `RankAccount::host` has the bytes of the host that it needs, however much there is.
 ///
 /// Optimal checkpointing recomputes as little as `usable` bytes of the device allow.
 #[must_use]
-pub fn account(profile: &Profile, cluster: &Cluster, config: &Config, usable: f64) -> Account {
+pub fn account(profile: &Profile, cluster: &Cluster, config: &Config, usable: f64) -> RankAccount {
     let mut layout = Layout::new(profile, cluster, config);
     layout.host = f64::MAX;
-    let mut worst = Account::default();
+    let mut worst = RankAccount::default();
     for stage in &layout.stages {
         let holding = Holding::new(&layout, stage, config);
         let within = |config: &Config, room: f64| holding.fit(&layout, stage, config, room);

@@ -1,7 +1,7 @@
 //! The equations behind a plan's numbers: each component of its account as a term, each part of its cost.
 
 use super::cost::{Cost, CostModel};
-use super::memory::Account;
+use super::memory::RankAccount;
 use super::profile::Profile;
 use super::space::Config;
 use crate::formulas::Term;
@@ -10,7 +10,7 @@ const SOURCE: &str = "the plan's degrees over the closed forms";
 
 /// The components of an account, on its worst rank.
 #[must_use]
-pub fn account(profile: &Profile, config: &Config, account: &Account) -> Vec<Term> {
+pub fn account(profile: &Profile, config: &Config, account: &RankAccount) -> Vec<Term> {
     let widths = config.held();
     let parameters = ("P", profile.parameters() as f64);
     let ranks = ("N", (config.data * config.context) as f64);

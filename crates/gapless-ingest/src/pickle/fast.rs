@@ -8,6 +8,10 @@
 //! event before it, a memo reference, so one comparison of a word replaces decoding and look-up. Events that look like
 //! one before them are left to `shapes`.
 
+mod values;
+mod words;
+
+use self::words::{NOT_APPLICABLE, ROOM, long, reference, short, word_at};
 use super::opcodes as op;
 use super::shapes::Shapes;
 use crate::builder::Builder;
@@ -15,7 +19,7 @@ use crate::names::Name;
 use crate::rows::{EventDraft, EventRow, FrameDraft, field};
 use crate::value::{Packed, Table, Value};
 use gapless_trace::stacks::FrameId;
-use gapless_trace::{Bytes, StackId, StreamId, StringId};
+use gapless_trace::{Bytes, StreamId};
 
 /// The bytes of a key: `word & mask == bits` at its place means `name`, in `length` bytes.
 #[derive(Clone, Copy, Debug)]
@@ -364,195 +368,6 @@ impl Path<'_> {
         Some(name)
     }
 
-    // ---- values ----
-
-    /// A string, by reference or in full.
-    #[inline]
-    fn text(&mut self) -> Option<StringId> {
-        let word = self.word()?;
-        if word & 0xffff_ffff_ffff == NOT_APPLICABLE {
-            self.at += 6;
-            self.builder.memo.push(Packed::string(Name::NotApplicable.id())?);
-            return Some(Name::NotApplicable.id());
-        }
-        match word as u8 {
-            op::LONG_BINGET => {
-                self.at += 5;
-                self.builder.memo.get((word >> 8) as u32 as usize)?.as_string()
-            }
-            op::BINGET => {
-                self.at += 2;
-                self.builder.memo.get((word >> 8) as u8 as usize)?.as_string()
-            }
-            op::SHORT_BINUNICODE => self.text_in_full(2, (word >> 8) as u8 as usize),
-            op::BINUNICODE => self.text_in_full(5, (word >> 8) as u32 as usize),
-            _ => None,
-        }
-    }
-
-    fn text_in_full(&mut self, head: usize, length: usize) -> Option<StringId> {
-        let start = self.at + head;
-        let text = self.bytes.get(start..start.checked_add(length)?)?;
-        if length as u64 > self.builder.limits.string {
-            return None;
-        }
-        let repaired = self.builder.rows.repaired_names;
-        let id = self.builder.rows.intern(text).ok()?;
-        if self.builder.rows.repaired_names != repaired {
-            // The machine may read it again, and would count it twice.
-            self.builder.rows.repaired_names = repaired;
-            return None;
-        }
-        self.at = start + length;
-        self.memoize(Packed::string(id)?)?;
-        Some(id)
-    }
-
-    /// An integer of at most 63 bits and a sign.
-    #[inline]
-    fn int(&mut self) -> Option<i64> {
-        let word = self.word()?;
-        match word as u8 {
-            op::LONG1 => {
-                let length = (word >> 8) as u8;
-                if !(1..=8).contains(&length) {
-                    return None;
-                }
-                let bytes = self.bytes.get(self.at + 2..)?.first_chunk::<8>()?;
-                let spare = 64 - 8 * u32::from(length);
-                self.at += 2 + usize::from(length);
-                Some((u64::from_le_bytes(*bytes) << spare) as i64 >> spare)
-            }
-            op::BININT => {
-                self.at += 5;
-                Some(i64::from((word >> 8) as u32 as i32))
-            }
-            op::BININT1 => {
-                self.at += 2;
-                Some(i64::from((word >> 8) as u8))
-            }
-            op::BININT2 => {
-                self.at += 3;
-                Some(i64::from((word >> 8) as u16))
-            }
-            _ => None,
-        }
-    }
-
-    /// An integer as 64 bits whatever its sign; LONG1 of nine bytes too, if the ninth is zero.
-    #[inline]
-    fn unsigned(&mut self) -> Option<u64> {
-        if let [op::LONG1, 9, low @ .., 0] = self.bytes.get(self.at..)?.first_chunk::<11>()? {
-            self.at += 11;
-            return Some(u64::from_le_bytes(*low));
-        }
-        self.int().map(|n| n as u64)
-    }
-
-    /// A pool's identity: two integers as a tuple, or a reference to one.
-    fn pool(&mut self) -> Option<u16> {
-        let pair = match *self.bytes.get(self.at)? {
-            op::BINGET | op::LONG_BINGET => match self.reference()? {
-                Value::Pair(pair) => pair,
-                _ => return None,
-            },
-            _ => {
-                let (a, b) = (self.int()?, self.int()?);
-                self.expect(op::TUPLE2)?;
-                let pair = self.builder.rows.pair(a, b);
-                self.memoize(Packed::pair(pair)?)?;
-                pair
-            }
-        };
-        self.builder.rows.pool_of_pair(pair).ok()
-    }
-
-    /// A list of frames, by reference or in full.
-    fn stack(&mut self) -> Option<StackId> {
-        if matches!(*self.bytes.get(self.at)?, op::BINGET | op::LONG_BINGET) {
-            let value = self.reference()?;
-            return match value {
-                Value::Stack(id) => Some(id),
-                Value::Object(_) if self.builder.list(value)?.is_empty() => Some(StackId::NONE),
-                _ => None,
-            };
-        }
-        self.expect(op::EMPTY_LIST)?;
-        let entry = self.builder.memo.len();
-        self.memoize(Packed::EMPTY)?;
-        let mut frames = std::mem::take(&mut self.state.frames);
-        frames.clear();
-        let read = self.frames(&mut frames);
-        let stack = read.and_then(|()| self.builder.rows.stack(&frames).ok());
-        self.state.frames = frames;
-        let stack = stack?;
-        let packed = Packed::stack(stack)?;
-        if let Some(memo) = self.builder.memo.get_mut(entry)
-            && *memo == Packed::EMPTY
-        {
-            *memo = packed;
-        }
-        self.memoize(packed)?;
-        Some(stack)
-    }
-
-    fn frames(&mut self, frames: &mut Vec<FrameId>) -> Option<()> {
-        match *self.bytes.get(self.at)? {
-            op::MARK => self.at += 1,
-            op::EMPTY_DICT | op::BINGET | op::LONG_BINGET => {
-                // Either one frame and APPEND, or no frame at all and the next key.
-                let start = (self.at, self.builder.memo.len());
-                if let Some(frame) = self.one_frame()
-                    && self.bytes.get(self.at) == Some(&op::APPEND)
-                {
-                    frames.push(frame);
-                    self.at += 1;
-                } else {
-                    self.at = start.0;
-                    self.builder.memo.truncate(start.1);
-                }
-                return Some(());
-            }
-            _ => return Some(()),
-        }
-        while *self.bytes.get(self.at)? != op::APPENDS {
-            frames.push(self.one_frame()?);
-        }
-        self.at += 1;
-        Some(())
-    }
-
-    fn one_frame(&mut self) -> Option<FrameId> {
-        let value = match *self.bytes.get(self.at)? {
-            op::EMPTY_DICT => {
-                self.at += 1;
-                let entry = self.builder.memo.len();
-                self.memoize(Packed::EMPTY)?;
-                self.expect(op::MARK)?;
-                let first = self.key(0, Keys::Frame)?;
-                if !matches!(first, Name::Name | Name::Filename | Name::Line) {
-                    return None;
-                }
-                self.frame(entry, first)?
-            }
-            op::BINGET | op::LONG_BINGET => self.reference()?,
-            _ => return None,
-        };
-        if let Value::Frame(id) = value { Some(id) } else { None }
-    }
-
-    fn reference(&mut self) -> Option<Value> {
-        let word = self.word()?;
-        let index = if word as u8 == op::BINGET {
-            self.at += 2;
-            (word >> 8) as u8 as usize
-        } else {
-            self.at += 5;
-            (word >> 8) as u32 as usize
-        };
-        self.builder.get(index)
-    }
-
     // ---- bytes ----
 
     /// The next eight bytes; `None` near the end of the bytes at hand.
@@ -589,62 +404,6 @@ impl Path<'_> {
         (index == self.builder.memo.len()).then(|| self.builder.memo.push(packed))
     }
 }
-
-/// Bytes that the usual fields of an event do not pass: seven keys of at most 7 bytes and values of at most 10 end
-/// before 120.
-const ROOM: usize = 256;
-
-/// Eight bytes at a place below 128; the mask says so, so that nothing is checked.
-#[inline(always)]
-fn word_at(bytes: &[u8; ROOM], at: usize) -> u64 {
-    let at = at & 127;
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
-}
-
-/// "N/A" with MEMOIZE, which every event of a dump by Python has in full.
-const NOT_APPLICABLE: u64 =
-    u64::from_le_bytes([op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, 0, 0]);
-
-/// A string by reference, and the end of the reference.
-#[inline(always)]
-fn reference(word: u64, at: usize, memo: &[Packed]) -> Option<(StringId, usize)> {
-    let (index, length) = match word as u8 {
-        op::LONG_BINGET => ((word >> 8) as u32 as usize, 5),
-        op::BINGET => ((word >> 8) as u8 as usize, 2),
-        _ => return None,
-    };
-    Some((memo.get(index)?.as_string()?, at + length))
-}
-
-/// LONG1 of at most eight bytes: `word` is the one at its opcode, `digits` the one two bytes later.
-#[inline(always)]
-fn long(word: u64, digits: u64, at: usize) -> Option<(i64, usize)> {
-    let length = (word >> 8) as u8;
-    if word as u8 != op::LONG1 || length.wrapping_sub(1) > 7 {
-        return None;
-    }
-    let spare = 64 - 8 * u32::from(length);
-    Some(((digits << spare) as i64 >> spare, at + 2 + usize::from(length)))
-}
-
-/// BININT1, BININT2, or BININT from 0 on, without a branch between them: sizes come in all three.
-#[inline(always)]
-fn short(word: u64, at: usize) -> Option<(u64, usize)> {
-    let length = WIDTH[word as u8 as usize];
-    let value = (word >> 8) & ((1 << (8 * u32::from(length))) - 1);
-    (length > 0 && value <= i32::MAX as u64).then_some((value, at + 1 + usize::from(length)))
-}
-
-/// Bytes of the argument of the short integer opcodes; 0 for all others.
-const WIDTH: [u8; 256] = {
-    let mut width = [0; 256];
-    width[op::BININT1 as usize] = 1;
-    width[op::BININT2 as usize] = 2;
-    width[op::BININT as usize] = 4;
-    width
-};
 
 #[derive(Clone, Copy)]
 enum Keys {

@@ -115,28 +115,8 @@ impl Machine<'_> {
                 self.marks.push(self.fence as u32);
                 Ok(())
             }
-            op::MEMOIZE => {
-                self.window.skip(1);
-                let top = self.top()?;
-                self.check_memo()?;
-                let done = self.builder.memoize(top);
-                self.right(done)
-            }
-            op::BINPUT => {
-                let [_, index] = self.take("BINPUT")?;
-                self.put(u32::from(index))
-            }
-            op::LONG_BINPUT => {
-                let [_, index @ ..] = self.take::<5>("LONG_BINPUT")?;
-                self.put(u32::from_le_bytes(index))
-            }
-            op::BINGET => {
-                let [_, index] = self.take("BINGET")?;
-                self.get(u32::from(index))
-            }
-            op::LONG_BINGET => {
-                let [_, index @ ..] = self.take::<5>("LONG_BINGET")?;
-                self.get(u32::from_le_bytes(index))
+            op::MEMOIZE | op::BINPUT | op::LONG_BINPUT | op::BINGET | op::LONG_BINGET => {
+                self.remember(opcode)
             }
             op::EMPTY_LIST | op::EMPTY_TUPLE | op::EMPTY_SET => {
                 self.window.skip(1);
@@ -371,6 +351,36 @@ impl Machine<'_> {
     }
 
     // ---- the memo ----
+
+    /// An opcode that stores a value in the memo or takes one from it.
+    #[inline]
+    fn remember(&mut self, opcode: u8) -> Result<(), Fault> {
+        match opcode {
+            op::MEMOIZE => {
+                self.window.skip(1);
+                let top = self.top()?;
+                self.check_memo()?;
+                let done = self.builder.memoize(top);
+                self.right(done)
+            }
+            op::BINPUT => {
+                let [_, index] = self.take("BINPUT")?;
+                self.put(u32::from(index))
+            }
+            op::LONG_BINPUT => {
+                let [_, index @ ..] = self.take::<5>("LONG_BINPUT")?;
+                self.put(u32::from_le_bytes(index))
+            }
+            op::BINGET => {
+                let [_, index] = self.take("BINGET")?;
+                self.get(u32::from(index))
+            }
+            _ => {
+                let [_, index @ ..] = self.take::<5>("LONG_BINGET")?;
+                self.get(u32::from_le_bytes(index))
+            }
+        }
+    }
 
     fn put(&mut self, index: u32) -> Result<(), Fault> {
         // Every entry costs at least a byte, so an honest index is below the offset: the memo cannot be blown up.

@@ -2,10 +2,10 @@
 //! cut off if the priced bound or the live bytes allow no better plan. The packer judges each leaf. One that does not
 //! pack leaves behind the pieces that conflict, so that no other leaf repeats them.
 
-use super::exchange::State;
 use super::model::{Model, Placing};
 use super::pack::{Packer, Verdict};
 use super::prices::{Prices, SCALE};
+use super::state::State;
 
 struct Branch<'m, 'p, 'b, 'l> {
     model: &'m Model<'m>,

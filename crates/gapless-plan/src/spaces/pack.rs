@@ -11,8 +11,8 @@ use crate::problem::{Buffer, Problem};
 use crate::solve::{Solution, solve, solve_without_conflict};
 use crate::watch::{Clock, Watch};
 
-use super::exchange::{Log, State};
 use super::model::{Model, Placing};
+use super::state::{Log, State};
 use super::{Residence, SpacePlan, SpaceProgress};
 
 /// Nodes for one question, besides a share for each buffer in it.

@@ -2,21 +2,9 @@
 //! optimizer state do not. Kinds are inferred, so this is too ([`BatchInfo::inferred`]). It needs steps.
 
 use crate::analysis::DeviceAnalysis;
+use crate::model::advice::BatchInfo;
 use gapless_trace::Tick;
 use gapless_trace::kinds::Kind;
-use serde::{Deserialize, Serialize};
-
-/// The dependence of live bytes on the batch, at their peak.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BatchInfo {
-    /// Always true: kinds are not recorded.
-    pub inferred: bool,
-    /// Bytes that do not depend on the batch, and bytes that scale with it.
-    pub fixed: u64,
-    pub scaling: u64,
-    /// The share of the batch whose live bytes fit on the card; 0 if the fixed bytes alone are too many.
-    pub fits_share: f64,
-}
 
 /// For a card of `capacity` bytes; `asked` bytes were wanted at `tick` besides those that were live.
 pub(crate) fn scaling(d: &DeviceAnalysis<'_>, tick: Tick, asked: u64, capacity: u64) -> Option<BatchInfo> {

@@ -3,6 +3,7 @@
 use super::{Change, DeviceDiff, Diff, HolderDiff, MomentDiff, SCHEMA, StepsDiff};
 use crate::analysis::{Analysis, DeviceAnalysis};
 use crate::assemble;
+use crate::model::KindBytes;
 use gapless_trace::{StackId, Tick, Trace};
 use std::collections::BTreeMap;
 
@@ -60,7 +61,10 @@ fn compare_device(before: Run<'_, '_>, after: Run<'_, '_>) -> DeviceDiff {
         .rows()
         .into_iter()
         .zip(assemble::kinds_at(new, ticks.1).rows())
-        .map(|((name, before), (_, after))| Change { name: name.to_owned(), before, after })
+        .enumerate()
+        // Kinds of compiled programs only where one is compared.
+        .filter(|&(i, ((_, before), (_, after)))| i < KindBytes::USUAL || before.max(after) > 0)
+        .map(|(_, ((name, before), (_, after)))| Change { name: name.to_owned(), before, after })
         .collect();
     let slope = |run: &DeviceAnalysis<'_>| run.growth.as_ref().map(|g| g.slope);
     DeviceDiff {

@@ -80,12 +80,20 @@ fn head(out: &mut String, q: &Question, parameters: u64, blocks: u64) {
 
 /// The reason why there is no estimate: the recipe fits no layout of these GPUs.
 pub(super) fn no_layout(q: &Question, answer: &Answer) -> String {
-    let gpus = q.cluster.gpus();
-    let least =
-        answer.plans.as_ref().and_then(|plans| plans.least_needed).map_or_else(String::new, |bytes| {
-            format!("; the least that any needs is {} of {} each", Bytes(bytes), q.memory())
-        });
-    format!("no layout over {} holds what was asked{least}", plural(gpus, "GPU"))
+    let gpus = plural(q.cluster.gpus(), "GPU");
+    let refused = format!("no layout over {gpus} holds what was asked");
+    let Some(plans) = &answer.plans else { return refused };
+    let Some(least) = plans.least_needed.map(Bytes) else { return refused };
+    let Some(share) = plans.share else {
+        return format!("{refused}; the least that any needs is {least} of {} each", q.memory());
+    };
+    let taken = format!("an engine that takes {:.1} % of {} each", share.taken * 100.0, q.memory());
+    let instead = match share.enough {
+        Some(enough) if q.is_paged() => format!("--utilization {enough:.2} is enough"),
+        Some(enough) => format!("{:.0} % is enough", enough * 100.0),
+        None => "no larger share would hold it".to_owned(),
+    };
+    format!("{refused} in {taken}; the least that any needs is {least}: {instead}")
 }
 
 /// The first plan that fits, in one line.

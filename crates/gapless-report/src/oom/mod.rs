@@ -2,6 +2,7 @@
 //! asker, the holders of the rest, and the lines to set. The JSON contract is `gapless.oom/1`.
 
 mod text;
+pub mod xla;
 
 pub use text::render;
 

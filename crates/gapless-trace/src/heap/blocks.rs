@@ -2,8 +2,8 @@
 
 use super::arena::{HeapBlock, NONE};
 use super::{Heap, RunInfo};
+use crate::allocations::{Allocation, HistoryError};
 use crate::events::Event;
-use crate::history::{Allocation, HistoryError};
 use crate::torch_rules;
 use crate::trace::{BlockState, DeviceTrace, SizeClass};
 use crate::usage::Usage;

@@ -12,17 +12,21 @@ mod arena;
 mod blocks;
 mod final_pools;
 mod places;
+mod rebuild;
 mod repairs;
+mod runs;
 mod segments;
 
 pub use self::ahead::{Ahead, Follower};
+pub(crate) use self::runs::RunInfo;
 
 use self::arena::Arena;
 use self::final_pools::{FinalPool, final_pools};
 use self::repairs::Repairs;
+use crate::allocations::HistoryError;
 use crate::curve::Curve;
 use crate::events::{Action, Event};
-use crate::history::{History, HistoryError};
+use crate::history::History;
 use crate::initial::{self, InitialState};
 use crate::mapped::LargeRanges;
 use crate::settings::AllocatorSettings;
@@ -32,15 +36,6 @@ use crate::words::{Bytes, DeviceAddr, EventIndex, Tick};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// Data that all blocks of a segment, or of a mapped stretch, share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RunInfo {
-    pub(crate) stream: u16,
-    pub(crate) pool: u16,
-    pub(crate) class: SizeClass,
-    pub(crate) expandable: bool,
-}
 
 /// The addresses of a run; its blocks are found by address.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,9 @@
 
 use super::arena::NONE;
 use super::{Heap, Run, RunInfo};
+use crate::allocations::{HistoryError, SegmentSpan};
 use crate::events::Event;
-use crate::history::{HistoryError, PoolUsage, SegmentSpan};
+use crate::history::PoolUsage;
 use crate::stacks::StackId;
 use crate::torch_rules;
 use crate::trace::{BlockState, DeviceTrace, SizeClass};

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::stacks::Frame;
+use crate::testing::Dice;
 
 /// A run of 1,000 ms; `blocks`: line, birth and death in ms (0: never), KiB.
 fn run(blocks: &[(u32, u64, u64, u64)], steps: &[u64]) -> (Trace, HostSample) {
@@ -114,7 +115,7 @@ fn what_was_never_freed_is_listed_by_line_with_its_error() {
 
 /// A program of 400 rounds of 1 ms, each block of which is a sample by chance, as the recorder takes them.
 struct Program {
-    seed: u64,
+    dice: Dice,
     /// Born and died (in ms; none: never), size and line.
     blocks: Vec<(f64, Option<f64>, u64, u32)>,
 }
@@ -125,15 +126,11 @@ const ASKED: u32 = 7;
 
 impl Program {
     fn new(seed: u64) -> Program {
-        Program { seed: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, blocks: Vec::new() }
+        Program { dice: Dice::new(seed), blocks: Vec::new() }
     }
 
-    /// In `[0, 1)`.
     fn chance(&mut self) -> f64 {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        (self.seed >> 11) as f64 / (1u64 << 53) as f64
+        self.dice.unit()
     }
 
     /// Blocks that come and go beside the line, all through the run.

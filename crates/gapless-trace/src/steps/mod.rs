@@ -117,9 +117,12 @@ pub(crate) fn detect_on(trace: &Trace, device: &DeviceTrace, history: &History, 
         None => None,
     };
     let found = found.filter(|(steps, _)| !steps.is_empty());
-    // A sample of the allocations repeats nothing.
-    let found =
-        if trace.host_sample.is_some() { found } else { found.or_else(|| from_structure(history, curve)) };
+    // A sample of the allocations repeats nothing, and the layers of a compiled program are no steps.
+    let found = if trace.host_sample.is_some() || trace.source.is_compiled() {
+        found
+    } else {
+        found.or_else(|| from_structure(history, curve))
+    };
     let Some((steps, evidence)) = found else { return Steps::none(history) };
     let mut spans: Vec<StepSpan> = Vec::with_capacity(steps.len());
     for &(start, end) in &steps {

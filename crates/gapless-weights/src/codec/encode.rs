@@ -339,30 +339,7 @@ impl Encoder {
             }
         }
         let low_coding = if low_is_close {
-            let low = &self.low[..count];
-            // A quarter of the bytes shows if rANS pays. Its frequencies are used for all if no symbol is missing and
-            // the size comes out as expected.
-            let begin = at;
-            let quarter = counts::of_quarter(low);
-            let guess = plan_of(&quarter, count - TUNED.min(count), LOW_GAIN);
-            let coded = match guess {
-                None => Some(put_raw(low, out, &mut at)),
-                Some(Plan::Rans(frequencies, bytes)) if !quarter.contains(&0) => {
-                    let coding = put_rans(low, &frequencies, &mut self.words, out, &mut at, (path, ahead));
-                    (at - begin <= aligned(bytes + TUNED + count / 256)).then_some(coding)
-                }
-                Some(_) => None,
-            };
-            coded.unwrap_or_else(|| {
-                at = begin;
-                match plan_of(&counts::of_bytes(low, true), count, LOW_GAIN) {
-                    Some(Plan::Constant(byte)) => put_constant(byte, out, &mut at),
-                    Some(Plan::Rans(frequencies, _)) => {
-                        put_rans(low, &frequencies, &mut self.words, out, &mut at, (path, ahead))
-                    }
-                    None => put_raw(low, out, &mut at),
-                }
-            })
+            self.low_plane(count, out, &mut at, ahead)
         } else {
             at += aligned(count);
             Coding::Raw
@@ -387,6 +364,34 @@ impl Encoder {
             }
         };
         (at, [low_coding, high_coding], None)
+    }
+
+    /// The plane of low bytes in `self.low` at `at`.
+    fn low_plane(&mut self, count: usize, out: &mut [u8], at: &mut usize, ahead: &mut Ahead) -> Coding {
+        let low = &self.low[..count];
+        // A quarter of the bytes shows if rANS pays. Its frequencies are used for all if no symbol is missing and
+        // the size comes out as expected.
+        let begin = *at;
+        let quarter = counts::of_quarter(low);
+        let guess = plan_of(&quarter, count - TUNED.min(count), LOW_GAIN);
+        let coded = match guess {
+            None => Some(put_raw(low, out, at)),
+            Some(Plan::Rans(frequencies, bytes)) if !quarter.contains(&0) => {
+                let coding = put_rans(low, &frequencies, &mut self.words, out, at, (self.path, ahead));
+                (*at - begin <= aligned(bytes + TUNED + count / 256)).then_some(coding)
+            }
+            Some(_) => None,
+        };
+        coded.unwrap_or_else(|| {
+            *at = begin;
+            match plan_of(&counts::of_bytes(low, true), count, LOW_GAIN) {
+                Some(Plan::Constant(byte)) => put_constant(byte, out, at),
+                Some(Plan::Rans(frequencies, _)) => {
+                    put_rans(low, &frequencies, &mut self.words, out, at, (self.path, ahead))
+                }
+                None => put_raw(low, out, at),
+            }
+        })
     }
 
     /// The plane in `self.high` at `at`.

@@ -174,13 +174,13 @@ impl Machine<'_> {
         }
     }
 
-    fn tuple(&mut self, count: usize) -> Result<(), Fault> {
+    fn tuple(&mut self, count: usize) -> Result<Value, Fault> {
         let mut items = vec![0; count];
         for item in items.iter_mut().rev() {
             *item = self.pop()?;
         }
         self.entries += count;
-        self.push(Value::List(items))
+        Ok(Value::List(items))
     }
 
     fn call(&mut self, args: Id) -> Result<(), Fault> {
@@ -195,7 +195,7 @@ impl Machine<'_> {
     fn set(&mut self, items: &[Id]) -> Result<(), Fault> {
         let Some(&target) = self.stack.last() else { return self.bad("entries without a dict") };
         if let Value::Dict(entries) = &mut self.values[target] {
-            entries.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+            entries.extend(pairs(items));
         }
         Ok(())
     }
@@ -213,8 +213,7 @@ impl Machine<'_> {
             if self.entries > MOST || self.stack.len() > MOST {
                 return self.bad("it has too many entries");
             }
-            let code = self.take(1)?[0];
-            match code {
+            match self.take(1)?[0] {
                 b'.' => {
                     let root = self.pop()?;
                     return Ok(Pickle { values: self.values, root });
@@ -228,178 +227,165 @@ impl Machine<'_> {
                     self.number(8)?;
                 }
                 b'(' => self.marks.push(self.stack.len()),
-                b')' | b']' | 0x8f => self.push(Value::List(Vec::new()))?,
-                b'}' => self.push(Value::Dict(Vec::new()))?,
-                b't' | b'l' | 0x91 => {
-                    let items = self.marked()?;
-                    self.push(Value::List(items))?;
-                }
-                b'd' => {
-                    let items = self.marked()?;
-                    self.push(Value::Dict(Vec::new()))?;
-                    self.set(&items)?;
-                }
-                0x85..=0x87 => self.tuple(usize::from(code - 0x84))?,
-                b'N' => self.push(Value::None)?,
-                0x88 | 0x89 => self.push(Value::Bool)?,
-                b'K' => {
-                    let number = self.number(1)?;
-                    self.push(Value::Int(number as i64))?;
-                }
-                b'M' => {
-                    let number = self.number(2)?;
-                    self.push(Value::Int(number as i64))?;
-                }
-                b'J' => {
-                    let number = self.number(4)?;
-                    self.push(Value::Int(i64::from(number as u32 as i32)))?;
-                }
-                0x8a => {
-                    let length = self.number(1)? as usize;
-                    let bytes = self.take(length)?;
-                    let value = if length <= 8 {
-                        let raw =
-                            bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
-                        let shift = 64 - 8 * length as u32;
-                        Value::Int(if length == 0 { 0 } else { (raw << shift) as i64 >> shift })
-                    } else {
-                        Value::Other
-                    };
+                code @ (b'q' | b'r' | b'p' | 0x94 | b'g' | b'h' | b'j') => self.remember(code)?,
+                code @ (b'0' | b'1' | b'2') => self.shuffle(code)?,
+                code @ (b's' | b'u' | b'a' | b'e' | 0x90) => self.fill(code)?,
+                code @ (b'R' | 0x81 | 0x92 | b'i' | b'o' | b'b') => self.make(code)?,
+                code => {
+                    let value = self.value(code)?;
                     self.push(value)?;
                 }
-                0x8b => {
-                    let length = self.number(4)?;
-                    let value = self.skip(length)?;
-                    self.push(value)?;
-                }
-                b'I' | b'L' => {
-                    let line = self.line()?;
-                    let number = line.trim_end_matches('L').parse();
-                    self.push(number.map_or(Value::Other, Value::Int))?;
-                }
-                b'F' => {
-                    self.line()?;
-                    self.push(Value::Other)?;
-                }
-                b'G' => {
-                    let value = self.skip(8)?;
-                    self.push(value)?;
-                }
-                b'X' | b'T' | b'B' | b'U' | 0x8c | b'C' | 0x8d | 0x8e | 0x96 => {
-                    let length = self.number(match code {
-                        b'X' | b'T' | b'B' => 4,
-                        b'U' | b'C' | 0x8c => 1,
-                        _ => 8,
-                    })?;
-                    let is_text = matches!(code, b'X' | b'T' | b'U' | 0x8c | 0x8d);
-                    let value = if is_text { self.text(length)? } else { self.skip(length)? };
-                    self.push(value)?;
-                }
-                b'S' | b'V' => {
-                    let line = self.line()?;
-                    self.push(Value::Text(line.trim_matches(['\'', '"']).to_owned()))?;
-                }
-                b'c' => {
-                    let (module, name) = (self.line()?, self.line()?);
-                    self.push(Value::Global(module, name))?;
-                }
-                0x93 => {
-                    let (name, module) = (self.pop()?, self.pop()?);
-                    let text = |id: Id| match &self.values[id] {
-                        Value::Text(text) => text.clone(),
-                        _ => String::new(),
-                    };
-                    let value = Value::Global(text(module), text(name));
-                    self.push(value)?;
-                }
-                b'q' | b'r' => {
-                    let at = self.number(if code == b'q' { 1 } else { 4 })?;
-                    self.put(at)?;
-                }
-                b'p' | b'g' => {
-                    let at = self.line()?.parse().unwrap_or(u64::MAX);
-                    if code == b'p' { self.put(at)? } else { self.get(at)? }
-                }
-                0x94 => {
-                    let at = self.memo.len() as u64;
-                    self.put(at)?;
-                }
-                b'h' | b'j' => {
-                    let at = self.number(if code == b'h' { 1 } else { 4 })?;
-                    self.get(at)?;
-                }
-                b'R' | 0x81 => {
-                    let args = self.pop()?;
-                    self.call(args)?;
-                }
-                0x92 => {
-                    let (_, args) = (self.pop()?, self.pop()?);
-                    self.call(args)?;
-                }
-                b'i' | b'o' => {
-                    let mut items = self.marked()?;
-                    if code == b'i' {
-                        let (module, name) = (self.line()?, self.line()?);
-                        self.push(Value::Global(module, name))?;
-                    } else if !items.is_empty() {
-                        self.stack.push(items.remove(0));
-                    }
-                    self.push(Value::List(items))?;
-                    let args = self.pop()?;
-                    self.call(args)?;
-                }
-                b'b' => {
-                    let state = self.pop()?;
-                    let Some(&target) = self.stack.last() else {
-                        return self.bad("a state without an object");
-                    };
-                    if let Value::Call { state: slot, .. } = &mut self.values[target] {
-                        *slot = Some(state);
-                    }
-                }
-                b'Q' => {
-                    let id = self.pop()?;
-                    self.push(Value::Persistent(id))?;
-                }
-                b'P' => {
-                    let line = self.line()?;
-                    self.push(Value::Text(line))?;
-                    let id = self.pop()?;
-                    self.push(Value::Persistent(id))?;
-                }
-                b's' => {
-                    let (value, key) = (self.pop()?, self.pop()?);
-                    self.entries += 2;
-                    self.set(&[key, value])?;
-                }
-                b'u' => {
-                    let items = self.marked()?;
-                    self.set(&items)?;
-                }
-                b'a' => {
-                    let item = self.pop()?;
-                    self.entries += 1;
-                    self.append(&[item])?;
-                }
-                b'e' | 0x90 => {
-                    let items = self.marked()?;
-                    self.append(&items)?;
-                }
-                b'0' => {
-                    self.pop()?;
-                }
-                b'1' => {
-                    self.marked()?;
-                }
-                b'2' => {
-                    let Some(&top) = self.stack.last() else {
-                        return self.bad("it copies a value that is not there");
-                    };
-                    self.stack.push(top);
-                }
-                0x97 | 0x98 => self.push(Value::Other)?,
-                other => return self.bad(&format!("the opcode 0x{other:02x} is not known")),
             }
         }
     }
+
+    /// Stores the value on the stack in the memo, or takes one from there.
+    fn remember(&mut self, code: u8) -> Result<(), Fault> {
+        let at = match code {
+            b'q' | b'h' => self.number(1)?,
+            b'r' | b'j' => self.number(4)?,
+            0x94 => self.memo.len() as u64,
+            _ => self.line()?.parse().unwrap_or(u64::MAX),
+        };
+        if matches!(code, b'g' | b'h' | b'j') { self.get(at) } else { self.put(at) }
+    }
+
+    /// Drops or doubles values on the stack.
+    fn shuffle(&mut self, code: u8) -> Result<(), Fault> {
+        match code {
+            b'0' => self.pop().map(drop),
+            b'1' => self.marked().map(drop),
+            _ => {
+                let Some(&top) = self.stack.last() else {
+                    return self.bad("it copies a value that is not there");
+                };
+                self.stack.push(top);
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds entries to the dict or the list on the stack.
+    fn fill(&mut self, code: u8) -> Result<(), Fault> {
+        match code {
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.entries += 2;
+                self.set(&[key, value])
+            }
+            b'a' => {
+                let item = self.pop()?;
+                self.entries += 1;
+                self.append(&[item])
+            }
+            _ => {
+                let items = self.marked()?;
+                if code == b'u' { self.set(&items) } else { self.append(&items) }
+            }
+        }
+    }
+
+    /// Calls, and the state of what a call made.
+    fn make(&mut self, code: u8) -> Result<(), Fault> {
+        match code {
+            b'b' => {
+                let state = self.pop()?;
+                let Some(&target) = self.stack.last() else {
+                    return self.bad("a state without an object");
+                };
+                if let Value::Call { state: slot, .. } = &mut self.values[target] {
+                    *slot = Some(state);
+                }
+                return Ok(());
+            }
+            // Keyword arguments say nothing about tensors.
+            0x92 => {
+                self.pop()?;
+            }
+            b'i' | b'o' => {
+                let mut items = self.marked()?;
+                if code == b'i' {
+                    let (module, name) = (self.line()?, self.line()?);
+                    self.push(Value::Global(module, name))?;
+                } else if !items.is_empty() {
+                    self.stack.push(items.remove(0));
+                }
+                self.push(Value::List(items))?;
+            }
+            _ => {}
+        }
+        let args = self.pop()?;
+        self.call(args)
+    }
+
+    /// The value of an opcode that pushes one.
+    fn value(&mut self, code: u8) -> Result<Value, Fault> {
+        Ok(match code {
+            b')' | b']' | 0x8f => Value::List(Vec::new()),
+            b'}' => Value::Dict(Vec::new()),
+            b't' | b'l' | 0x91 => Value::List(self.marked()?),
+            b'd' => Value::Dict(pairs(&self.marked()?).collect()),
+            0x85..=0x87 => self.tuple(usize::from(code - 0x84))?,
+            b'N' => Value::None,
+            0x88 | 0x89 => Value::Bool,
+            b'K' => Value::Int(self.number(1)? as i64),
+            b'M' => Value::Int(self.number(2)? as i64),
+            b'J' => Value::Int(i64::from(self.number(4)? as u32 as i32)),
+            0x8a => {
+                let length = self.number(1)? as usize;
+                long(self.take(length)?)
+            }
+            0x8b => {
+                let length = self.number(4)?;
+                self.skip(length)?
+            }
+            b'I' | b'L' => self.line()?.trim_end_matches('L').parse().map_or(Value::Other, Value::Int),
+            b'F' => {
+                self.line()?;
+                Value::Other
+            }
+            b'G' => self.skip(8)?,
+            b'X' | b'T' | b'B' | b'U' | 0x8c | b'C' | 0x8d | 0x8e | 0x96 => {
+                let length = self.number(match code {
+                    b'X' | b'T' | b'B' => 4,
+                    b'U' | b'C' | 0x8c => 1,
+                    _ => 8,
+                })?;
+                let is_text = matches!(code, b'X' | b'T' | b'U' | 0x8c | 0x8d);
+                if is_text { self.text(length)? } else { self.skip(length)? }
+            }
+            b'S' | b'V' => Value::Text(self.line()?.trim_matches(['\'', '"']).to_owned()),
+            b'c' => Value::Global(self.line()?, self.line()?),
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let text = |id: Id| match &self.values[id] {
+                    Value::Text(text) => text.clone(),
+                    _ => String::new(),
+                };
+                Value::Global(text(module), text(name))
+            }
+            b'Q' => Value::Persistent(self.pop()?),
+            b'P' => {
+                let line = self.line()?;
+                self.push(Value::Text(line))?;
+                Value::Persistent(self.pop()?)
+            }
+            0x97 | 0x98 => Value::Other,
+            other => return self.bad(&format!("the opcode 0x{other:02x} is not known")),
+        })
+    }
+}
+
+fn pairs(items: &[Id]) -> impl Iterator<Item = (Id, Id)> {
+    items.chunks_exact(2).map(|pair| (pair[0], pair[1]))
+}
+
+/// Two's complement, little end first.
+fn long(bytes: &[u8]) -> Value {
+    if bytes.len() > 8 {
+        return Value::Other;
+    }
+    let raw = bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+    let shift = 64 - 8 * bytes.len() as u32;
+    Value::Int(if bytes.is_empty() { 0 } else { (raw << shift) as i64 >> shift })
 }

@@ -16,6 +16,7 @@ Examples:
   gapless estimate config.json --batch 8 --seq 1024 --precision amp-bf16
   gapless estimate ./stable-diffusion/unet --batch 4 --image 512
   gapless estimate gpt-oss-20b --infer --batch 4 --seq 8192
+  gapless estimate --jax train.py --device h100 --nproc 8
 
 Gapless runs the script unchanged, on torch's own CUDA code and a card that is only bookkeeping: no GPU is needed, and
 kernels do nothing. It goes on to the script's end; after a minute, or once steps bring nothing new, it stops and says
@@ -25,6 +26,9 @@ installed there.
 Of a configuration (config.json of transformers or diffusers, its folder, or a name that `gapless fit --list` prints),
 the installed transformers or diffusers makes the model, without weights, and Gapless makes a batch. The answer says
 which.
+
+With --jax the script is one of JAX: XLA compiles each function that it gave to jax.jit for the card, and nothing runs
+on it. Needs the package jax[cuda13].
 
 Exit code: 0 if it fits on the card, 1 if it does not, 2 if there is no answer.")]
 pub(crate) struct EstimateArgs {
@@ -40,11 +44,20 @@ pub(crate) struct EstimateArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nproc: u32,
 
+    /// The script uses JAX: compile its functions for the card, and run all else on the CPU
+    #[arg(long)]
+    pub(crate) jax: bool,
+
+    /// With --jax: keep XLA's dumps of the compiled functions in this folder, for `gapless report FOLDER`
+    #[arg(long, value_name = "FOLDER", requires = "jax")]
+    pub(crate) dumps: Option<PathBuf>,
+
     /// The output format
     #[arg(long, value_enum, default_value_t = EstimateFormat::Text)]
     pub(crate) format: EstimateFormat,
 
-    /// Write torch's memory snapshot of the run, for report, replay, advise and the others
+    /// Write torch's memory snapshot of the run, for report, replay, advise and the others; with --jax a CSV of the
+    /// requests
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
 

@@ -1,5 +1,5 @@
-//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet agent`, `fleet dra`, `fleet place`,
-//! `fleet advise`.
+//! The commands for clusters: `fleet sim`, `fleet check-log`, `fleet serve`, `fleet admit`, `fleet agent`, `fleet dra`,
+//! `fleet place`, `fleet advise`.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -25,6 +25,8 @@ pub(crate) enum FleetCommand {
     CheckLog(CheckLogArgs),
     /// Serve the Kubernetes scheduler: an extender that places pods by GPU memory
     Serve(ServeArgs),
+    /// Serve the API server of Kubernetes: a webhook that gives containers their GPUs and their share
+    Admit(AdmitArgs),
     /// Report a node's GPUs, give containers their tenants, and mark those who use more than was promised
     Agent(AgentArgs),
     /// Write objects of Dynamic Resource Allocation (Kubernetes 1.34 or later): GPUs that claims share by bytes
@@ -194,6 +196,39 @@ pub(crate) struct ServeArgs {
     /// The key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+
+    /// Serve only clients with a certificate of these authorities (needed unless --listen is a loopback address)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) client_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  gapless fleet admit --tls-cert tls.crt --tls-key tls.key      answers POST /admit, and GET /healthz
+  gapless fleet admit --pod pod.json                            prints a pod as the webhook would make it
+
+Containers of pods that ask for GPU memory get GAPLESS_TENANT and NVIDIA_VISIBLE_DEVICES, whose values the kubelet
+takes from annotations that the binding writes. Invalid requests are refused. From Kubernetes 1.36 on, deploy/inject
+does the same without a webhook.
+
+Exit code: 0 success, 1 the pod of --pod is refused, 2 an error.")]
+pub(crate) struct AdmitArgs {
+    /// The address and port to serve
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    pub(crate) listen: std::net::SocketAddr,
+
+    /// The certificate of this server. The files are read again when they change
+    #[arg(long, value_name = "FILE", requires = "tls_key", required_unless_present = "pod")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// A pod as JSON (- for standard input): print it with its variables, and exit
+    #[arg(long, value_name = "FILE", conflicts_with = "tls_cert")]
+    pub(crate) pod: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -252,13 +287,15 @@ pub(crate) struct PlaceArgs {
 Examples:
   gapless fleet agent --once                             who was promised what, and uses how much
   gapless fleet agent --once --format json
-  gapless fleet agent --in-cluster --cdi-dir /var/run/cdi     in a DaemonSet
+  gapless fleet agent --in-cluster                            in a DaemonSet
   gapless fleet agent --bookings jobs.json --cdi-dir /etc/cdi
+  gapless fleet agent --in-cluster --dra --cdi-dir DIR --dra-plugin DIR     for claims
 
 The agent ends no process. A pod's processes are found by their cgroup. Tenants that are no pod's (Slurm, Ray) are
-promised their share. With an API server it writes the node's GPUs to its annotations, and for each pod with booked
-GPUs a CDI file that gives its containers GAPLESS_TENANT and NVIDIA_VISIBLE_DEVICES. If the kernel has the cgroup
-controller dmem, it sets dmem.max too. Over-use is a line on standard error and a metric.
+promised their share. With an API server it writes the node's GPUs to its annotations. A CDI file gives containers
+GAPLESS_TENANT and NVIDIA_VISIBLE_DEVICES, if the runtime is told of its device: by the kubelet for claims, by
+`podman run --device gapless.dev/pod=job-1` for bookings. If the kernel has the cgroup controller dmem, the agent sets
+dmem.max too. Over-use is a line on standard error and a metric.
 
 Exit code with --once: 0 nobody uses more than promised, 1 somebody does, 2 an error.")]
 pub(crate) struct AgentArgs {
@@ -290,7 +327,11 @@ pub(crate) struct AgentArgs {
     #[arg(long)]
     pub(crate) dra: bool,
 
-    /// Write a CDI file for each pod to this folder
+    /// Serve the kubelet as a driver for claims: its folder of plug-ins, such as /var/lib/kubelet/plugins_registry
+    #[arg(long, value_name = "FOLDER", requires = "dra", requires = "cdi_dir")]
+    pub(crate) dra_plugin: Option<PathBuf>,
+
+    /// Write CDI files to this folder: for each pod with booked GPUs, and with --dra-plugin for each claim
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cdi_dir: Option<PathBuf>,
 

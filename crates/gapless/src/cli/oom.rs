@@ -10,6 +10,8 @@ Examples:
   gapless oom snapshot.pickle
   gapless oom snapshot.pickle --capacity 22.5GiB      if the process had a known memory cap
 
+  gapless oom train.log                               the text of an out-of-memory error of JAX (XLA)
+
 How to write a snapshot when memory runs out:
   torch.cuda.memory._record_memory_history(max_entries=1_000_000)
   torch._C._cuda_attach_out_of_memory_observer(
@@ -17,7 +19,7 @@ How to write a snapshot when memory runs out:
 
 Exit code: 0 explained, 2 no request failed in the trace, or an error.")]
 pub(crate) struct OomArgs {
-    /// A run with a failed request; `-` reads standard input
+    /// A run with a failed request, or a log with an error of XLA; `-` reads standard input
     pub(crate) file: PathBuf,
 
     /// The most memory that the process could use [default: inferred from the trace]

@@ -10,6 +10,7 @@ Examples:
   gapless run -- python train.py
   gapless run --reserve 60GiB --stats -- torchrun --nproc-per-node 8 train.py
   gapless run --tenant a:60%:borrow -- python train.py
+  gapless run --stream-weights 8GiB -- python infer.py
   gapless run --set largest_page=32MiB -- python -m package.train
   gapless run --check -- python train.py
   gapless run --record run.gtrace --stacks python -- python train.py
@@ -39,6 +40,11 @@ pub(crate) struct RunArgs {
     /// a:30GiB:borrow
     #[arg(long, value_name = "NAME:SHARE")]
     pub(crate) tenant: Option<String>,
+
+    /// Keep at most this much of weights on the card: what the program moves there by `.to("cuda")` streams from
+    /// pinned host memory while it runs
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) stream_weights: Option<String>,
 
     /// Print one line about memory when a process ends
     #[arg(long)]

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
+    if args.jax {
+        return jax(args);
+    }
     let text = built_in(&args.script)?;
     if text.is_none() && !args.script.exists() {
         let what = format!("{}: no such file", args.script.display());
@@ -43,6 +46,38 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
     command.env("PYTHONPATH", path(&package)?);
     if let Ok(own) = std::env::current_exe() {
         // The package runs this program to make the page.
+        command.env("GAPLESS_PROGRAM", own);
+    }
+    let status = command.status().map_err(|error| not_started(&error, &python))?;
+    std::process::exit(status.code().unwrap_or(2))
+}
+
+/// The same for a script of JAX, in the Python whose jax is meant.
+fn jax(args: &EstimateArgs) -> Result<Answer> {
+    if let Some(word) = args.run.words().first() {
+        let what = format!("{word} describes the run of a configuration, and --jax names a script");
+        return Err(Failure::new(what, "the script's own arguments follow `--`").into());
+    }
+    if !args.pace.assume.is_empty() {
+        let what =
+            "--assume is for scripts of PyTorch: with --jax every value that a compiled function gives is 0";
+        return Err(Failure::new(what, "leave it out").into());
+    }
+    let python = interpreter();
+    let package = package(&python)?;
+    let mut command = Command::new(&python);
+    command.args(["-m", "gapless._jax.command", "--device", &args.device, "--format", args.format.name()]);
+    command.args(["--nproc", &args.nproc.to_string()]);
+    command.args(args.pace.words());
+    for (flag, file) in [("--save", &args.save), ("--dumps", &args.dumps)] {
+        if let Some(file) = file {
+            command.arg(flag).arg(file);
+        }
+    }
+    command.arg(&args.script).arg("--").args(&args.arguments);
+    command.env("PYTHONPATH", path(&package)?);
+    if let Ok(own) = std::env::current_exe() {
+        // The package replays the requests on XLA's allocator with this program.
         command.env("GAPLESS_PROGRAM", own);
     }
     let status = command.status().map_err(|error| not_started(&error, &python))?;

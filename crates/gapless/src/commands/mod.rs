@@ -9,6 +9,7 @@ mod estimate;
 mod explain;
 mod export;
 mod fit;
+mod fit_into;
 mod fleet;
 mod keep;
 mod man;
@@ -40,7 +41,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         output::refuse_input_as_output(path, &read)?;
     }
     if outputs.iter().all(|path| path.as_os_str() == "-") {
-        output::use_terminal_width();
+        crate::terminal::use_terminal_width();
     }
     match command {
         Command::Report(args) => report::run(&args),
@@ -52,6 +53,7 @@ pub(crate) fn run(command: Command) -> Result<Answer> {
         Command::Export(args) => export::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Fit(args) => fit::run(&args),
+        Command::FitInto(args) => fit_into::run(&args),
         Command::Estimate(args) => estimate::run(&args),
         Command::Weights(args) => weights::run(&args),
         Command::Run(args) => run::run(&args),
@@ -92,6 +94,7 @@ fn files(command: &Command) -> (Vec<&Path>, Vec<&Path>) {
         Command::Fit(a) => {
             (list(&[a.model.as_deref().map(Path::new)]), list(&[a.output.as_deref(), a.html.as_deref()]))
         }
+        Command::FitInto(a) => (vec![&a.file], list(&[a.output.as_deref()])),
         Command::Estimate(a) => (vec![&a.script], list(&[a.save.as_deref()])),
         Command::Keep(a) => (paths(&a.files), Vec::new()),
         Command::Fleet(a) => fleet::files(a),

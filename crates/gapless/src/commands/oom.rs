@@ -7,14 +7,29 @@ use crate::{Answer, load, output, sweep};
 use anyhow::Result;
 use gapless_replay::post_mortem;
 use gapless_replay::sweep::candidates;
+use gapless_report::oom::xla::{self, XlaOom};
 use gapless_report::oom::{self, Autopsy};
 use gapless_report::{Analysis, DeviceAnalysis};
-use gapless_trace::Action;
+use gapless_trace::{Action, Trace};
+use std::io::Read as _;
 
 pub(crate) fn run(args: &OomArgs) -> Result<Answer> {
     let capacity = sweep::capacity(args.capacity.as_deref())?;
     let threads = sweep::threads(args.threads)?;
-    let trace = load::trace(&args.file)?;
+    let to = args.output.as_deref();
+    let trace = match read(args)? {
+        Read::Trace(trace) => *trace,
+        Read::OfXla(error) => {
+            let text = match args.format {
+                PlainFormat::Text => {
+                    return output::write_text(to, &xla::render(&error)).map(|()| Answer::Yes);
+                }
+                PlainFormat::Json => xla::json(&error)?,
+            };
+            output::write_to(to, |out| Ok(out.write_all(text.as_bytes())?))?;
+            return Ok(Answer::Yes);
+        }
+    };
     let analysis = load::analyse(&trace, &args.file)?;
     if analysis.devices.is_empty() {
         return Err(load::no_device(&args.file, "whether a request failed is not known"));
@@ -30,7 +45,6 @@ pub(crate) fn run(args: &OomArgs) -> Result<Answer> {
     });
     let found = found.ok_or_else(|| no_failure(&path))?;
     let autopsy = Autopsy::of(&analysis, device, &path, &found, planned);
-    let to = args.output.as_deref();
     match args.format {
         PlainFormat::Text => output::write_text(to, &oom::render(&autopsy))?,
         PlainFormat::Json => {
@@ -39,6 +53,28 @@ pub(crate) fn run(args: &OomArgs) -> Result<Answer> {
         }
     }
     Ok(Answer::Yes)
+}
+
+/// The content of a file: a run, or the text of an error.
+enum Read {
+    Trace(Box<Trace>),
+    OfXla(Box<XlaOom>),
+}
+
+/// The longest log that is searched for an error.
+const LONGEST_LOG: u64 = 256 << 20;
+
+fn read(args: &OomArgs) -> Result<Read> {
+    load::content(&args.file, |content| {
+        let Err(error) = content.format() else { return Ok(Read::Trace(Box::new(content.trace()?))) };
+        let mut bytes = Vec::new();
+        content.take(LONGEST_LOG).read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        match XlaOom::read(&text, &args.file.display().to_string()) {
+            Some(own) => Ok(Read::OfXla(Box::new(own))),
+            None => Err(error.into()),
+        }
+    })
 }
 
 /// The device asked for, or the one on which a request failed.

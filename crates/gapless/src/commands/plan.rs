@@ -133,13 +133,13 @@ fn options(args: &PlanArgs) -> Result<Options> {
 }
 
 /// A size; a bare number is in the unit of the buffers' list, whose sizes are bare numbers too.
-fn bytes(flag: &str, text: &str) -> Result<Bytes> {
+pub(super) fn bytes(flag: &str, text: &str) -> Result<Bytes> {
     text.parse()
         .map_err(|error| Failure::new(format!("{flag}: {error}"), format!("for example {flag} 1MiB")).into())
 }
 
 /// `500ms`, `10s`, `2min`; a plain number is seconds.
-fn duration(text: &str) -> Result<Duration> {
+pub(super) fn duration(text: &str) -> Result<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let scale = match unit.trim() {

@@ -69,6 +69,7 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
         ("limit", &args.limit),
         ("budget", &args.budget),
         ("record-limit", &args.record_limit),
+        ("stream-weights", &args.stream_weights),
     ];
     for (name, value) in sizes {
         if let Some(text) = value {

@@ -35,7 +35,8 @@ impl Inputs {
         let mut inputs = Inputs { many: arguments.len() > 1, ..Inputs::default() };
         let mut paths = Vec::new();
         for argument in arguments {
-            if argument.is_dir() {
+            // The modules of a dump are one run.
+            if argument.is_dir() && !gapless_ingest::is_dump(argument) {
                 inputs.many = true;
                 let found = inputs.folder(argument)?;
                 if found.is_empty() {

@@ -18,6 +18,12 @@ pub struct Heads {
 }
 
 impl Heads {
+    /// Of whole sequences that attend to themselves.
+    #[must_use]
+    pub fn own(batch: u64, length: u64, heads: u64, kv_heads: u64, dim: u64) -> Heads {
+        Heads { batch, heads, kv_heads, queries: length, keys: length, dim, value_dim: dim }
+    }
+
     fn rows(&self) -> u64 {
         self.batch * self.heads * self.queries
     }

@@ -1,6 +1,7 @@
 //! ONNX files: nodes, initializers and shapes of a `ModelProto`; the data of initializers is passed over. If a file
 //! gives no shape for a tensor, it is inferred; dimensions that are names become the batch.
 
+mod call;
 mod infer;
 mod operators;
 mod proto;
@@ -10,7 +11,7 @@ use super::error::{Fault, unsupported};
 use super::json::brief;
 use super::source::Source;
 use crate::model::{Architecture, Dtype, Graph, GraphNode, GraphTensor, Model, Weight};
-use infer::Values;
+use call::Values;
 use proto::{Dim, Node, Proto};
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Seek};

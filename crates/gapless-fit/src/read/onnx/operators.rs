@@ -1,9 +1,16 @@
 //! Shape rules of ONNX operators, each after the operator's specification.
 
-use super::infer::{Call, Output};
+use super::call::{Call, Output, sizes};
 use super::proto::Node;
 use super::windows::{convolution, pool, transposed};
 use crate::model::Dtype;
+
+/// Operators whose output has the shape and the dtype of their first input.
+const AS_INPUT: &str = "Relu Gelu Sigmoid Tanh Erf Exp Log Sqrt Reciprocal Neg Abs Softmax LogSoftmax Identity Clip LeakyRelu \
+    Elu HardSigmoid HardSwish Mish Softplus Softsign Sin Cos Floor Ceil Round Sign InstanceNormalization \
+    GroupNormalization RMSNormalization LpNormalization LRN CumSum Trilu PRelu Selu Celu ThresholdedRelu \
+    Hardmax Not ScatterND ScatterElements FastGelu BiasGelu QuickGelu Swish RotaryEmbedding \
+    SimplifiedLayerNormalization";
 
 /// Shape and dtype of every output of a call.
 pub(crate) fn outputs(call: &Call<'_>) -> Vec<Output> {
@@ -64,55 +71,7 @@ pub(crate) fn outputs(call: &Call<'_>) -> Vec<Output> {
         "Resize" => one(sizes(call.integers(3)), dtype),
         "OneHot" => one(one_hot(call), call.dtype(2)),
         "DepthToSpace" | "SpaceToDepth" => one(blocks(call), dtype),
-        "Relu"
-        | "Gelu"
-        | "Sigmoid"
-        | "Tanh"
-        | "Erf"
-        | "Exp"
-        | "Log"
-        | "Sqrt"
-        | "Reciprocal"
-        | "Neg"
-        | "Abs"
-        | "Softmax"
-        | "LogSoftmax"
-        | "Identity"
-        | "Clip"
-        | "LeakyRelu"
-        | "Elu"
-        | "HardSigmoid"
-        | "HardSwish"
-        | "Mish"
-        | "Softplus"
-        | "Softsign"
-        | "Sin"
-        | "Cos"
-        | "Floor"
-        | "Ceil"
-        | "Round"
-        | "Sign"
-        | "InstanceNormalization"
-        | "GroupNormalization"
-        | "RMSNormalization"
-        | "LpNormalization"
-        | "LRN"
-        | "CumSum"
-        | "Trilu"
-        | "PRelu"
-        | "Selu"
-        | "Celu"
-        | "ThresholdedRelu"
-        | "Hardmax"
-        | "Not"
-        | "ScatterND"
-        | "ScatterElements"
-        | "FastGelu"
-        | "BiasGelu"
-        | "QuickGelu"
-        | "Swish"
-        | "RotaryEmbedding"
-        | "SimplifiedLayerNormalization" => one(same(), dtype),
+        name if AS_INPUT.split(' ').any(|known| known == name) => one(same(), dtype),
         name if name.starts_with("Reduce") => one(reduce(call), dtype),
         _ => Vec::new(),
     }
@@ -165,10 +124,6 @@ fn several(call: &Call<'_>) -> Option<Vec<Output>> {
 fn axis(axis: i64, sides: usize) -> Option<usize> {
     let at = if axis < 0 { axis.checked_add(sides as i64)? } else { axis };
     usize::try_from(at).ok().filter(|at| *at < sides)
-}
-
-pub(super) fn sizes(numbers: Option<&[i64]>) -> Option<Vec<u64>> {
-    numbers?.iter().map(|number| u64::try_from(*number).ok()).collect()
 }
 
 fn product(sides: &[u64]) -> Option<u64> {

@@ -1,7 +1,6 @@
 //! Shape rules of windows that slide over an image: convolutions and poolings.
 
-use super::infer::Call;
-use super::operators::sizes;
+use super::call::{Call, sizes};
 
 /// One axis of a window that slides.
 struct Window {

@@ -38,6 +38,8 @@ pub(super) fn args(fit: &FitArgs) -> Result<EstimateArgs> {
     let nproc = fit.settings.gpus.unwrap_or(1);
     Ok(EstimateArgs {
         script: PathBuf::from(model),
+        jax: false,
+        dumps: None,
         device: card(fit.settings.gpu.as_deref())?.to_owned(),
         pace: PaceArgs::default(),
         nproc: u32::try_from(nproc).ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| {

@@ -148,7 +148,7 @@ impl Screen {
 
 /// As much of the report as the terminal has lines for, in the place of the one before.
 fn draw(report: &str) -> Result<()> {
-    output::use_terminal_width();
+    crate::terminal::use_terminal_width();
     let rows = ratatui::crossterm::terminal::size().map_or(24, |(_, rows)| usize::from(rows));
     let mut shown = String::from("\x1b[H\x1b[2J");
     shown.push_str(&cut(report, rows));

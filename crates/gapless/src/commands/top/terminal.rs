@@ -5,7 +5,6 @@ use super::state::Ui;
 use super::view;
 use crate::cli::live::TopArgs;
 use crate::machine::collect::collect;
-use crate::output;
 use anyhow::{Context, Result};
 use gapless_report::text;
 use ratatui::DefaultTerminal;
@@ -61,7 +60,7 @@ fn watch(mut terminal: DefaultTerminal, args: &TopArgs, palette: Palette, ended:
     let mut ui = Ui { inside: args.pid, ..Ui::default() };
     let mut machine = collect(args.pid)?;
     let mut next = Instant::now() + interval;
-    let is_ascii = output::is_ascii();
+    let is_ascii = crate::terminal::is_ascii();
     loop {
         terminal.draw(|frame| {
             view::draw(frame, &machine, &ui, palette);

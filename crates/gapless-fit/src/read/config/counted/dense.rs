@@ -26,9 +26,7 @@ fn gpt_sizes(fields: Fields<'_>, usual: [u64; 5]) -> Outcome<Sizes> {
 pub(super) fn phi(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes::read(fields, [51200, 2048, 8192, 24, 32, 0, 2048])?;
     let normed = fields.flag("qk_layernorm", false)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, true, "dense", true);
         if normed {
             list.norm(&format!("{block}.self_attn.q_layernorm"), s.head_dim);
@@ -39,8 +37,7 @@ pub(super) fn phi(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         list.norm(&format!("{block}.input_layernorm"), s.hidden);
     })?;
     build.list.norm("model.final_layernorm", s.hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, true);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, false, true)
 }
 
 pub(super) fn falcon(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
@@ -79,8 +76,7 @@ pub(super) fn falcon(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         }
     })?;
     build.list.norm("transformer.ln_f", hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, true, false)
 }
 
 pub(super) fn bloom(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
@@ -99,8 +95,7 @@ pub(super) fn bloom(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         list.linear(&format!("{block}.mlp.dense_4h_to_h"), s.inner, hidden, true);
     })?;
     build.list.norm("transformer.ln_f", hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, true, false)
 }
 
 pub(super) fn mpt(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
@@ -131,16 +126,13 @@ pub(super) fn mpt(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         list.linear(&format!("{block}.ffn.down_proj"), s.inner, hidden, false);
     })?;
     build.list.rms("transformer.norm_f", hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, true, false)
 }
 
 pub(super) fn starcoder2(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes::read(fields, [49152, 3072, 12288, 30, 24, 2, 4096])?;
     let bias = fields.flag("use_bias", true)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         list.linear(&format!("{block}.mlp.c_fc"), s.hidden, s.inner, bias);
         list.linear(&format!("{block}.mlp.c_proj"), s.inner, s.hidden, bias);
@@ -148,17 +140,14 @@ pub(super) fn starcoder2(fields: Fields<'_>, mut build: Build) -> Outcome<Build>
         list.norm(&format!("{block}.post_attention_layernorm"), s.hidden);
     })?;
     build.list.norm("model.norm", s.hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, true, false)
 }
 
 pub(super) fn cohere(model_type: &str, fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes::read(fields, [256_000, 8192, 22528, 40, 64, 0, 8192])?;
     let bias = fields.flag("attention_bias", false)?;
     let normed = model_type == "cohere" && fields.flag("use_qk_norm", false)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         if normed {
             for (name, heads) in [("q_norm", s.heads), ("k_norm", s.kv_heads)] {
@@ -169,8 +158,7 @@ pub(super) fn cohere(model_type: &str, fields: Fields<'_>, mut build: Build) -> 
         list.rms(&format!("{block}.input_layernorm"), s.hidden);
     })?;
     build.list.rms("model.norm", s.hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    let mut build = build.generates(&s, fields)?;
+    let mut build = build.generates_from_head(&s, fields, true, false)?;
     if model_type == "cohere2" {
         super::hybrid::slides(&mut build, fields, 4096, 4)?;
     }
@@ -180,22 +168,17 @@ pub(super) fn cohere(model_type: &str, fields: Fields<'_>, mut build: Build) -> 
 pub(super) fn olmo(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes::read(fields, [50304, 4096, 11008, 32, 32, 0, 2048])?;
     let bias = fields.flag("attention_bias", false)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         gated(list, &format!("{block}.mlp"), s.hidden, s.inner, false);
     })?;
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, false, false)
 }
 
 pub(super) fn olmo2(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes::read(fields, [50304, 4096, 11008, 32, 32, 0, 2048])?;
     let bias = fields.flag("attention_bias", false)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         list.rms(&format!("{block}.self_attn.q_norm"), s.queries());
         list.rms(&format!("{block}.self_attn.k_norm"), s.keys());
@@ -204,8 +187,7 @@ pub(super) fn olmo2(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         list.rms(&format!("{block}.post_feedforward_layernorm"), s.hidden);
     })?;
     build.list.rms("model.norm", s.hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, false, false)
 }
 
 pub(super) fn granite(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
@@ -213,8 +195,7 @@ pub(super) fn granite(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let bias = fields.flag("attention_bias", false)?;
     let inner_bias = fields.flag("mlp_bias", false)?;
     llama_like(&mut build, fields, &s, bias, inner_bias)?;
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, false, false)
 }
 
 pub(super) fn smollm3(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
@@ -222,14 +203,11 @@ pub(super) fn smollm3(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let bias = fields.flag("attention_bias", false)?;
     let inner_bias = fields.flag("mlp_bias", false)?;
     llama_like(&mut build, fields, &s, bias, inner_bias)?;
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, true, false)
 }
 
 fn llama_like(build: &mut Build, fields: Fields<'_>, s: &Sizes, bias: bool, inner_bias: bool) -> Outcome<()> {
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), s, bias, "o_proj", bias);
         gated(list, &format!("{block}.mlp"), s.hidden, s.inner, inner_bias);
         list.rms(&format!("{block}.input_layernorm"), s.hidden);
@@ -244,9 +222,7 @@ pub(super) fn stablelm(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let bias = fields.flag("use_qkv_bias", false)?;
     let normed = fields.flag("qk_layernorm", false)?;
     let parallel = fields.flag("use_parallel_residual", false)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", false);
         if normed {
             for (name, heads) in [("q_layernorm", s.heads), ("k_layernorm", s.kv_heads)] {
@@ -262,22 +238,19 @@ pub(super) fn stablelm(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         }
     })?;
     build.list.norm("model.norm", s.hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, false, false)
 }
 
 pub(super) fn gptj(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = gpt_sizes(fields, [50400, 4096, 28, 16, 2048])?;
     parallel_gpt(&mut build, fields, &s, false)?;
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, true);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, false, true)
 }
 
 pub(super) fn codegen(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = gpt_sizes(fields, [50400, 4096, 28, 16, 2048])?;
     parallel_gpt(&mut build, fields, &s, true)?;
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, true);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, false, true)
 }
 
 /// GPT-J's blocks, and CodeGen's, whose queries, keys and values are one matrix.
@@ -329,8 +302,7 @@ pub(super) fn neo(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         list.linear(&format!("{block}.mlp.c_proj"), s.inner, hidden, true);
     })?;
     build.list.norm("transformer.ln_f", hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, true, false)
 }
 
 pub(super) fn bigcode(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
@@ -351,6 +323,5 @@ pub(super) fn bigcode(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         list.linear(&format!("{block}.mlp.c_proj"), s.inner, hidden, true);
     })?;
     build.list.norm("transformer.ln_f", hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", true)?, false);
-    build.generates(&s, fields)
+    build.generates_from_head(&s, fields, true, false)
 }

@@ -50,9 +50,7 @@ pub(super) fn gpt_oss(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let experts = Experts::read(fields, &["num_local_experts", "num_experts"], [128, 4], s.inner)?;
     let bias = fields.flag("attention_bias", true)?;
     let (count, inner) = (experts.count, experts.inner);
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         list.push(format!("{block}.self_attn.sinks"), &[s.heads], Role::Other);
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         experts.router(list, &format!("{block}.mlp.router"), s.hidden);
@@ -87,9 +85,7 @@ pub(super) fn llama4(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
         Some(listed) => listed.contains(&at),
         None => (at + 1).is_multiple_of(step),
     };
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, at| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         let name = format!("{block}.feed_forward");
         if routed(at) {
@@ -117,9 +113,7 @@ pub(super) fn qwen2_moe(fields: Fields<'_>, mut build: Build) -> Outcome<Build> 
     let bias = fields.flag("qkv_bias", true)?;
     let step = fields.size("decoder_sparse_step", 1)?;
     let dense = fields.sizes("mlp_only_layers")?.unwrap_or_default();
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, at| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", false);
         let name = format!("{block}.mlp");
         if !dense.contains(&at) && (at + 1).is_multiple_of(step) {
@@ -142,9 +136,7 @@ pub(super) fn phimoe(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes::read(fields, [32064, 4096, 6400, 32, 32, 8, 131_072])?;
     let experts = Experts::read(fields, &["num_local_experts", "num_experts"], [16, 2], s.inner)?;
     let bias = fields.flag("attention_bias", false)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         experts.router(list, &format!("{block}.mlp.router"), s.hidden);
         experts.list(list, &format!("{block}.mlp.experts"), s.hidden);
@@ -160,9 +152,7 @@ pub(super) fn olmoe(fields: Fields<'_>, mut build: Build) -> Outcome<Build> {
     let s = Sizes::read(fields, [50304, 2048, 2048, 16, 16, 0, 4096])?;
     let experts = Experts::read(fields, &["num_experts", "num_local_experts"], [64, 8], s.inner)?;
     let bias = fields.flag("attention_bias", false)?;
-    build.embedding("model.embed_tokens.weight", s.vocab, s.hidden);
-    build.each("num_hidden_layers", s.layers, fields, |list, at| {
-        let block = format!("model.layers.{at}");
+    build.llama_blocks(&s, fields, |list, block, _| {
         attention(list, &format!("{block}.self_attn"), &s, bias, "o_proj", bias);
         list.rms(&format!("{block}.self_attn.q_norm"), s.hidden);
         list.rms(&format!("{block}.self_attn.k_norm"), s.keys());

@@ -94,8 +94,7 @@ pub(super) fn qwen3_next(fields: Fields<'_>, mut build: Build) -> Outcome<Build>
         list.rms(&format!("{block}.post_attention_layernorm"), hidden);
     })?;
     build.list.rms("model.norm", hidden);
-    build.head(&s, fields.flag("tie_word_embeddings", false)?, false);
-    let mut build = build.generates(&s, fields)?;
+    let mut build = build.generates_from_head(&s, fields, false, false)?;
     if let Some(text) = &mut build.text {
         (text.experts, text.top_k) = (experts, top_k);
         // A matrix for each head, in 32 bits: twice the elements of 16 bits; and the last inputs of the convolution.

@@ -131,6 +131,19 @@ impl Build {
         Ok(())
     }
 
+    /// The embedding and the blocks, as Llama names them.
+    fn llama_blocks(
+        &mut self,
+        sizes: &Sizes,
+        fields: Fields<'_>,
+        mut block: impl FnMut(&mut List, &str, u64),
+    ) -> Outcome<()> {
+        self.embedding("model.embed_tokens.weight", sizes.vocab, sizes.hidden);
+        self.each("num_hidden_layers", sizes.layers, fields, |list, at| {
+            block(list, &format!("model.layers.{at}"), at);
+        })
+    }
+
     fn embedding(&mut self, name: &str, rows: u64, width: u64) {
         self.list.push(name, &[rows, width], Role::Embedding);
     }
@@ -143,6 +156,18 @@ impl Build {
         if bias {
             self.list.push("lm_head.bias", &[sizes.vocab], Role::Bias);
         }
+    }
+
+    /// The head, `tied` to the embedding if the configuration does not say, of a model that generates text.
+    fn generates_from_head(
+        mut self,
+        sizes: &Sizes,
+        fields: Fields<'_>,
+        tied: bool,
+        bias: bool,
+    ) -> Outcome<Build> {
+        self.head(sizes, fields.flag("tie_word_embeddings", tied)?, bias);
+        self.generates(sizes, fields)
     }
 
     /// Marks it as generating text: every block keeps keys and values of all tokens.

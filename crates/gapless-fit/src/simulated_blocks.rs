@@ -38,7 +38,7 @@ pub struct BlockProfile {
 
 /// The whole model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
+pub struct SimulatedBlocks {
     pub embedding: BlockProfile,
     pub blocks: Vec<BlockProfile>,
     /// The final norm, the head and the loss.
@@ -49,18 +49,18 @@ pub struct Profile {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn profile(architecture: &Architecture, run: &Run) -> Result<Profile, BuildError> {
+pub fn simulate_blocks(architecture: &Architecture, run: &Run) -> Result<SimulatedBlocks, BuildError> {
     let once = Run { mode: Mode::Train, steps: 1, accumulation: 1, note_ops: false, ..run.clone() };
     let kept = simulate(architecture, &Run { recomputed: Recomputed::None, ..once.clone() })?;
     let recomputed = simulate(architecture, &Run { recomputed: Recomputed::All, ..once })?;
-    let mut profile = Profile::default();
+    let mut profile = SimulatedBlocks::default();
     weights(&kept.log, run.precision.weights().bytes(), &mut profile);
     passes(&kept, &mut profile, false);
     passes(&recomputed, &mut profile, true);
     Ok(profile)
 }
 
-impl Profile {
+impl SimulatedBlocks {
     fn part(&mut self, scope: Scope) -> Option<&mut BlockProfile> {
         match scope {
             Scope::Embedding => Some(&mut self.embedding),
@@ -77,7 +77,7 @@ impl Profile {
     }
 }
 
-fn weights(log: &Log, width: u64, profile: &mut Profile) {
+fn weights(log: &Log, width: u64, profile: &mut SimulatedBlocks) {
     for allocation in log.allocations.iter().filter(|a| a.kind == Kind::Weight && a.op == "parameter") {
         if let Some(part) = profile.part(allocation.scope) {
             part.weight_bytes += Log::rounded(allocation.bytes);
@@ -105,7 +105,7 @@ struct Stretch {
     most: i64,
 }
 
-fn passes(steps: &Steps, profile: &mut Profile, recomputed: bool) {
+fn passes(steps: &Steps, profile: &mut SimulatedBlocks, recomputed: bool) {
     let log = &steps.log;
     let end =
         log.marks.iter().find(|m| m.phase == Phase::Backward).map_or(log.events.len(), |m| m.event as usize);
@@ -136,7 +136,7 @@ fn passes(steps: &Steps, profile: &mut Profile, recomputed: bool) {
     finish(profile, current, live, recomputed);
 }
 
-fn finish(profile: &mut Profile, stretch: Option<Stretch>, live: i64, recomputed: bool) {
+fn finish(profile: &mut SimulatedBlocks, stretch: Option<Stretch>, live: i64, recomputed: bool) {
     let Some(Stretch { scope, backward, start, most }) = stretch else { return };
     let Some(part) = profile.part(scope) else { return };
     let (peak, change) = ((most - start).max(0) as u64, live - start);
@@ -157,7 +157,7 @@ fn finish(profile: &mut Profile, stretch: Option<Stretch>, live: i64, recomputed
     }
 }
 
-impl Profile {
+impl SimulatedBlocks {
     /// Every part in order.
     pub fn parts(&self) -> impl Iterator<Item = &BlockProfile> {
         std::iter::once(&self.embedding).chain(&self.blocks).chain(std::iter::once(&self.head))

@@ -23,10 +23,10 @@ _PATIENCE = 120.0
 def install(torch: Any, values: Any, together: Together, pace: Any) -> None:
     """From here on torch.distributed carries objects and known numbers. Processes without it have none."""
     if torch.distributed.is_available():
-        _Told(torch, values, together, pace).install()
+        _RankMessages(torch, values, together, pace).install()
 
 
-class _Told:
+class _RankMessages:
     def __init__(self, torch: Any, values: Any, together: Together, pace: Any) -> None:
         from torch.distributed import distributed_c10d
 

@@ -2,7 +2,7 @@
 //! figures of device 0 follow: bytes that its allocator held count as reserved, and growth is that of the lines that
 //! grow, so that `check` and `diff` do not take the noise of a sample for growth.
 
-use crate::assemble::frames;
+use super::frames;
 use crate::model::{EstimateInfo, GrowerInfo, GrowthInfo, HostLineInfo, HostRunInfo, HostStateInfo, Report};
 use gapless_trace::leaks::{self, Course, Estimate, Growing, Line};
 use gapless_trace::trace::{HostSample, HostState, Trace};

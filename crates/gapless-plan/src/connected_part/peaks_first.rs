@@ -5,9 +5,9 @@
 //! at the bottom, and few are left to be searched. Buffers alive throughout a peak may lie in any order as far as the
 //! core is concerned, so the longest goes lowest, as in a stack.
 
+use super::{Part, Turn};
 use crate::compact::Compact;
 use crate::join::join;
-use crate::part::{Part, Turn};
 use crate::passes::{Frame, Order, ordered};
 use crate::split::Split;
 

@@ -1,10 +1,10 @@
 //! Guesses at how a part may be joined: by chance, or with care and second thoughts. A guess leaves a small problem,
 //! which is searched at once; its plans are plans of the part.
 
+use super::{EXACT_LIMIT, Part, Turn};
 use crate::exact::{Answer, Restarts};
 use crate::improve::Improver;
 use crate::join::{Careful, Joined, join_by_chance};
-use crate::part::{EXACT_LIMIT, Part, Turn};
 use crate::passes::{Pass, orders};
 use crate::rng::Rng;
 

@@ -4,8 +4,11 @@
 //! A part is worked on in turns. Each turn of each form of it (joined, and as it is) is a run of exact search at the
 //! bound, one at a target between the bound and the best plan, and an attempt of ejection.
 
+mod join_guesses;
+mod peaks_first;
+
+use self::peaks_first::{CORE_LEAST, core_first};
 use crate::compact::Compact;
-use crate::core::{CORE_LEAST, core_first};
 use crate::exact::{Answer, Restarts};
 use crate::improve::Improver;
 use crate::join::{Careful, Joined};

@@ -2,9 +2,9 @@
 //! The first saved tensor that the backward pass asks for runs the block again, up to the last tensor that was saved,
 //! and leaves them all.
 
-use super::log::Phase;
-use super::sim::{Saved, Sim};
-use super::tensor::{Edge, Tensor};
+use super::{Saved, Sim};
+use crate::eager::log::Phase;
+use crate::eager::tensor::{Edge, Tensor};
 use crate::model::Dtype;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
