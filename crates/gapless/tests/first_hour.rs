@@ -128,6 +128,7 @@ const SIZES: &[&[&str]] = &[
     &["export", "cases/leak.pickle.gz", "--to", "perfetto", "--min-size"],
     &["fit", "gpt2", "--memory"],
     &["fit", "gpt2", "--host-memory"],
+    &["fit", "gpt2", "--infer", "--stream"],
     &["fleet", "advise", "peaks.csv", "--gpu-memory"],
     &["weights", "verify", "weights/tiny.npz", "--limit-rate"],
     &["weights", "pack", "weights/tiny.npz", "-o", "/nonexistent/x", "--limit-rate"],

@@ -1,5 +1,6 @@
 //! The settings of a run that a user gives. Each may be left out: [`super::Question::read`] then chooses it.
 
+use super::streamed::StreamBudget;
 use crate::emit::Target;
 use crate::formulas::sharding::Sharding;
 use crate::formulas::weights::Format;
@@ -45,6 +46,8 @@ pub struct Asked {
     /// The tensors that data-parallel ranks share out.
     pub zero: Option<Sharding>,
     pub offload: Option<Offload>,
+    /// Weights stay on the host, and a budget of them is on the card, when serving.
+    pub stream: Option<StreamBudget>,
     /// The serving engine, when serving.
     pub engine: Option<Engine>,
     /// Share of the device that the engine may take.

@@ -18,6 +18,7 @@ mod refuse;
 mod row;
 mod serving;
 mod shape;
+mod streamed;
 mod why;
 mod words;
 
@@ -28,6 +29,7 @@ pub use files::files;
 pub use question::{Given, Question};
 pub use row::{Plans, Row, Share};
 pub use shape::Shape;
+pub use streamed::{StreamBudget, Streamed, StreamedPass};
 pub use why::terms;
 
 use crate::eager::{Recomputed, Run};
@@ -74,6 +76,8 @@ pub struct Answer {
     pub config: Option<Config>,
     /// True if the estimate is the first plan's.
     pub is_plan: bool,
+    /// Of a pass whose weights stream from the host; the estimate is that pass's.
+    pub streamed: Option<Streamed>,
 }
 
 /// Answers `q`.
@@ -83,6 +87,15 @@ pub struct Answer {
 pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
     let mut found = Answer::default();
     let serves = !q.trains();
+    if q.stream.is_some() && (wishes.max_batch || wishes.optimize) {
+        let flag = if wishes.max_batch { "--max-batch" } else { "--optimize" };
+        let help = "leave one of them out; `--stream SIZE` is answered for any --batch";
+        return Err(AskError::new(format!("{flag} looks for plans with all weights on the card"), help));
+    }
+    if q.stream.is_some() && !q.is_simulated() {
+        let what = format!("--stream is not answered for --precision {}", q.run.precision.name());
+        return Err(AskError::new(what, "give --precision fp32, bf16 or fp16"));
+    }
     if wishes.max_batch {
         let largest = largest_batch(q)?;
         found.fits = largest.is_some();
@@ -97,6 +110,12 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
         let plans = serving::serve(q, wishes.top)?;
         found.take_first(&plans);
         found.plans = Some(plans);
+        return Ok(found);
+    }
+    if let Some(budget) = q.stream {
+        let (estimate, streamed) = streamed::within(q, budget, Estimate::simulated(q)?);
+        found.fits = estimate.verdict.fits();
+        (found.estimate, found.streamed) = (Some(estimate), Some(streamed));
         return Ok(found);
     }
     if q.is_simulated() {

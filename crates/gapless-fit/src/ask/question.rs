@@ -2,6 +2,7 @@
 
 use super::asked::{Asked, Degrees, Emit};
 use super::error::AskError;
+use super::streamed::StreamBudget;
 use super::{kept, policy, refuse};
 use crate::eager::{Mode, Recomputed, Run};
 use crate::emit::Target;
@@ -40,6 +41,8 @@ pub struct Question {
     pub gpu_name: String,
     pub degrees: Degrees,
     pub offload: Option<Offload>,
+    /// Weights stream from the host within this budget.
+    pub stream: Option<StreamBudget>,
     pub zero: Option<Sharding>,
     /// The serving engine; a plain forward pass if none is named.
     pub engine: Option<Engine>,
@@ -143,6 +146,7 @@ impl Question {
             gpu_name,
             degrees: asked.degrees,
             offload: asked.offload,
+            stream: asked.stream,
             zero: asked.zero,
             engine: asked.engine,
             utilization: asked.utilization,

@@ -78,6 +78,9 @@ pub(super) fn contradictions(asked: &Asked, mode: Mode) -> Result<()> {
             );
         }
     }
+    if asked.stream.is_some() {
+        streaming(asked, mode)?;
+    }
     if mode == Mode::Train && (asked.engine.is_some() || asked.utilization.is_some()) {
         let flag = if asked.engine.is_some() { "--engine" } else { "--utilization" };
         return no(&format!("{flag} has no meaning when training"), "add --infer, or leave it out");
@@ -106,6 +109,25 @@ pub(super) fn contradictions(asked: &Asked, mode: Mode) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// `--stream` is answered for one forward pass on one GPU.
+fn streaming(asked: &Asked, mode: Mode) -> Result<()> {
+    let several =
+        [asked.gpus, asked.nodes, asked.degrees.tensor, asked.degrees.pipeline, asked.degrees.expert];
+    let (what, help) = if mode == Mode::Train {
+        ("--stream predicts forward passes alone", "add --infer, or leave it out")
+    } else if matches!(asked.engine, Some(Engine::Vllm | Engine::Sglang)) || asked.emit.is_some() {
+        (
+            "--stream is for modules of PyTorch: engines load and move weights their own way",
+            "leave out --engine and --emit, or give --engine transformers",
+        )
+    } else if several.iter().any(|count| count.is_some_and(|count| count > 1)) {
+        ("--stream predicts one GPU", "leave out --gpus, --nodes and the degrees")
+    } else {
+        return Ok(());
+    };
+    Err(AskError::new(what, help))
 }
 
 /// A model whose forward pass is not followed: weights and a paged cache are all that can be told.

@@ -3,7 +3,7 @@
 
 use super::error::AskError;
 use super::question::Question;
-use super::{Answer, plans};
+use super::{Answer, Streamed, plans};
 use crate::formulas::head::{self, Loss};
 use crate::formulas::{Term, activations, cache, overhead, parameters, states, weights};
 use crate::model::{Architecture, DecoderStyle};
@@ -47,6 +47,9 @@ pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
                 &[],
                 replayed,
             ));
+        }
+        if let Some(streamed) = &answer.streamed {
+            all.extend(of_stream(e.peak_allocated.0, streamed));
         }
         all.push(Term::bytes(
             "context",
@@ -99,6 +102,29 @@ pub fn terms(q: &Question, answer: &Answer) -> Result<Vec<Term>, AskError> {
     }
     all.push(overhead::cublas_workspace(q.gpu().compute_capability));
     Ok(all)
+}
+
+/// The memory of a pass whose weights stream.
+fn of_stream(peak: u64, streamed: &Streamed) -> [Term; 2] {
+    let [budget, weights, tables] =
+        [streamed.budget, streamed.weights, streamed.tables].map(|bytes| bytes.0 as f64);
+    let kept = budget.min(weights - tables);
+    [
+        Term::bytes(
+            "weights on the card",
+            kept,
+            "min(budget, W - T)",
+            &[("budget", budget), ("W", weights), ("T", tables)],
+            "weights W, of which tables T stay on the host; `gapless.stream` never exceeds its budget",
+        ),
+        Term::bytes(
+            "peak allocated",
+            peak as f64,
+            "peak with all weights - W + weights on the card",
+            &[("peak with all weights", peak as f64 + weights - kept), ("W", weights)],
+            SIMULATED,
+        ),
+    ]
 }
 
 /// The same with adapters: A parameters of adapters are trained, and S of modules that are trained whole, which keep

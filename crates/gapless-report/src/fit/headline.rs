@@ -2,6 +2,7 @@
 //! bar, and the plans.
 
 use super::paint::{billions, seconds, words};
+use super::streamed;
 use super::text::{alternative, no_layout, rests_on, short_of, source};
 use crate::headline::{Bar, Headline, List, Part, Tile, Tone};
 use crate::text::plural;
@@ -19,6 +20,10 @@ pub fn headline(q: &Question, answer: &Answer) -> Headline {
         lists.push(table(plans));
         notes.push(plans.proof.clone());
         notes.extend(plans.notes.iter().cloned());
+    }
+    if let Some(streamed) = &answer.streamed {
+        lists.push(streamed::table(q, streamed));
+        notes.extend(streamed::notes(q, streamed));
     }
     let mut tiles = Vec::new();
     if let Some(largest) = &answer.largest {

@@ -6,6 +6,7 @@ mod compare;
 mod headline;
 mod model;
 mod paint;
+mod streamed;
 mod text;
 mod why;
 

@@ -1,7 +1,7 @@
 //! The JSON contract `gapless.fit/1` as types: `schema/gapless.fit.schema.json` describes each field.
 
 use super::SCHEMA;
-use gapless_fit::ask::{Answer, Estimate, Plans, Question, Row};
+use gapless_fit::ask::{Answer, Estimate, Plans, Question, Row, Streamed, StreamedPass};
 use gapless_fit::formulas::Term;
 use gapless_fit::model::Attention;
 use gapless_fit::search::serve::ServePlan;
@@ -48,6 +48,30 @@ pub struct Fit {
     /// Only if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Vec<TermInfo>>,
+    /// Only if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streamed: Option<StreamedInfo>,
+}
+
+/// Weights that stream from the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamedInfo {
+    pub budget: u64,
+    pub weights: u64,
+    pub tables: u64,
+    pub widest: u64,
+    pub link_bytes_per_second: f64,
+    pub passes: Vec<StreamedPassInfo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamedPassInfo {
+    pub length: u64,
+    pub moved: u64,
+    pub link_seconds: f64,
+    pub work_seconds: Option<f64>,
+    pub least_seconds: f64,
+    pub hidden_from: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -197,6 +221,7 @@ impl Fit {
             search: answer.plans.as_ref().map(search),
             max_batch: answer.largest.as_ref().map(|largest| largest.as_ref().map_or(0, |found| found.batch)),
             why: terms.map(|terms| terms.iter().map(term).collect()),
+            streamed: answer.streamed.as_ref().map(streamed),
             ..Fit::of_estimate(q, answer.estimate.as_ref(), answer.fits)
         }
     }
@@ -247,7 +272,27 @@ impl Fit {
             notes: q.notes.clone(),
             max_batch: None,
             why: None,
+            streamed: None,
         }
+    }
+}
+
+fn streamed(s: &Streamed) -> StreamedInfo {
+    let pass = |pass: &StreamedPass| StreamedPassInfo {
+        length: pass.length,
+        moved: pass.moved.0,
+        link_seconds: pass.link,
+        work_seconds: pass.work,
+        least_seconds: pass.least(),
+        hidden_from: pass.hidden_from.map(|bytes| bytes.0),
+    };
+    StreamedInfo {
+        budget: s.budget.0,
+        weights: s.weights.0,
+        tables: s.tables.0,
+        widest: s.widest.0,
+        link_bytes_per_second: s.link,
+        passes: s.passes.iter().map(pass).collect(),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::paint::{
     BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, bar_width, billions, clean, paragraph, seconds, style, words,
 };
-use super::why;
+use super::{streamed, why};
 use crate::text::{plural, shorten, visible, width};
 use gapless_fit::ask::{Answer, Estimate, Method, Plans, Question, Row, Shape, at_batch};
 use gapless_fit::formulas::Term;
@@ -38,6 +38,9 @@ pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -
         let _ = writeln!(out, "\n  {RED}does not fit{RESET} on {BOLD}{}{RESET}: {reason}", q.gpu_name);
         instead(&mut out, answer);
     }
+    if let Some(found) = &answer.streamed {
+        streamed::text(&mut out, q, found);
+    }
     if let Some(found) = &answer.plans {
         plans(&mut out, found);
     }
@@ -52,7 +55,17 @@ pub fn text(q: &Question, answer: &Answer, terms: Option<&[Term]>, hint: bool) -
 
 /// Options to try next.
 fn next(q: &Question, answer: &Answer) -> &'static str {
+    let is_one = q.cluster.gpus() == 1 && !q.is_paged();
     match &answer.plans {
+        _ if answer.streamed.is_some() => {
+            "--why shows where numbers come from, --stream SIZE the same within another budget"
+        }
+        Some(plans) if !q.trains() && is_one && !answer.fits && !plans.rows.is_empty() => {
+            "--emit vllm writes the first plan down; --stream answers for weights that stream from the host"
+        }
+        _ if !q.trains() && is_one && !answer.fits => {
+            "--stream answers for weights that stream from the host"
+        }
         Some(plans) if plans.rows.iter().any(|row| row.config.is_some()) => {
             "--emit torch|fsdp|deepspeed|accelerate writes the first plan down; --why shows where numbers come from"
         }

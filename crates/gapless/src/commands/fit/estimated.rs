@@ -112,6 +112,7 @@ fn left_out(fit: &FitArgs) -> Vec<&'static str> {
         ("--kv-tokens", s.kv_tokens.is_some()),
         ("--engine", s.engine.is_some()),
         ("--utilization", s.utilization.is_some()),
+        ("--stream", s.stream.is_some()),
         ("--quantize", s.quantize.is_some()),
         ("--sparsity", s.sparsity.is_some()),
         ("--memory", s.memory.is_some()),

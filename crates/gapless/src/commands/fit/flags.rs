@@ -7,7 +7,7 @@ use crate::cli::fit::{
 use crate::failure::Failure;
 use crate::sizes;
 use anyhow::Result;
-use gapless_fit::ask::{Adapters, Asked, Degrees, Emit, policy};
+use gapless_fit::ask::{Adapters, Asked, Degrees, Emit, StreamBudget, policy};
 use gapless_fit::emit::Target;
 use gapless_fit::formulas::sharding::Sharding;
 use gapless_fit::formulas::weights::Format;
@@ -34,6 +34,7 @@ pub(in crate::commands) fn asked(settings: &Settings) -> Result<Asked> {
         quantize: settings.quantize.map(quantize),
         engine: settings.engine.map(engine),
         utilization: settings.utilization,
+        stream: settings.stream.as_deref().map(stream).transpose()?,
         emit: None,
         sparse: settings.sparsity.is_some(),
         gpu: settings.gpu.clone(),
@@ -55,6 +56,14 @@ pub(in crate::commands) fn asked(settings: &Settings) -> Result<Asked> {
             activations: list.contains(&OffloadArg::Activations),
         }),
     })
+}
+
+/// A budget, or nothing: as much as the card has room for.
+fn stream(text: &str) -> Result<StreamBudget> {
+    if text.is_empty() {
+        return Ok(StreamBudget::Largest);
+    }
+    Ok(StreamBudget::Given(sizes::memory("--stream", text)?))
 }
 
 pub(super) fn emit(target: EmitTarget) -> Emit {

@@ -11,7 +11,7 @@ use std::path::Path;
 pub(super) fn write(to: Option<&Path>, q: &Question, answer: &Answer) -> Result<()> {
     let name = format!("{}: {}", q.model.name, q.headline());
     let simulated = answer.estimate.as_ref().and_then(|e| e.simulated.as_ref());
-    // Closed forms have no step to show, so the page then has the answer alone.
+    // Closed forms and weights that stream have no step to show, so the page then has the answer alone.
     let trace = simulated.map_or_else(no_step, |simulated| gapless_fit::timeline::trace(&simulated.steps));
     let analysis = load::analyse(&trace, Path::new(&name))?;
     let report = titled(&analysis, &name, q, answer);
@@ -25,7 +25,7 @@ fn titled(analysis: &Analysis<'_>, name: &str, q: &Question, answer: &Answer) ->
 
 fn no_step() -> Trace {
     let mut trace = Trace::default();
-    "closed forms over simulated blocks".clone_into(&mut trace.source.format);
+    "an answer without a step over time".clone_into(&mut trace.source.format);
     "gapless fit".clone_into(&mut trace.source.producer);
     trace
 }
