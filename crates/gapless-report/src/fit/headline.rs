@@ -23,6 +23,7 @@ pub fn headline(q: &Question, answer: &Answer) -> Headline {
     }
     if let Some(streamed) = &answer.streamed {
         lists.push(streamed::table(q, streamed));
+        notes.push(streamed::placed(streamed));
         notes.extend(streamed::notes(q, streamed));
     }
     let mut tiles = Vec::new();

@@ -46,14 +46,14 @@ pub(super) fn text(out: &mut String, q: &Question, streamed: &Streamed) {
 /// The table of a page.
 pub(super) fn table(q: &Question, streamed: &Streamed) -> List {
     List {
-        title: format!("Weights that stream: {}", placed(streamed)),
+        title: "Weights that stream".to_owned(),
         columns: COLUMNS.map(str::to_owned).to_vec(),
         rows: streamed.passes.iter().map(|pass| row(q, pass).to_vec()).collect(),
     }
 }
 
 /// Where the weights are.
-fn placed(streamed: &Streamed) -> String {
+pub(super) fn placed(streamed: &Streamed) -> String {
     let Streamed { budget, weights, tables, .. } = streamed;
     let rest = if *tables > Bytes::ZERO {
         format!(", of which tables of {tables} stay there")
