@@ -54,11 +54,7 @@ class Offload:
 
     def __enter__(self) -> "Offload":
         if self._is_on:
-            from . import _torch
-
-            torch = _torch.import_torch()
-            self._plain = _plain_test(torch)
-            self._only = None if self._device is None else torch.device(self._device if not isinstance(self._device, int) else f"cuda:{self._device}")
+            torch = self._prepare()
             pack = self._pack
             _outlive(pack)
             scope = torch.autograd.graph.saved_tensors_hooks(pack, _unpack)
@@ -73,6 +69,15 @@ class Offload:
     def stats(self) -> dict[str, int]:
         """Tensors and bytes that scopes with these arguments moved, and what the host pool holds."""
         return _sum(self._own.values())
+
+    def _prepare(self) -> Any:
+        """What `_pack` needs. Returns torch."""
+        from . import _torch
+
+        torch = _torch.import_torch()
+        self._plain = _plain_test(torch)
+        self._only = None if self._device is None else torch.device(self._device if not isinstance(self._device, int) else f"cuda:{self._device}")
+        return torch
 
     def _pack(self, tensor: Any) -> Any:
         from ._offload_keeper import Kept

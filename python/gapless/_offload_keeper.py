@@ -532,6 +532,10 @@ class Keeper:
             self._settle()
             return self._relieve(0, at_least=max(1, missing)) if self._profile is not None else 0
 
+    def ahead(self) -> int:
+        """Bytes that came back and were not asked for so far."""
+        return self._ahead_bytes
+
     def stats(self) -> dict[str, int]:
         with self:
             if self._depth == 1:

@@ -40,8 +40,27 @@ def squeeze(fitted, share):
         fitted.change(int(answer["least"] + (answer["kept"]["peak"] - answer["least"]) * share))
 
 
+def lay_aside(monkeypatch, capacity, seed=0):
+    """Steps without a plan move what exceeds `capacity` to the host. Returns the keepers."""
+    from gapless._fit_into import api
+    from gapless._fit_into.aside import Aside
+    from offload_twin import Twin, TwinOffload
+
+    keepers = []
+
+    def aside_of(device, budget, min_size):
+        scope = TwinOffload(Twin(capacity, seed), min_size=min_size)
+        keepers.append(scope.keeper)
+        return Aside(scope, scope.keeper)
+
+    monkeypatch.setattr(api, "aside_of", aside_of)
+    return keepers
+
+
 @pytest.mark.parametrize("chunk", range(20))
-def test_random_programs_have_the_same_gradients(chunk):
+def test_random_programs_have_the_same_gradients(chunk, monkeypatch):
+    """Every third one begins with less memory than it needs, so that its first steps move tensors to the host."""
+    moved = 0
     for seed in range(chunk * 10, chunk * 10 + 10):
         share = random.Random(seed).random()
         made = []
@@ -50,8 +69,53 @@ def test_random_programs_have_the_same_gradients(chunk):
             made.append(fit(model))
             return lambda number: squeeze(made[0], share) if number == 3 else None
 
-        assert differs(train(seed, STEPS), train(seed, STEPS, prepare)) is None, f"seed {seed}"
+        with monkeypatch.context() as patch:
+            keepers = lay_aside(patch, random.Random(seed).choice((1, 20_000, 60_000)), seed) if seed % 3 == 0 else []
+            assert differs(train(seed, STEPS), train(seed, STEPS, prepare)) is None, f"seed {seed}"
         assert [kind.problem for kind in made[0].kinds.values() if kind.problem] == [], f"seed {seed}"
+        moved += sum(keeper.counts["bytes_out"] for keeper in keepers)
+    assert moved > 0
+
+
+def recorded(model, x):
+    fitted = fit(model)
+    steps(model, x, 4)
+    return fitted, max(fitted.kinds.values(), key=lambda kind: kind.seen).asked
+
+
+def test_a_step_that_does_not_fit_is_recorded_as_one_that_does(monkeypatch):
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(512, 64)
+    plain = recorded(model, x)[1]
+    keepers = lay_aside(monkeypatch, 300_000)
+    fitted, tight = recorded(model, x)
+    assert keepers[0].counts["bytes_out"] > 1 << 20
+    for name in ("size", "birth", "natural", "need", "drop", "hold", "death"):
+        assert [value[name] for value in tight["values"]] == [value[name] for value in plain["values"]], name
+    assert tight["asks"] == plain["asks"]
+    assert [op["before"] for op in tight["ops"]] == [op["before"] for op in plain["ops"]]
+    # The plan takes over: nothing moves any more.
+    squeeze(fitted, 0.4)
+    steps(model, x, 1)
+    keeper, before = keepers[-1], keepers[-1].counts["bytes_out"]
+    steps(model, x, 2)
+    assert fitted.answer()["fits"] and fitted.stats()["made"] > 0 and keeper.counts["bytes_out"] == before
+
+
+def test_a_plan_that_does_not_fit_moves_what_stays(monkeypatch):
+    torch.manual_seed(0)
+    model, plain, x = Mlp(), Mlp(), torch.randn(512, 64)
+    plain.load_state_dict(model.state_dict())
+    keepers = lay_aside(monkeypatch, 300_000)
+    fitted = fit(model)
+    steps(model, x, 4)
+    fitted.change(fitted.answer()["least"] // 2)
+    assert not fitted.answer()["fits"]
+    before = keepers[-1].counts["bytes_out"]
+    found, expected = steps(model, x, 2), steps(plain, x, 2)
+    assert keepers[-1].counts["bytes_out"] > before and fitted.stats()["made"] > 0
+    for one, other in zip(found, expected):
+        assert all(torch.equal(a, b) for a, b in zip(one, other))
 
 
 class Mlp(nn.Module):

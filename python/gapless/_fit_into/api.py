@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .. import _options
 from .._errors import GaplessError, GaplessWarning, OptionError
+from .aside import Aside, Waiting, aside_of
 from .execute import Executor, keep, unpack
 from .leaves import Mystery, describe
 from .meters import StepClock
@@ -63,7 +64,10 @@ class FitInto:
         self._forward = 0
         self._state: Any = None
         self._recording: Optional[tuple[Kind, Recorder]] = None
-        self._timing: Optional[tuple[Kind, StepClock]] = None
+        # The kind, its clock, and the bytes that had moved to the host before.
+        self._timing: Optional[tuple[Kind, StepClock, int]] = None
+        self._aside: Optional[Aside] = None
+        self._lay_aside()
         self._hooks: Any = None
         self._handles = [
             model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True),
@@ -103,9 +107,14 @@ class FitInto:
     def change(self, budget: Any) -> None:
         """Another budget. Steps that were recorded are planned again, and not recorded again."""
         self.budget = _bytes("budget", budget)
+        self._lay_aside()
         for kind in self.kinds.values():
             if kind.step is not None and self.budget not in kind.answers:
                 self._start(kind)
+
+    def _lay_aside(self) -> None:
+        """For steps without a plan, and for plans that do not fit."""
+        self._aside = aside_of(self._device, self.budget, self.min_size)
 
     def pause(self) -> None:
         """Steps run as without a plan until resume()."""
@@ -174,7 +183,7 @@ class FitInto:
             runner.begin(token)
             pack = runner.pack
         else:
-            runner = pack = _Plain(token)
+            runner = pack = _Plain(token, self._aside)
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
         hooks.__enter__()
         self._state = (runner, hooks)
@@ -230,21 +239,26 @@ class FitInto:
         if kind.problem is not None or kind.step is not None:
             return
         if kind.seen == _WARM + 1:
-            self._timing = (kind, StepClock(self._device))
+            self._timing = (kind, StepClock(self._device), self._moved())
         elif kind.seen > _WARM + 1:
-            self._recording = (kind, Recorder(self._device, self._frames))
+            self._recording = (kind, Recorder(self._device, self._frames, self._aside))
+
+    def _moved(self) -> int:
+        return self._aside.moved() if self._aside is not None else 0
 
     def _finish(self) -> None:
         """A step ended: its time is known, or its recording complete."""
         if self._timing is not None:
-            kind, clock = self._timing
+            kind, clock, moved = self._timing
             self._timing = None
-            kind.times = clock.end()
+            times = clock.end()
+            # The time of a step that waits for copies says nothing of one with everything kept.
+            kind.times = times if self._moved() == moved else {}
         if self._recording is not None:
             kind, recorder = self._recording
             self._recording = None
             costs = recorder.end()
-            kind.step = Step(recorder, costs, kind.times, self.min_size, _LAUNCH_US)
+            kind.step = Step(recorder, costs, kind.times or recorder.times(costs), self.min_size, _LAUNCH_US)
             kind.asked = kind.step.to_json()
             self._start(kind)
 
@@ -258,7 +272,7 @@ class FitInto:
         try:
             answer = ask(kind.asked, budget, self._seconds)
             if kind.step is not None:
-                executor = Executor(self._device, tables(kind.step, answer, self._device.type))
+                executor = Executor(self._device, tables(kind.step, answer, self._device.type), None if answer["fits"] else self._aside)
                 kind.answers[budget], kind.executors[budget] = answer, executor
         except Exception as error:
             kind.problem = str(error)
@@ -266,13 +280,13 @@ class FitInto:
 
 
 class _Plain:
-    """Keeps saved tensors and knows when the last is gone."""
+    """Keeps saved tensors, on the host if the device has no room, and knows when the last is gone."""
 
-    def __init__(self, token: Any) -> None:
-        self._token = token
+    def __init__(self, token: Any, aside: Optional[Aside]) -> None:
+        self._token, self._aside = token, aside
 
     def __call__(self, tensor: Any) -> Any:
-        return keep(tensor, self._token)
+        return keep(tensor, self._token) if self._aside is None else Waiting(self._aside.pack(tensor), self._token)
 
 
 def _shapes(tree: Any) -> Any:

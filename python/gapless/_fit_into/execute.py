@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from .._offload_keeper import check_version
+from .aside import Aside, Waiting
 from .leaves import Ref, fill, is_plain, over, tensors
 from .scopes import Frame
 from .tables import CallPlan, OpPlan
@@ -160,10 +161,10 @@ class Run:
 
 
 class Executor:
-    """The plan of one kind of step on one device."""
+    """The plan of one kind of step on one device. `aside` takes what stays, if the plan does not fit."""
 
-    def __init__(self, device: Any, plans: dict[tuple[Any, ...], dict[int, CallPlan]]) -> None:
-        self.device, self.plans = device, plans
+    def __init__(self, device: Any, plans: dict[tuple[Any, ...], dict[int, CallPlan]], aside: Optional[Aside] = None) -> None:
+        self.device, self.plans, self._aside = device, plans, aside
         # The scope that is entered now.
         self.frame: Optional[Frame] = None
         self.token: Any = None
@@ -263,7 +264,9 @@ class Executor:
                     saved = Dropped(cell, tensor, self, self.token)
             elif entry is not None and run is not None:
                 saved = self._save(tensor, run, entry)
-        if saved is None:
+        if saved is None and self._aside is not None:
+            saved = Waiting(self._aside.pack(tensor), self.token)
+        elif saved is None:
             saved = (tensor if tensor.is_leaf else tensor.detach(), tensor._version, self.token)
         self.is_quiet = False
         return saved

@@ -16,6 +16,8 @@ _ROUND = 512
 class CudaMeter:
     """Bytes and times of one device. It resets torch's peak statistics."""
 
+    sees_all = True
+
     def __init__(self, device: Any) -> None:
         self._device = device.index if device.index is not None else torch.cuda.current_device()
         self._pairs: list[tuple[Any, Any]] = []
@@ -62,6 +64,8 @@ class CudaMeter:
 
 class PlainMeter:
     """Counts the storages that it is told about."""
+
+    sees_all = False
 
     def __init__(self) -> None:
         self._now = self._most = 0

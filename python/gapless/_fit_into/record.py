@@ -10,9 +10,12 @@ import weakref
 from typing import Any, Optional
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._offload_keeper import Kept
+from .aside import Aside, has_alias
 from .leaves import Mystery, describe, is_plain, refs, surroundings, template, tensors
 from .meters import meter_of, rounded
 from .operators import Nature, nature
@@ -23,15 +26,20 @@ _LAST = 1 << 30
 class Value:
     """A storage that an operator of forward made, or that was there before (`birth` is None)."""
 
-    __slots__ = ("aliases", "birth", "cdata", "death", "natural", "need", "number", "saved", "size", "writers")
+    __slots__ = ("birth", "cdata", "death", "held", "helds", "is_away", "natural", "need", "number", "saved", "size", "weak", "writers")
 
     def __init__(self, number: int, cdata: int, size: int, birth: Optional[int]) -> None:
         self.number, self.cdata, self.size, self.birth = number, cdata, size, birth
         self.writers: list[int] = []
-        self.aliases = 0
         self.natural = self.death = _LAST
         self.need: Optional[int] = None
         self.saved = False
+        # Saved tensors of it that autograd holds; and whether its bytes are on the host alone.
+        self.held = 0
+        self.helds: list[weakref.ref[Held]] = []
+        self.is_away = False
+        # The storage, while there is one and the step is recorded: what hears of its end, and what brings it.
+        self.weak: Any = None
 
 
 class Op:
@@ -70,27 +78,37 @@ class Call:
 class Held:
     """A saved tensor while the recorder runs."""
 
-    __slots__ = ("geometry", "recorder", "tensor", "token", "value", "version")
+    __slots__ = ("__weakref__", "recorder", "saved", "token", "value")
 
     def __init__(self, recorder: "Recorder", value: Optional[Value], tensor: Any, token: Any) -> None:
         self.recorder, self.value, self.token = recorder, value, token
         # A tensor of its own even for leaves: the recorder counts who holds the storage.
-        self.tensor = tensor if value is None and tensor.is_leaf else tensor.detach()
-        self.version = tensor._version
+        kept = tensor if value is None and tensor.is_leaf else tensor.detach()
+        self.saved = Kept(kept) if recorder.aside is None else recorder.aside.pack(kept)
+        if value is not None:
+            value.held += 1
+            value.helds.append(weakref.ref(self))
 
     def unpack(self) -> Any:
-        from .._offload_keeper import check_version
+        self.recorder.is_quiet = True
+        try:
+            tensor = self.saved.unpack()
+            self.recorder.asked(self.value, tensor)
+            return tensor
+        finally:
+            self.recorder.is_quiet = False
 
-        check_version(self.tensor, self.version)
-        self.recorder.asked(self.value)
-        return self.tensor
+    def __del__(self) -> None:
+        if self.value is not None:
+            self.value.held -= 1
+            self.recorder.let_go(self.value)
 
 
 class Recorder:
     """One step. `frames` counts calls by scope; see scopes.py."""
 
-    def __init__(self, device: Any, frames: Any) -> None:
-        self.device, self.frames = device, frames
+    def __init__(self, device: Any, frames: Any, aside: Optional[Aside] = None) -> None:
+        self.device, self.frames, self.aside = device, frames, aside
         self.meter = meter_of(device)
         self.ops: list[Op] = []
         self.values: list[Value] = []
@@ -100,7 +118,10 @@ class Recorder:
         self.is_quiet = False
         self.is_forward = False
         self._known: dict[int, Value] = {}
-        self._watchers: list[Any] = []
+        # Bytes of values that are on the host alone; and those that the device would hold more at the last look.
+        self._away = self._elsewhere = 0
+        # Values that the latest operator read, until it is listed.
+        self._reads: set[int] = set()
         self._pending: dict[int, Value] = {}
         self._uses = getattr(torch._C, "_storage_Use_Count", None)
         self._functions, self._operators = _Functions(self), _Operators(self)
@@ -110,7 +131,7 @@ class Recorder:
     def begin_forward(self) -> None:
         """The operators are watched until the end of the step, the calls only in forward."""
         if not self.ops and not self.is_forward:
-            self.meter.look()
+            self._look()
             self._operators.__enter__()
         self._functions.__enter__()
         self.is_forward = True
@@ -123,15 +144,29 @@ class Recorder:
         """The step is over. Returns the microseconds of each operator."""
         self._operators.__exit__(None, None, None)
         if self.ops:
-            self.ops[-1].crest = max(self.ops[-1].crest, self.meter.look()[1])
+            self.ops[-1].crest = max(self.ops[-1].crest, self._look()[1])
         times: list[float] = self.meter.microseconds()
         last = len(self.ops)
         for value in self.values:
             value.death = min(value.death, last)
             value.natural = min(value.natural, value.death)
-        self._watchers.clear()
+            # Nothing is noted from now on.
+            value.weak = None
         self._pending.clear()
         return times
+
+    def times(self, costs: list[float]) -> dict[str, float]:
+        """Of a step with everything kept, from its operators alone: no such step could be timed."""
+        forward = sum(cost for op, cost in zip(self.ops, costs) if op.call is not None)
+        return {"step": sum(costs), "forward": forward, "thread": 0.0}
+
+    def _look(self) -> tuple[int, int]:
+        """Bytes in use, and the most since the last look, as if nothing had moved to the host."""
+        now, most = self.meter.look()
+        # The meter of a device sees memory that is back before it was asked for.
+        back = self.aside.ahead() if self.aside is not None and self.meter.sees_all else 0
+        before, self._elsewhere = self._elsewhere, self._away - back
+        return now + self._elsewhere, most + max(before, self._elsewhere)
 
     # ---- values ----
 
@@ -148,27 +183,50 @@ class Recorder:
         is_here = storage.device.type == self.device.type
         value = Value(len(self.values), storage._cdata, rounded(storage.nbytes()) if is_here else 0, birth)
         self.values.append(value)
+        self._watch(value, storage)
+        return value
+
+    def _watch(self, value: Value, storage: Any) -> None:
+        """The value's bytes are in `storage` from now on."""
+        self._away -= value.size if value.is_away else 0
+        value.cdata, value.is_away = storage._cdata, False
         self._known[value.cdata] = value
-        if birth is not None:
+        if value.birth is not None:
             self.meter.born(value.size)
-        known, meter, ops = self._known, self.meter, self.ops
+        known, meter, pending = self._known, self.meter, self._pending
+        ops, reads = self.ops, self._reads
 
         def gone(_: Any) -> None:
             if known.get(value.cdata) is value:
                 del known[value.cdata]
-            value.death = len(ops)
-            if birth is not None:
+            if value.birth is not None:
                 meter.gone(value.size)
+            if value.held:
+                # It moved to the host: only autograd held it, and perhaps the operator that runs.
+                value.is_away = True
+                self._away += value.size
+                value.natural = min(value.natural, len(ops) + (value.number in reads))
+                pending.pop(value.number, None)
+            else:
+                value.death = len(ops)
 
-        self._watchers.append(weakref.ref(storage, gone))
-        return value
+        value.weak = (weakref.ref(storage, gone), StorageWeakRef(storage))
+
+    def let_go(self, value: Value) -> None:
+        """Autograd has one saved tensor less. Bytes on the host have no storage whose end is heard of."""
+        if value.is_away and not value.held:
+            value.is_away = False
+            self._away -= value.size
+            value.death = min(value.death, len(self.ops))
 
     def _settle(self) -> None:
         """Notes which saved values only autograd holds by now."""
         if self._uses is None:
             return
         for number, value in list(self._pending.items()):
-            if value.death < _LAST or self._uses(value.cdata) - 1 <= value.aliases:
+            storage = torch.UntypedStorage._new_with_weak_ptr(value.weak[1].cdata)
+            # One use is this function's: a Python object without a tensor counts only if it was made from C++.
+            if storage is None or self._uses(storage._cdata) - 1 <= sum(has_alias(held().saved) for held in value.helds if held() is not None):
                 value.natural = len(self.ops)
                 del self._pending[number]
 
@@ -185,14 +243,15 @@ class Recorder:
             if value.birth is None or (tensor.is_leaf and tensor.requires_grad):
                 return Held(self, None, tensor, token)
             value.saved = True
-            value.aliases += 1
             self._pending[value.number] = value
             return Held(self, value, tensor, token)
         finally:
             self.is_quiet = False
 
-    def asked(self, value: Optional[Value]) -> None:
+    def asked(self, value: Optional[Value], tensor: Any) -> None:
         if value is not None:
+            if value.is_away:
+                self._watch(value, tensor.untyped_storage())
             now = len(self.ops)
             if value.need is None:
                 value.need = now
@@ -228,11 +287,10 @@ class Recorder:
         given = tensors((args, kwargs))
         if func.is_view or any(type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided for tensor in given):
             return func(*args, **kwargs)
-        for tensor in given:
-            self.value(tensor)
         self._settle()
+        self._reads.update(self.value(tensor).number for tensor in given)
         op = Op(func, self.call if self.is_forward else None)
-        before, most = self.meter.look()
+        before, most = self._look()
         if self.ops:
             self.ops[-1].crest = max(self.ops[-1].crest, most)
         op.before = op.crest = before
@@ -257,6 +315,7 @@ class Recorder:
         if not op.outs and not written:
             # It makes nothing: a view by another name, or a question.
             self.meter.forget()
+            self._reads.clear()
             return out
         try:
             op.args = template(args, lambda tensor: self.value(tensor).number)
@@ -269,6 +328,7 @@ class Recorder:
             op.offset = len(op.call.ops)
             op.call.ops.append(number)
         self.ops.append(op)
+        self._reads.clear()
         return out
 
     def refs_of(self, op: Op) -> list[Any]:
