@@ -226,7 +226,8 @@ class Recorder:
         for number, value in list(self._pending.items()):
             storage = torch.UntypedStorage._new_with_weak_ptr(value.weak[1].cdata)
             # One use is this function's: a Python object without a tensor counts only if it was made from C++.
-            if storage is None or self._uses(storage._cdata) - 1 <= sum(has_alias(held().saved) for held in value.helds if held() is not None):
+            helds = (ref() for ref in value.helds)
+            if storage is None or self._uses(storage._cdata) - 1 <= sum(held is not None and has_alias(held.saved) for held in helds):
                 value.natural = len(self.ops)
                 del self._pending[number]
 
