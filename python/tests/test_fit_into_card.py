@@ -60,3 +60,52 @@ assert abs(torch.cuda.max_memory_allocated() - answer["peak"]) < answer["peak"] 
         GAPLESS_PROGRAM=binary,
     )
     assert "GaplessWarning" not in done.err, done.err
+
+
+def test_a_program_that_knows_of_no_budget_trains_in_it(real):
+    """A wrapper, a model that is evaluated, a checkpoint that computes again, a frozen model, two models by turns."""
+    binary = os.environ.get("STANDIN_GAPLESS")
+    if not binary:
+        pytest.skip("STANDIN_GAPLESS does not name the command")
+    done = real.passes(
+        START
+        + """
+import gapless._fit_into.auto as auto
+from torch.utils.checkpoint import checkpoint
+gapless.enable(limit="480MiB")
+auto.install(torch, 400 * MIB)
+
+class Wrapped(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+teacher, small = Model(depth=1).cuda().requires_grad_(False), nn.Linear(256, 256).cuda()
+model, x = Wrapped(Model()).cuda(), torch.zeros(8192, 256, device="cuda")
+optimizer = torch.optim.SGD([*model.parameters(), *small.parameters()], lr=0.1)
+for number in range(9):
+    teacher(x)
+    with torch.no_grad():
+        model.eval()(x[:8])
+    model.train()
+    torch.cuda.reset_peak_memory_stats()
+    model(x).backward()
+    assert torch.cuda.max_memory_allocated() <= 400 * MIB, (number, torch.cuda.max_memory_allocated())
+    checkpoint(small, x, use_reentrant=False).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for fitted in auto.fitted():
+        fitted.wait()
+found = {type(fitted._model()).__name__: fitted for fitted in auto.fitted()}
+assert sorted(found) == ["Linear", "Wrapped"], found
+assert found["Wrapped"].answer()["fits"] and found["Wrapped"].stats()["made"] > 0, found["Wrapped"].stats()
+assert auto._watch._handles == [] and not torch.nn.modules.module._global_forward_pre_hooks
+""",
+        GAPLESS_PROGRAM=binary,
+    )
+    lines = [line for line in done.err.splitlines() if line.startswith("gapless: ")]
+    assert any("Wrapped: a step takes" in line and "in place of" in line for line in lines), done.err
+    assert "GaplessWarning" not in done.err, done.err

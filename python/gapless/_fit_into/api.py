@@ -52,7 +52,9 @@ class Token:
 class FitInto:
     """A model that trains in a budget. Made by gapless.fit_into()."""
 
-    def __init__(self, model: Any, budget: Any, min_size: Any = "1MiB", wait: bool = False, time_limit: float = 3.0) -> None:
+    def __init__(self, model: Any, budget: Any, min_size: Any = "1MiB", wait: bool = False, time_limit: float = 3.0, told: Any = None) -> None:
+        # Hears of each plan when it is made.
+        self._told = told
         self.budget, self.min_size = _bytes("budget", budget), _bytes("min_size", min_size)
         self._wait, self._seconds = wait, time_limit
         self._is_paused = False
@@ -274,6 +276,8 @@ class FitInto:
             if kind.step is not None:
                 executor = Executor(self._device, tables(kind.step, answer, self._device.type), None if answer["fits"] else self._aside)
                 kind.answers[budget], kind.executors[budget] = answer, executor
+                if self._told is not None:
+                    self._told(answer)
         except Exception as error:
             kind.problem = str(error)
             warnings.warn(f"fit_into has no plan, and every tensor stays on the device: {error}", GaplessWarning, stacklevel=2)
