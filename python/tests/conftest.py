@@ -199,6 +199,7 @@ def estimated(bench):
     def run(*words, imports=()):
         words = ["--format", "json", *map(str, words)]
         surroundings = {"LD_PRELOAD": None, "LD_LIBRARY_PATH": None, "GAPLESS_CARD_LIBRARIES": str(bench.standin)}
+        surroundings["GAPLESS_PROGRAM"] = os.environ.get("STANDIN_GAPLESS")
         if bench.warm is None or "--nproc" in words:
             done = bench.start([sys.executable, "-m", "gapless._estimate.command", *words], **surroundings)
         else:

@@ -109,3 +109,66 @@ assert auto._watch._handles == [] and not torch.nn.modules.module._global_forwar
     lines = [line for line in done.err.splitlines() if line.startswith("gapless: ")]
     assert any("Wrapped: a step takes" in line and "in place of" in line for line in lines), done.err
     assert "GaplessWarning" not in done.err, done.err
+
+
+SCRIPT = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width=1024, depth=6):
+        super().__init__()
+        wide = 4 * width
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width)) for _ in range(depth))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x.square().mean()
+
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(7):
+    model(torch.randn(8192, 1024, device="cuda")).backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+"""
+
+
+def test_an_estimate_says_whether_a_program_trains_in_a_budget_and_at_what_time(estimated, tmp_path):
+    binary = os.environ.get("STANDIN_GAPLESS")
+    if not binary:
+        pytest.skip("STANDIN_GAPLESS does not name the command")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    plain = estimated(script)
+    found = {size: estimated("--train-in", size, script) for size in ("1500MiB", "1GiB", "300MiB")}
+    peaks = []
+    for size, (code, answer, err) in found.items():
+        (plan,) = answer["trained_in"]["plans"]
+        assert code == (0 if plan["fits"] else 1) and answer["fits"] is plan["fits"], (size, code, err)
+        assert not plan["fits"] or answer["peak_allocated"] <= answer["trained_in"]["budget"], (size, answer["peak_allocated"])
+        assert plan["kept"]["peak"] <= plain[1]["peak_allocated"] * 1.01
+        # One H200 needs half a millisecond for these products, not a second.
+        assert 1e-3 < plan["kept"]["seconds"] <= plan["seconds"] < 1
+        # Steps without a plan are not steps of the program.
+        assert answer["spread"] < 0.02, (size, answer["spread"])
+        peaks.append(plan["peak"])
+    assert found["1500MiB"][0] == found["1GiB"][0] == 0 and found["300MiB"][0] == 1
+    assert peaks == sorted(peaks, reverse=True) and peaks[1] < peaks[0]
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["--train-in", "lots"], "bytes"),
+        (["--train-in", "0GiB"], "above 0"),
+        (["--train-in", "1GiB", "--steps", "3"], "five"),
+        (["--train-in", "1GiB", "--nproc", "2"], "one device"),
+    ],
+)
+def test_a_budget_that_cannot_be_planned_for_is_refused(estimated, tmp_path, words, why):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    code, _, err = estimated(*words, script)
+    assert code == 2 and why in err, err

@@ -135,6 +135,7 @@ const SIZES: &[&[&str]] = &[
     &["weights", "unpack", "weights/tiny.npz", "-o", "/nonexistent/x", "--limit-rate"],
     &["weights", "quantize", "weights/tiny.npz", "-o", "/nonexistent/x", "--scheme", "fp8", "--limit-rate"],
     &["fit-into", "train/step.json", "--budget"],
+    &["estimate", "train.py", "--train-in"],
     &["run", "--reserve"],
     &["run", "--limit"],
     &["run", "--budget"],

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .. import _program
-from . import seen
+from . import seen, trained_in
 from .bars import at_least, bars
 from .cards import Card
 
@@ -52,7 +52,12 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """True if it fits with its error bar and 2 % free, if need be with torch's cache emptied on the way."""
+        """True if it fits with its error bar and 2 % free, if need be with torch's cache emptied on the way; and within
+        the budget of `--train-in`, if one was asked for."""
+        return self._fits_card and trained_in.fits(self._found)
+
+    @property
+    def _fits_card(self) -> bool:
         if self.peak_reserved + self.error.peak_reserved <= self.limit or self._caught:
             return True
         return bool(self._retry) and self.peak_allocated + self.error.peak_allocated <= self.limit
@@ -70,7 +75,7 @@ class Estimate:
 
     @property
     def _needs_cache_emptied(self) -> bool:
-        return self.fits and not self._caught and self.peak_reserved + self.error.peak_reserved > self.limit
+        return self._fits_card and not self._caught and self.peak_reserved + self.error.peak_reserved > self.limit
 
     @property
     def json(self) -> "dict[str, Any]":
@@ -91,7 +96,7 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        verdict = ("fits as far as it ran" if self._found.get("stopped") else "fits") if self.fits else "does not fit"
+        verdict = ("fits as far as it ran" if self._found.get("stopped") else "fits") if self._fits_card else "does not fit"
         if self._needs_cache_emptied:
             verdict = "fits, but torch has to empty its cache"
         if self._caught:
@@ -102,7 +107,7 @@ class Estimate:
             f"  peak allocated  {_size(self.peak_allocated):>10}  {sign}{self._bars['peak_allocated']:.2%}",
             f"  peak reserved   {_size(self.peak_reserved):>10}  {sign}{self._bars['peak_reserved']:.2%}",
         ]
-        lines += [f"  {told}" for told in seen.told(self._found)]
+        lines += [f"  {told}" for told in (*seen.told(self._found), *trained_in.told(self._found))]
         lines.append("  At the peak")
         held = sum(self.kinds.values()) or 1
         lines += [f"    {kind:<28}{_size(size):>10}  {size / held:4.0%}" for kind, size in self.kinds.items() if size]

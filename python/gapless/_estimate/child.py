@@ -24,6 +24,7 @@ from . import modes, programs, rank_messages, steps
 from .pace import SECONDS, Enough, Pace
 from .process import State
 from .together import Together
+from .trained_in import Trained
 
 _ENTRIES = 2_000_000
 
@@ -90,6 +91,7 @@ def _own_line(error: BaseException, job: "dict[str, Any]") -> Optional[str]:
 def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, Any]") -> "dict[str, Any]":
     import torch
 
+    from .._fit_into import meters
     from .account import Marks, account
     from .assumed import Assumptions
     from .control_values import Values
@@ -97,6 +99,7 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
 
     for ours in ("Attempting to run cuBLAS", "Sparse invariant checks are implicitly disabled"):
         warnings.filterwarnings("ignore", message=ours)
+    meters.is_modelled = True
     modes.see_through(torch)
     together = Together.found()
     pace = shared["pace"] = Pace(job["steps"], job.get("seconds", SECONDS), alarms=job["kind"] == "script", together=together)
@@ -125,8 +128,9 @@ def _run(job: "dict[str, Any]", folder: Path, state: State, shared: "dict[str, A
         elif job["kind"] == "configuration":
             assumed, recipe = _configuration(job, torch, phases, notes)
         else:
-            _script(job, marks, phases, pace)
-            paced = pace.json
+            trained = Trained(torch, job["train_in"]) if job.get("train_in") else None
+            _script(job, marks, phases, pace, trained)
+            paced = {**pace.json, **(trained.json if trained is not None else {})}
     state.say("adding up")
     values.look()
     torch.cuda.synchronize()
@@ -281,11 +285,12 @@ def _plain_loss(model: Any, batch: Any) -> Any:
     return first.float().sum()
 
 
-def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace) -> None:
+def _script(job: "dict[str, Any]", marks: Any, phases: Phases, pace: Pace, trained: Optional[Trained]) -> None:
     def after_step() -> None:
         number = max(marks.optimizers.values())
         phases.end("step", number)
-        pace.stepped(phases.last, phases.list[-1]["peak_allocated"], number)
+        if trained is None or trained.is_planned():
+            pace.stepped(phases.last, phases.list[-1]["peak_allocated"], number)
 
     marks.before_step, marks.after_step = lambda: pace.steps_next(list(marks.optimizers.values())), after_step
     marks.called, marks.given = pace.called, pace.given

@@ -14,6 +14,7 @@ import traceback
 from typing import Any, NoReturn, Optional
 
 from .._errors import GaplessError
+from .._options import positive_bytes
 from .api import run
 from .assumed import parse
 from .cards import card, names
@@ -74,6 +75,7 @@ def _main(words: "list[str]") -> int:
     parser.add_argument("--until-stable", action="store_true", help="without a limit of time")
     parser.add_argument("--time-limit", type=float, default=SECONDS, metavar="SECONDS", help="seconds that steps may take")
     parser.add_argument("--assume", action="append", default=[], metavar="FILE:LINE=VALUE", help="what the program reads there")
+    parser.add_argument("--train-in", metavar="SIZE", help="the models of a script train within this much, by gapless.fit_into")
     parser.add_argument("--nproc", type=int, default=1, help="processes, one a rank")
     parser.add_argument("--format", default="text", choices=("text", "json", "html"))
     parser.add_argument("--save", metavar="FILE", help="write torch's snapshot of the run")
@@ -97,6 +99,7 @@ def _main(words: "list[str]") -> int:
     if asked.save and not os.path.isdir(os.path.dirname(os.path.abspath(asked.save))):
         raise GaplessError(f"--save {asked.save}: its folder does not exist")
     rest = asked.arguments[1:] if asked.arguments[:1] == ["--"] else asked.arguments
+    budget = _budget(asked) if asked.train_in is not None else None
     if configuration:
         job = _configuration(asked, rest)
     else:
@@ -104,7 +107,7 @@ def _main(words: "list[str]") -> int:
         if given:
             raise GaplessError(f"{given[0]} describes the run of a configuration, and {asked.script} is a script: its own arguments follow `--`")
         seconds = None if asked.until_stable else asked.time_limit
-        job = {"kind": "script", "arguments": [asked.script, *rest], "steps": asked.steps, "seconds": seconds}
+        job = {"kind": "script", "arguments": [asked.script, *rest], "steps": asked.steps, "seconds": seconds, "train_in": budget}
     job["assume"] = assume
     kind = card(asked.device)
     answer: Any = run(job, kind) if asked.nproc == 1 else run_ranks(job, kind, asked.nproc)
@@ -112,6 +115,21 @@ def _main(words: "list[str]") -> int:
         answer.save(asked.save)
     print({"json": answer.dumps, "html": answer.html, "text": lambda: shown(answer.text, sys.stdout)}[asked.format](), flush=True)
     return 0 if answer.fits else 1
+
+
+def _budget(asked: Any) -> int:
+    """The bytes of --train-in."""
+    try:
+        budget = positive_bytes(asked.train_in)
+    except ValueError as error:
+        raise GaplessError(f"--train-in {asked.train_in} is not {error}") from None
+    if asked.text is not None or is_configuration(asked.script):
+        raise GaplessError("--train-in is for scripts, and a configuration has none: write one that trains the model, or leave it out")
+    if asked.nproc != 1:
+        raise GaplessError("--train-in plans for one device: leave out --nproc")
+    if asked.steps is not None and asked.steps < 5:
+        raise GaplessError(f"--steps {asked.steps}: a plan is made after three steps, so --train-in needs five or more")
+    return budget
 
 
 def _configuration(asked: Any, rest: "list[str]") -> "dict[str, Any]":

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .. import _options
 from .._errors import GaplessError, GaplessWarning, OptionError
+from . import meters
 from .aside import Aside, Waiting, aside_of
 from .execute import Executor, keep, unpack
 from .leaves import Mystery, describe
@@ -255,7 +256,7 @@ class FitInto:
             self._timing = None
             times = clock.end()
             # The time of a step that waits for copies says nothing of one with everything kept.
-            kind.times = times if self._moved() == moved else {}
+            kind.times = times if self._moved() == moved and not meters.is_modelled else {}
         if self._recording is not None:
             kind, recorder = self._recording
             self._recording = None

@@ -8,6 +8,9 @@ from .._errors import GaplessError
 from .._offload import Offload
 from .._offload_keeper import Kept
 
+# A share of the budget that stays free of what is counted: one part in so many.
+_MARGIN = 16
+
 
 class Waiting:
     """A saved tensor that may be on the host. It holds the token of its step."""
@@ -50,7 +53,8 @@ def aside_of(device: Any, budget: int, min_size: int) -> Optional[Aside]:
     """None on the CPU, and if the library that pins memory is missing: then everything stays."""
     if device.type != "cuda":
         return None
-    scope = Offload(budget=budget, min_size=min_size, device=device.index)
+    # With torch's own allocator the offloader sees memory only when tensors are saved or asked for.
+    scope = Offload(budget=budget - budget // _MARGIN, min_size=min_size, device=device.index)
     try:
         return Aside(scope, scope._find(device.index))
     except (GaplessError, OSError):

@@ -23,11 +23,13 @@ _MOST = 8
 class Watch:
     """Finds the models of a program."""
 
-    def __init__(self, torch: Any, budget: int) -> None:
+    def __init__(self, torch: Any, budget: int, wait: bool = False, tell: Any = None) -> None:
         from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self._torch, self.budget = torch, budget
+        self._torch, self.budget, self._wait = torch, budget, wait
+        # Hears of each plan, with the name of its model.
+        self._tell = tell or _print
         self._local = threading.local()
         self._known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._steps = 0
@@ -81,7 +83,7 @@ class Watch:
             return
         self._known[module] = None
         try:
-            fitted = FitInto(module, self.budget, told=lambda answer: _tell(name, answer))
+            fitted = FitInto(module, self.budget, wait=self._wait, told=lambda answer: self._tell(name, answer))
         except GaplessError as error:
             warnings.warn(f"{name} keeps its tensors: {error}", GaplessWarning, stacklevel=5)
             return
@@ -93,11 +95,12 @@ class Watch:
 _watch: Optional[Watch] = None
 
 
-def install(torch: Any, budget: int) -> None:
+def install(torch: Any, budget: int, wait: bool = False, tell: Any = None) -> Watch:
     global _watch
     if _watch is not None:
         _watch.end()
-    _watch = Watch(torch, budget)
+    _watch = Watch(torch, budget, wait, tell)
+    return _watch
 
 
 def fitted() -> list[Any]:
@@ -105,7 +108,7 @@ def fitted() -> list[Any]:
     return _watch.fitted() if _watch is not None else []
 
 
-def _tell(name: str, answer: Any) -> None:
+def _print(name: str, answer: Any) -> None:
     """A line for each plan that takes over, as the program itself would print none."""
     print(f"gapless: {name}: {told(answer)}", file=sys.stderr)
 

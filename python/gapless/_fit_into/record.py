@@ -84,18 +84,21 @@ class Held:
         self.recorder, self.value, self.token = recorder, value, token
         # A tensor of its own even for leaves: the recorder counts who holds the storage.
         kept = tensor if value is None and tensor.is_leaf else tensor.detach()
-        self.saved = Kept(kept) if recorder.aside is None else recorder.aside.pack(kept)
+        # What was there before the step is not followed to the host, so it stays.
+        self.saved = Kept(kept) if recorder.aside is None or value is None else recorder.aside.pack(kept)
         if value is not None:
             value.held += 1
             value.helds.append(weakref.ref(self))
 
     def unpack(self) -> Any:
         self.recorder.is_quiet = True
+        self.recorder.note_crest()
         try:
             tensor = self.saved.unpack()
             self.recorder.asked(self.value, tensor)
             return tensor
         finally:
+            self.recorder.look()
             self.recorder.is_quiet = False
 
     def __del__(self) -> None:
@@ -131,7 +134,7 @@ class Recorder:
     def begin_forward(self) -> None:
         """The operators are watched until the end of the step, the calls only in forward."""
         if not self.ops and not self.is_forward:
-            self._look()
+            self.look()
             self._operators.__enter__()
         self._functions.__enter__()
         self.is_forward = True
@@ -143,8 +146,7 @@ class Recorder:
     def end(self) -> list[float]:
         """The step is over. Returns the microseconds of each operator."""
         self._operators.__exit__(None, None, None)
-        if self.ops:
-            self.ops[-1].crest = max(self.ops[-1].crest, self._look()[1])
+        self.note_crest()
         times: list[float] = self.meter.microseconds()
         last = len(self.ops)
         for value in self.values:
@@ -160,13 +162,20 @@ class Recorder:
         forward = sum(cost for op, cost in zip(self.ops, costs) if op.call is not None)
         return {"step": sum(costs), "forward": forward, "thread": 0.0}
 
-    def _look(self) -> tuple[int, int]:
-        """Bytes in use, and the most since the last look, as if nothing had moved to the host."""
+    def look(self) -> tuple[int, int]:
+        """Bytes in use, and the most since the last look, as if nothing had moved to the host. Tensors move in pack()
+        and unpack() alone, and a look before and after keeps that apart."""
         now, most = self.meter.look()
         # The meter of a device sees memory that is back before it was asked for.
         back = self.aside.ahead() if self.aside is not None and self.meter.sees_all else 0
         before, self._elsewhere = self._elsewhere, self._away - back
-        return now + self._elsewhere, most + max(before, self._elsewhere)
+        return now + self._elsewhere, most + before
+
+    def note_crest(self) -> None:
+        """The most in use so far belongs to the latest operator."""
+        most = self.look()[1]
+        if self.ops:
+            self.ops[-1].crest = max(self.ops[-1].crest, most)
 
     # ---- values ----
 
@@ -235,6 +244,7 @@ class Recorder:
 
     def pack(self, tensor: Any, token: Any) -> Any:
         self.is_quiet = True
+        self.note_crest()
         try:
             if not is_plain(tensor) or not self.is_forward:
                 return Held(self, None, tensor, token)
@@ -247,6 +257,7 @@ class Recorder:
             self._pending[value.number] = value
             return Held(self, value, tensor, token)
         finally:
+            self.look()
             self.is_quiet = False
 
     def asked(self, value: Optional[Value], tensor: Any) -> None:
@@ -291,13 +302,13 @@ class Recorder:
         self._settle()
         self._reads.update(self.value(tensor).number for tensor in given)
         op = Op(func, self.call if self.is_forward else None)
-        before, most = self._look()
+        before, most = self.look()
         if self.ops:
             self.ops[-1].crest = max(self.ops[-1].crest, most)
         op.before = op.crest = before
         self.meter.start()
         out = func(*args, **kwargs)
-        self.meter.stop()
+        self.meter.stop(func, args, kwargs, out)
         made = tensors(out)
         plain = all(type(tensor) is torch.Tensor and tensor.layout is torch.strided for tensor in made)
         op.nature = nature(func) if plain else Nature.OPAQUE

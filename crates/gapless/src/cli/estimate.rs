@@ -11,6 +11,7 @@ Examples:
   gapless estimate train.py -- --batch 8
   gapless estimate train.py --device rtx-4090 --steps 2
   gapless estimate train.py --assume beam.py:88=true
+  gapless estimate train.py --train-in 20GiB
   gapless estimate train.py --save run.pickle; gapless report run.pickle
   gapless estimate train.py --nproc 4 --format json
   gapless estimate config.json --batch 8 --seq 1024 --precision amp-bf16
@@ -88,6 +89,10 @@ pub(crate) struct PaceArgs {
     #[arg(long, value_name = "SECONDS")]
     pub(crate) time_limit: Option<f64>,
 
+    /// Train the script's models within SIZE, as gapless.fit_into does: whether they fit, and how much longer a step takes
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["jax", "nproc"])]
+    pub(crate) train_in: Option<String>,
+
     /// What the script reads at a line where the value is not known: train.py:42=true, loss.py:7=[3,5]
     #[arg(long, value_name = "FILE:LINE=VALUE")]
     pub(crate) assume: Vec<String>,
@@ -105,6 +110,9 @@ impl PaceArgs {
         }
         if let Some(seconds) = self.time_limit {
             words.extend(["--time-limit".to_owned(), seconds.to_string()]);
+        }
+        if let Some(size) = &self.train_in {
+            words.push(format!("--train-in={size}"));
         }
         words.extend(self.assume.iter().map(|assumed| format!("--assume={assumed}")));
         words

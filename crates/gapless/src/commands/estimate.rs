@@ -5,6 +5,7 @@ use crate::Answer;
 use crate::cli::estimate::EstimateArgs;
 use crate::commands::run::package;
 use crate::failure::Failure;
+use crate::sizes;
 use anyhow::{Context, Result};
 use gapless_fit::read::preset_config;
 use std::ffi::{OsStr, OsString};
@@ -14,6 +15,9 @@ use std::process::Command;
 pub(crate) fn run(args: &EstimateArgs) -> Result<Answer> {
     if args.jax {
         return jax(args);
+    }
+    if let Some(size) = &args.pace.train_in {
+        sizes::positive("--train-in", size, "20GiB")?;
     }
     let text = built_in(&args.script)?;
     if text.is_none() && !args.script.exists() {
