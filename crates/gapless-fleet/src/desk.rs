@@ -5,6 +5,7 @@
 //! each pod once, even if its create is repeated.
 
 use crate::error::Result;
+use crate::group::{self, Strategy};
 use crate::learn::Learner;
 use crate::ledger::{Booking, Ledger};
 use crate::mix::Mix;
@@ -108,6 +109,43 @@ impl Desk {
         let place = state.place(&booking);
         state.held.insert(id.to_owned(), (booking, request.clone()));
         Ok(place)
+    }
+
+    /// Places all pods of a group or none. If all are placed already, their places are returned.
+    pub fn create_group(
+        &self,
+        pods: &[(String, Request)],
+        strategy: Strategy,
+    ) -> std::result::Result<Vec<Place>, Cause> {
+        let mut state = self.state();
+        let held: Vec<Place> = pods
+            .iter()
+            .filter_map(|(id, _)| state.held.get(id))
+            .map(|(booking, _)| state.place(booking))
+            .collect();
+        if held.len() == pods.len() {
+            return Ok(held);
+        }
+        for (id, request) in pods {
+            state.learn(id, request);
+        }
+        let requests: Vec<Request> = pods.iter().map(|(_, request)| request.clone()).collect();
+        let placed =
+            if held.is_empty() { group::place(&mut state.placer, &requests, strategy) } else { None };
+        let Some(bookings) = placed else {
+            return Err(group::refusal(&state.placer, &requests, strategy));
+        };
+        let places = bookings.iter().map(|booking| state.place(booking)).collect();
+        for ((id, request), booking) in pods.iter().zip(bookings) {
+            state.held.insert(id.clone(), (booking, request.clone()));
+        }
+        Ok(places)
+    }
+
+    /// The reason why a group can never be placed, if that is proven.
+    pub fn never(&self, pods: &[(String, Request)], strategy: Strategy) -> Option<(Cause, String)> {
+        let requests: Vec<Request> = pods.iter().map(|(_, request)| request.clone()).collect();
+        group::never(&self.state().placer, &requests, strategy)
     }
 
     /// Bytes of the largest GPU whose memory is known; 0 if there is none.
