@@ -2,7 +2,7 @@
 
 use gapless_kube::http::{Connection, Request, read_request, write_response};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +39,8 @@ pub(crate) struct Fake {
     pub(crate) has_dra: AtomicBool,
     pub(crate) shares: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// What was called, as roles name it: a verb, the API group, and a resource.
+    pub(crate) used: Mutex<BTreeSet<[String; 3]>>,
     /// Bindings that were carried out.
     pub(crate) bound: AtomicU64,
 }
@@ -61,6 +63,7 @@ impl Fake {
             has_dra: AtomicBool::new(true),
             shares: AtomicBool::new(true),
             calls: AtomicU64::new(0),
+            used: Mutex::default(),
             bound: AtomicU64::new(0),
         });
         let server = Arc::clone(&fake);
@@ -224,6 +227,7 @@ impl Fake {
             if self.store.lock().expect("no panic").epoch != epoch {
                 return;
             }
+            self.used.lock().expect("no panic").insert(right(&request));
             if request.path.contains("watch=1") {
                 let _ = self.watch(&mut connection, &request.path);
                 return;
@@ -396,6 +400,28 @@ impl Fake {
             }
         }
     }
+}
+
+/// The right that a call needs.
+fn right(request: &Request) -> [String; 3] {
+    let path = request.path.split('?').next().unwrap_or_default();
+    let mut words: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let group = if words[0] == "apis" { words[1] } else { "" };
+    words.drain(..if words[0] == "apis" { 3 } else { 2 });
+    if words[0] == "namespaces" {
+        words.drain(..2);
+    }
+    let verb = match (request.method.as_str(), words.len()) {
+        ("GET", _) if request.path.contains("watch=1") => "watch",
+        ("GET", 1) => "list",
+        ("GET", _) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        _ => "delete",
+    };
+    let resource = [words.first(), words.get(2)].into_iter().flatten().copied().collect::<Vec<_>>().join("/");
+    [verb, group, &resource].map(str::to_owned)
 }
 
 impl Store {
