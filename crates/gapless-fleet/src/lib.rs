@@ -4,7 +4,8 @@
 //! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] counts free resources and never overbooks.
 //! [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`] and [`check`]
 //! are the simulator and an independent judge of its log; [`repack`] and [`exchange`] move pods; [`group`] places pods
-//! that belong together; [`desk`] serves many callers, [`queue`] lets them wait, and [`lines`] opens both to other programs; [`show`] renders runs.
+//! that belong together; [`desk`] serves many callers, [`queue`] lets them wait, and [`lines`] opens both to other
+//! programs; [`show`] renders runs.
 
 pub mod advise;
 pub mod arrivals;
