@@ -13,9 +13,8 @@ pub const MOST_EVENT: usize = 16 << 20;
 
 /// The most connections at once. The scheduler keeps some dozens open.
 pub const CROWD: usize = 512;
-/// The most connections of probes and Prometheus at once, and the most of one address.
+/// The most connections of probes and Prometheus at once.
 pub const FEW: usize = 64;
-pub const OF_ONE_ADDRESS: usize = 16;
 /// The most requests that are parsed at once, because objects take many times the bytes of their text.
 pub const AT_ONCE: usize = 8;
 /// Smaller requests do not count.
