@@ -100,7 +100,17 @@ impl std::fmt::Debug for Api {
     }
 }
 
-fn unreachable(error: impl std::fmt::Display) -> ApiError {
+/// The objects of a list. An answer that is no list must not be taken for an empty one.
+pub fn items(list: &mut Value) -> Result<Vec<Value>, ApiError> {
+    let is_list = list["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match list.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => Ok(items),
+        None | Some(Value::Null) if is_list => Ok(Vec::new()),
+        _ => Err(unreachable("the answer is no list")),
+    }
+}
+
+pub(crate) fn unreachable(error: impl std::fmt::Display) -> ApiError {
     ApiError::Unreachable(error.to_string())
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Fake {
     /// If set, bindings are carried out but not answered, and later reads of pods are refused (429).
     pub(crate) loses_bindings: AtomicBool,
     has_lost: AtomicBool,
+    /// What happens at the call with this number, if that is set.
+    pub(crate) fault: Mutex<Option<(u64, Fault)>>,
     /// True if there are ResourceSlices; `shares` is true if their GPUs can be shared.
     pub(crate) has_dra: AtomicBool,
     pub(crate) shares: AtomicBool,
@@ -46,6 +48,15 @@ pub(crate) struct Fake {
 }
 
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+/// A call that goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// True if the call is carried out all the same.
+    pub(crate) is_done: bool,
+    /// The status and the body of the answer; `None`: the connection ends without one.
+    pub(crate) answer: Option<(u16, &'static str)>,
+}
 
 impl Fake {
     pub(crate) fn start() -> Arc<Fake> {
@@ -60,6 +71,7 @@ impl Fake {
             busy_every: AtomicU64::new(0),
             loses_bindings: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
+            fault: Mutex::default(),
             has_dra: AtomicBool::new(true),
             shares: AtomicBool::new(true),
             calls: AtomicU64::new(0),
@@ -235,6 +247,20 @@ impl Fake {
             let loses = self.loses_bindings.load(Ordering::Relaxed);
             let busy = self.busy_every.load(Ordering::Relaxed);
             let is_busy = busy > 0 && (self.calls.load(Ordering::Relaxed) + 1).is_multiple_of(busy);
+            let number = self.calls.load(Ordering::Relaxed) + 1;
+            let fault = self.fault.lock().expect("no panic").filter(|(at, _)| *at == number);
+            if let Some((_, fault)) = fault {
+                if fault.is_done {
+                    self.answer(&request);
+                }
+                self.calls.fetch_add(1, Ordering::Relaxed);
+                let Some((status, body)) = fault.answer else { return };
+                let body = body.as_bytes();
+                if write_response(connection.get_mut(), status, "application/json", body, true).is_err() {
+                    return;
+                }
+                continue;
+            }
             let (status, body) = match request.method.as_str() {
                 _ if is_busy => (429, json!({"message": "too many requests"})),
                 "GET"
