@@ -5,17 +5,20 @@ there, so that Ray's account has them too, and ends with the program that made i
 """
 
 import inspect
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import ray
 from ray.util import placement_group as ray_group
-from ray.util import remove_placement_group
+from ray.util import placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ._errors import GaplessError, OptionError
 from ._ray_desk import PREFIX
 
+# Seconds between two looks at a group that is not ready.
+_LOOK = 1.0
 STRATEGIES = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 
 
@@ -57,3 +60,18 @@ def make(places: Sequence[Mapping[str, Any]], asked: Sequence[Any], strategy: st
         bundles.append(bundle)
     selectors = [{"ray.io/node-id": place["node"]} for place in places]
     return ray_group(bundles, strategy=strategy, name=name, lifetime=lifetime, bundle_label_selector=selectors)
+
+
+def until_ready(held: Any, end: Optional[float]) -> None:
+    """Waits until Ray's group has its resources, at most until `end`. A group that was removed never has."""
+    ready = held.ready()
+    while True:
+        left = _LOOK if end is None else min(_LOOK, max(0.0, end - time.monotonic()))
+        try:
+            ray.get(ready, timeout=left)
+            return
+        except ray.exceptions.GetTimeoutError:
+            if (placement_group_table(held) or {}).get("state", "REMOVED") == "REMOVED":
+                raise GaplessError("a node of the placement group was lost before Ray had made the group: make it again") from None
+            if end is not None and time.monotonic() >= end:
+                raise

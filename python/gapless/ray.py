@@ -41,7 +41,7 @@ except ImportError as error:
     raise ImportError(f"gapless.ray needs Ray, which cannot be imported ({error}): install it with `pip install ray`") from error
 
 from ._ray_desk import NAME, NAMESPACE, PREFIX, Desk
-from ._ray_group import STRATEGIES, PlacementGroup, bundle_of, make
+from ._ray_group import STRATEGIES, PlacementGroup, bundle_of, make, until_ready
 from ._ray_worker import enter
 
 __all__ = ["PlacementGroup", "placement_group", "remote", "resources", "state"]
@@ -267,7 +267,7 @@ def placement_group(
         held = make(place["places"], asked, strategy, name, lifetime)
         ray.get(desk.claim_group.remote(group, held))
         # Ray may have given the CPUs to others.
-        ray.get(held.ready(), timeout=None if end is None else max(0.0, end - time.monotonic()))
+        until_ready(held, end)
     except BaseException as error:
         if held is not None:
             ray.util.remove_placement_group(held)

@@ -97,10 +97,20 @@ class Cluster:
 
     def end(self):
         """Ends the actors, and with them the processes that they started."""
+        actors = [handle._actor for handle in self.names.values()]
+
+        async def over():
+            tasks = [actor._tending for actor in actors if actor._tending is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(over(), self.loop).result(60)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
-        for handle in self.names.values():
-            handle._actor._placing.close()
+        self.loop.close()
+        for actor in actors:
+            actor._placing.close()
 
     # What gapless.ray calls.
 

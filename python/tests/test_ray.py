@@ -209,6 +209,17 @@ def test_a_group_waits_in_line_and_a_lost_node_ends_it(ray):
     ray.placement_group(pair[:1], timeout=60).remove()
 
 
+def test_a_node_that_is_lost_before_a_group_is_ready_ends_the_wait(ray):
+    ray.cluster.add("a", CPU=8, gmem_0=80 * GIB)
+    assert ray.cluster.take("a", {"CPU": 8})
+    waiting = concurrent.futures.ThreadPoolExecutor(1).submit(ray.placement_group, [{"gpu_memory": "60GiB", "num_cpus": 1}])
+    until(lambda: ray.state()["pods"] == 1 and ray.cluster.groups, "Ray waits for a CPU")
+    ray.cluster.lose("a")
+    with pytest.raises(GaplessError, match="make it again"):
+        waiting.result(60)
+    until(lambda: ray.state()["pods"] == 0, "its memory is free")
+
+
 def test_random_groups_never_take_more_than_a_gpu_has(ray):
     for name, gpus in (("a", 1), ("b", 2), ("c", 3)):
         ray.cluster.add(name, CPU=64, **{f"gmem_{gpu}": 80 * GIB for gpu in range(gpus)})
