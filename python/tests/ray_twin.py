@@ -50,7 +50,7 @@ class Started:
 class Cluster:
     def __init__(self):
         self.total, self.free, self.dead = {}, {}, set()
-        self.groups, self.started, self.names = [], {}, {}
+        self.groups, self.started, self.names, self.naming = [], {}, {}, threading.Lock()
         self.numbers = itertools.count(1)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -166,9 +166,10 @@ class Remote:
             number = next(self.cluster.numbers)
             self.cluster.started[f"{number:x}"] = started = Started(number, self.given, args)
             return started if isinstance(self.target, type) else started.ref
-        if name not in self.cluster.names:
-            self.cluster.names[name] = Handle(self.cluster, self.target(*args))
-        return self.cluster.names[name]
+        with self.cluster.naming:
+            if name not in self.cluster.names:
+                self.cluster.names[name] = Handle(self.cluster, self.target(*args))
+            return self.cluster.names[name]
 
 
 class Handle:
