@@ -6,7 +6,7 @@
 
 use crate::error::Result;
 use crate::group::{self, Strategy};
-use crate::learn::Learner;
+use crate::learn::{Ids, Learner};
 use crate::ledger::{Booking, Ledger};
 use crate::mix::Mix;
 use crate::place::Placer;
@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::policy::value::Value;
 use crate::sim::{Cause, cause};
 use crate::words::{Node, Request};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The place of a pod.
@@ -39,14 +39,14 @@ struct State {
     held: FxHashMap<String, (Booking, Request)>,
     learner: Learner,
     /// Pods whose requests were learned.
-    learned: FxHashSet<String>,
+    learned: Ids,
     policies: u64,
 }
 
 impl Desk {
     /// Of equal nodes, the first one wins.
     pub fn new(nodes: Vec<Node>) -> Desk {
-        Desk::with(nodes, Learner::default(), FxHashSet::default())
+        Desk::with(nodes, Learner::default(), Ids::default())
     }
 
     /// An empty desk with other nodes, and the mix learned so far.
@@ -55,7 +55,7 @@ impl Desk {
         Desk::with(nodes, state.learner.clone(), state.learned.clone())
     }
 
-    fn with(nodes: Vec<Node>, learner: Learner, learned: FxHashSet<String>) -> Desk {
+    fn with(nodes: Vec<Node>, learner: Learner, learned: Ids) -> Desk {
         let names = nodes.iter().enumerate().map(|(at, node)| (node.name.clone(), at as u32)).collect();
         let ledger = Ledger::new(nodes);
         let policy = Policy::Value(Box::new(Value::new(&ledger, &learner.mix())));
@@ -299,10 +299,9 @@ impl State {
 
     /// Learns the mix from requests as they come.
     fn learn(&mut self, id: &str, request: &Request) {
-        if self.learned.contains(id) {
+        if !self.learned.add(id) {
             return;
         }
-        self.learned.insert(id.to_owned());
         if let Some(mix) = self.learner.see(request) {
             let value = Value::new(self.placer.ledger(), &mix);
             self.placer.set_policy(Policy::Value(Box::new(value)));
