@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Nodes and pods are written as in lists (`read`). The answers to `free` and `node` list the waiting pods that were
-//! placed. All pods of a group are placed or none ([`crate::group`]); each is freed by its own id. A line that cannot be understood is answered with `{"error": ...}` and changes nothing.
+//! placed. All pods of a group are placed or none ([`crate::group`]); each is freed by its own id. A line that makes no
+//! sense is answered with `{"error": ...}` and changes nothing.
 
 use crate::desk::Place;
 use crate::group::{MOST_PODS, Strategy};

@@ -1,5 +1,5 @@
-//! Each call of a bind goes wrong in each way: refused, lost, doubled, or answered with something else. The pod is bound
-//! once in the end, its memory is booked, and nothing is promised twice.
+//! Each call of a bind goes wrong in each way: refused, lost, or answered with something else. The pod is bound once in
+//! the end, its memory is booked, and nothing is promised twice.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
