@@ -249,6 +249,57 @@ def lost_desk(check: Check) -> None:
     until(lambda: told() == (0, 0), "the memory of an actor that the lost desk had placed")
 
 
+def groups(check: Check) -> None:
+    """Placement groups: each bundle's actor runs where the group says; one that waits gets what another gives back."""
+    model = gapless.ray.remote(Model, gpu_memory="1GiB")
+    for strategy in ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"):
+        group = gapless.ray.placement_group([{"gpu_memory": "18GiB", "num_cpus": 1}] * 3, strategy=strategy, timeout=60)
+        actors = [model.options(placement_group=group, bundle=at, gpu_memory="9GiB").remote() for at in range(3)]
+        nodes = []
+        for bundle, (node, gpus, tenant) in zip(group.bundles, ray.get([actor.where.remote() for actor in actors])):
+            if (node, gpus) != (bundle["node"], bundle["gpus"]) or not tenant.endswith(f":{9 * GIB}"):
+                sys.exit(f"{strategy}: an actor runs at {node} {gpus} as {tenant}; its bundle is {bundle}")
+            nodes.append(node)
+        if {"STRICT_PACK": 1, "STRICT_SPREAD": 3}.get(strategy, len(set(nodes))) != len(set(nodes)):
+            sys.exit(f"{strategy}: {nodes}")
+        task = gapless.ray.remote(where, placement_group=group, bundle=2, gpu_memory="9GiB")
+        if ray.get(task.remote())[0] != group.bundles[2]["node"]:
+            sys.exit("a task ran outside its bundle")
+        group.remove()
+        until(lambda: told() == (0, 0), "the group's memory")
+    # All GPUs of 141 GiB, then a group that waits for them, while the desk is lost.
+    first = gapless.ray.placement_group([{"gpu_memory": "141GiB"}] * 3, timeout=60)
+    try:
+        gapless.ray.placement_group([{"gpu_memory": "100GiB"}] * 2, timeout=0.5)
+    except TimeoutError:
+        pass
+    else:
+        sys.exit("a group got GPUs that another has")
+    until(lambda: told() == (3, 0), "an empty queue")
+    ray.kill(ray.get_actor("gapless-desk", namespace="gapless"))
+    time.sleep(1)
+    until(lambda: gapless.ray.state()["pods"] >= 3, "what the lost desk had placed")
+    first.remove()
+    until(lambda: told() == (0, 0), "the memory of a group that the lost desk had placed")
+
+
+def lost_node(cluster: Any) -> None:
+    """A group that loses a node is removed, and its memory on other nodes is free."""
+    node = cluster.add_node(num_cpus=4, num_gpus=0, resources={"gmem_0": 200 * GIB}, object_store_memory=80 << 20, include_dashboard=False)
+    until(lambda: gapless.ray.state()["nodes"] == len(NODES) + 1, "a node that joins")
+    group = gapless.ray.placement_group([{"gpu_memory": "200GiB"}, {"gpu_memory": "141GiB"}], timeout=60)
+    until(lambda: told() == (2, 0), "a group")
+    cluster.remove_node(node)
+    until(lambda: told() == (0, 0), "the memory of a group that has lost a node")
+    try:
+        gapless.ray.placement_group([{"gpu_memory": "200GiB"}])
+    except GaplessError:
+        pass
+    else:
+        sys.exit("a GPU of a lost node was given out")
+    del group
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=200)
@@ -269,6 +320,7 @@ def main() -> None:
         tasks(check)
         waits(check)
         lost_desk(check)
+        groups(check)
         # The checks above have taught the desk's policy a mix: the twin begins where a new desk does.
         ray.kill(ray.get_actor("gapless-desk", namespace="gapless"))
         time.sleep(1)
@@ -290,10 +342,11 @@ def main() -> None:
             check.end(sorted(check.twin.places))
         if told() != (0, 0):
             sys.exit(f"something is left: {told()}")
+        lost_node(cluster)
         result = {"ray": ray.__version__, "sets": asked.sets, "actors": check.actors, "waited": check.waited}
         print(json.dumps({**result, "fullest": round(check.fullest, 4), "seconds": round(time.monotonic() - began)}))
         print(f"ray: {check.actors} actors in {asked.sets} sets, each where the core puts it, no GPU over")
-        print(f"{asked.sets + 4} passed, 0 failed")
+        print(f"{asked.sets + 6} passed, 0 failed")
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -15,6 +15,17 @@ from ._errors import GaplessError
 from ._program import environment, message, program
 
 
+def _places_in(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The places that an answer names: those that were asked for, and of those who waited."""
+    own = [answer["place"]] if answer.get("place") and "ok" in answer else answer.get("places", [])
+    return [*own, *answer.get("placed", ())]
+
+
+def _first_pod(members: dict[str, Any]) -> str:
+    """The name of a request's pod, or of the first one of its group: all of them are placed together."""
+    return str((members.get("pod") or members["pods"][0])["name"])
+
+
 class _Ended(Exception):
     """The process gave no answer."""
 
@@ -31,6 +42,8 @@ class Placing:
         self._closed: set[str] = set()
         self._pods: dict[str, dict[str, Any]] = {}
         self._places: dict[str, tuple[str, list[int]]] = {}
+        # Requests that wait, by the id of the pod or the group, in the order in which they were made.
+        self._waiting: dict[str, tuple[str, dict[str, Any]]] = {}
         # Places that requests got when they were told again.
         self._late: list[dict[str, Any]] = []
         self._process = self._start()
@@ -100,18 +113,25 @@ class Placing:
         elif op == "restore":
             name = str(members["pod"]["name"])
             self._pods[name], self._places[name] = members["pod"], (members["node"], members["gpus"])
-        elif op == "ask" and "never" not in answer:
-            self._pods[str(members["pod"]["name"])] = members["pod"]
-            if "place" in answer:
-                self._placed(answer["place"])
+        elif op in ("ask", "group") and "never" not in answer:
+            pods = [members["pod"]] if op == "ask" else members["pods"]
+            self._pods.update({str(pod["name"]): pod for pod in pods})
+            if "waits" in answer:
+                self._waiting.setdefault(str(members["id"] if op == "group" else members["pod"]["name"]), (op, members))
         elif op == "free":
-            self._pods.pop(members["id"], None)
-            self._places.pop(members["id"], None)
-        for place in answer.get("placed", ()):
-            self._placed(place)
+            _, left = self._waiting.pop(members["id"], ("", {}))
+            for name in [members["id"], *(str(pod["name"]) for pod in left.get("pods", ()))]:
+                self._pods.pop(name, None)
+                self._places.pop(name, None)
+        if op != "find":
+            self._placed(_places_in(answer))
 
-    def _placed(self, place: dict[str, Any]) -> None:
-        self._places[place["id"]] = (place["node"], place["gpus"])
+    def _placed(self, places: list[dict[str, Any]]) -> None:
+        for place in places:
+            self._places[place["id"]] = (place["node"], place["gpus"])
+        if places:
+            for name in [name for name, (_, members) in self._waiting.items() if _first_pod(members) in self._places]:
+                del self._waiting[name]
 
     def _restart(self) -> None:
         self._stop()
@@ -123,11 +143,10 @@ class Placing:
         # Closed only now, because nothing is restored on a closed node.
         for name in self._closed:
             self._told("close", {"node": name})
-        for name in [name for name in self._pods if name not in self._places]:
-            answer = self._told("ask", {"pod": self._pods[name]})
-            if "place" in answer:
-                self._placed(answer["place"])
-                self._late.append(answer["place"])
+        for op, members in list(self._waiting.values()):
+            places = _places_in(self._told(op, members))
+            self._placed(places)
+            self._late += places
 
     def _told(self, op: str, members: dict[str, Any]) -> dict[str, Any]:
         answer = self._exchange(op, members)

@@ -12,6 +12,8 @@ from typing import Any, Optional
 
 import ray
 from ray._private import state as ray_state  # the state of actors without Ray's dashboard
+from ray.util import placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 
 from ._errors import GaplessError
 from ._placing import Placing
@@ -63,11 +65,14 @@ class Desk:
         # The numbers of each node's GPUs: the placement counts them from 0 without gaps.
         self._gpus: dict[str, list[int]] = {}
         self._nodes_seen = 0.0
-        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
         # The time at which each place was given out that is not claimed yet.
         self._unclaimed: dict[str, float] = {}
         self._tasks: dict[str, Any] = {}
         self._actors: dict[str, str] = {}
+        # The pods of each group, and Ray's placement group once it is made.
+        self._groups: dict[str, list[str]] = {}
+        self._made: dict[str, PlacementGroup] = {}
         # Bytes in use before this desk began, by node and GPU. They only ever shrink.
         self._found: dict[tuple[str, int], int] = {}
         self._held: dict[str, tuple[str, list[int], int]] = {}
@@ -92,9 +97,25 @@ class Desk:
         self._waiting[str(pod["name"])] = asyncio.get_running_loop().create_future()
         return {"waits": answer["waits"], "why": answer["why"]}
 
+    async def ask_group(self, name: str, strategy: str, pods: list[dict[str, Any]]) -> dict[str, Any]:
+        """The places of all `pods` as {"places": [...]}, or {"waits": ...} or {"never": why} as for one."""
+        await self._begin()
+        group = {"id": name, "strategy": strategy, "pods": pods}
+        answer = self._placing.ask("group", **group)
+        if "never" in answer:
+            await self._look_at_nodes()
+            answer = self._placing.ask("group", **group)
+        if "never" in answer:
+            return {"never": answer["why"], "nodes": len(self._gpus)}
+        self._groups[name] = [str(pod["name"]) for pod in pods]
+        if "places" in answer:
+            return {"places": [self._given(place) for place in answer["places"]]}
+        self._waiting[name] = asyncio.get_running_loop().create_future()
+        return {"waits": answer["waits"], "why": answer["why"]}
+
     async def wait(self, name: str) -> dict[str, Any]:
         """Waits until a request that waits has a place, and returns it."""
-        place = await self._waiting[name]
+        place: dict[str, Any] = await self._waiting[name]
         self._waiting.pop(name, None)
         return place
 
@@ -105,6 +126,12 @@ class Desk:
             self._tasks[name] = task[0]
         elif actor is not None:
             self._actors[name] = actor
+
+    async def claim_group(self, name: str, made: PlacementGroup) -> None:
+        """Says that the places of a group belong to Ray's placement group `made`."""
+        for pod in self._groups.get(name, ()):
+            self._unclaimed.pop(pod, None)
+        self._made[name] = made
 
     async def free(self, name: str) -> None:
         """Gives a place back, or takes a request out of the queue."""
@@ -131,20 +158,26 @@ class Desk:
         return {"node": node, "gpus": numbers, "bytes": place["units"]}
 
     def _free(self, name: str) -> None:
-        for table in (self._tasks, self._actors, self._unclaimed, self._held):
-            table.pop(name, None)
         gone = self._waiting.pop(name, None)
         if gone is not None:
             gone.cancel()
-        self._served(self._placing.ask("free", id=name))
+        self._made.pop(name, None)
+        for one in [name, *self._groups.pop(name, ())]:
+            for table in (self._tasks, self._actors, self._unclaimed, self._held):
+                table.pop(one, None)
+            self._served(self._placing.ask("free", id=one))
 
     def _served(self, answer: dict[str, Any]) -> None:
         """Wakes those who were placed because something became free."""
-        for place in answer["placed"]:
-            future = self._waiting.get(place["id"])
-            given = self._given(place)
-            if future is not None and not future.done():
-                future.set_result(given)
+        placed = {place["id"]: self._given(place) for place in answer["placed"]}
+        for name, future in self._waiting.items():
+            if future.done():
+                continue
+            pods = self._groups.get(name)
+            if pods is None and name in placed:
+                future.set_result(placed[name])
+            elif pods is not None and all(pod in placed for pod in pods):
+                future.set_result({"places": [placed[pod] for pod in pods]})
 
     async def _tend(self) -> None:
         while True:
@@ -172,8 +205,24 @@ class Desk:
             known = ray_state.actors(actor)
             if known and known.get("State") == "DEAD":
                 ended.append(name)
+        ended += self._ended_groups()
         late = time.monotonic() - _UNCLAIMED
-        return ended + [name for name, given in dict(self._unclaimed).items() if given < late]
+        unclaimed = {name for name, given in dict(self._unclaimed).items() if given < late}
+        group_of = {pod: name for name, pods in dict(self._groups).items() for pod in pods}
+        return ended + sorted({group_of.get(name, name) for name in unclaimed})
+
+    def _ended_groups(self) -> list[str]:
+        """Groups that were removed. One that has lost a node is removed here: Ray would wait for that node for ever."""
+        ended = []
+        for name, made in dict(self._made).items():
+            state = (placement_group_table(made) or {}).get("state", "REMOVED")
+            lost = [pod for pod in self._groups.get(name, ()) if pod in self._held and self._held[pod][0] not in self._gpus]
+            if state == "REMOVED":
+                ended.append(name)
+            elif lost:
+                print(f"gapless: a node of placement group {made.id.hex()} is lost: the group is removed, make it again", flush=True)
+                remove_placement_group(made)
+        return ended
 
     async def _look_at_nodes(self, first: bool = False) -> None:
         self._nodes_seen = time.monotonic()

@@ -11,6 +11,11 @@ Nodes say what they have in resources of their own, one for each GPU:
 
     ray start --address=... --num-gpus=0 --resources="$(python -m gapless.ray)"
 
+Requests that only make sense together are bundles of a placement group, which has all of them or none:
+
+    group = gapless.ray.placement_group([{"gpu_memory": "18GiB"}] * 4, strategy="STRICT_PACK")
+    models = [Model.options(placement_group=group, bundle=at).remote() for at in range(4)]
+
 The policy of Gapless chooses the node and the GPUs. The worker sees only these (CUDA_VISIBLE_DEVICES), and is a tenant
 that Gapless holds to its bytes (GAPLESS_TENANT). What does not fit waits. See docs/fleet.md.
 """
@@ -21,7 +26,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Callable, Optional, Union
 
@@ -36,12 +41,14 @@ except ImportError as error:
     raise ImportError(f"gapless.ray needs Ray, which cannot be imported ({error}): install it with `pip install ray`") from error
 
 from ._ray_desk import NAME, NAMESPACE, PREFIX, Desk
+from ._ray_group import STRATEGIES, PlacementGroup, bundle_of, make, until_ready
 from ._ray_worker import enter
 
-__all__ = ["remote", "resources", "state"]
+__all__ = ["PlacementGroup", "placement_group", "remote", "resources", "state"]
 
 # The most desks that a request tries, if one after the other is lost.
 _DESKS = 5
+_MOST_BUNDLES = 1024
 
 # Ray's options that say where something runs or how much of a GPU it gets: here the placement says so.
 _OURS = {
@@ -61,6 +68,19 @@ class _Request:
         for name, instead in _OURS.items():
             if name in options:
                 raise OptionError(f"gapless.ray.remote has no option {name}: {instead}")
+        # The place is known before, if the request is for a bundle of a group.
+        self.group: Optional[PlacementGroup] = options.pop("placement_group", None)
+        self.bundle = options.pop("bundle", 0)
+        self.place: Optional[dict[str, Any]] = None
+        if self.group is not None:
+            bundle = bundle_of(self.group, self.bundle)
+            # Those of a decorator that names no group count where there is one.
+            options.setdefault("gpu_memory", bundle["bytes"])
+            options["gpus"] = len(bundle["gpus"])
+            for name in ("models", "timeout"):
+                options.pop(name, None)
+        elif "bundle" in given:
+            raise OptionError("bundle has no meaning without placement_group")
         if "gpu_memory" not in options:
             raise OptionError("gapless.ray.remote needs gpu_memory, such as gpu_memory='18GiB'")
         try:
@@ -70,6 +90,11 @@ class _Request:
         self.gpus = options.pop("gpus", 1)
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or not 1 <= self.gpus <= 1024:
             raise OptionError(f"gpus={self.gpus!r} is not a whole number from 1 to 1024")
+        if self.group is not None:
+            self.place = {**self.group.bundles[self.bundle], "bytes": self.bytes}
+            if self.bytes > self.group.bundles[self.bundle]["bytes"]:
+                raise OptionError(f"gpu_memory={given['gpu_memory']!r} is more than bundle {self.bundle} has: {self.group.bundles[self.bundle]['bytes']} bytes")
+        self.words = f"{self.gpus} x {given.get('gpu_memory', self.bytes)}"
         models = options.pop("models", ())
         self.models = [models] if isinstance(models, str) else list(models)
         self.timeout: Optional[float] = options.pop("timeout", None)
@@ -100,7 +125,10 @@ class _Request:
         options = {**self.rest, "num_cpus": self.cpus, "resources": {**self.extra, **amounts}}
         if self.memory is not None:
             options["memory"] = self.memory
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=place["node"], soft=False)
+        if self.group is not None:
+            options["scheduling_strategy"] = self.group.where(self.bundle)
+        else:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=place["node"], soft=False)
         return options
 
 
@@ -128,37 +156,21 @@ class _Remote:
         """Starts it, as Ray's remote() does. If no GPU has the memory now, this waits for one, at most `timeout`
         seconds."""
         self._signature.bind(*args, **kwargs)
-        name, desk = _name(), _desk()
-        end = None if self._request.timeout is None else time.monotonic() + self._request.timeout
-        place: dict[str, Any] = {}
-        try:
-            for left in reversed(range(_DESKS)):
-                try:
-                    place = ray.get(desk.ask.remote(self._request.pod(name)))
-                    if "waits" in place:
-                        place = ray.get(desk.wait.remote(name), timeout=None if end is None else max(0.0, end - time.monotonic()))
-                    break
-                except ray.exceptions.RayActorError:
-                    # The desk's node is lost: the next desk knows nothing of this request.
-                    if left == 0:
-                        raise
-                    desk = _desk()
-        except ray.exceptions.GetTimeoutError:
-            desk.free.remote(name)
-            what = f"no GPU had {self._request.bytes} bytes free for {self._request.timeout} s ({place['why']})"
-            raise TimeoutError(f"{what}: wait longer with timeout=, or ask for less than gpu_memory={self._options['gpu_memory']!r}") from None
-        except BaseException:
-            # Interrupted while it waited: this process will not claim the place.
-            desk.free.remote(name)
-            raise
+        name, request = _name(), self._request
+        if request.place is not None:
+            return self._start(None, name, request.place, args, kwargs)
+        desk, place = _placed(name, lambda desk: desk.ask.remote(request.pod(name)), request.timeout, request.words)
         return self._start(desk, name, place, args, kwargs)
 
     def later(self, *args: Any, **kwargs: Any) -> "Future[Any]":
         """As remote(), without waiting: a future of what remote() would return. For programs that start more than
         fits at once, and for asynchronous actors."""
         self._signature.bind(*args, **kwargs)
-        name, desk = _name(), _desk()
         started: Future[Any] = Future()
+        if self._request.place is not None:
+            started.set_result(self.remote(*args, **kwargs))
+            return started
+        name, desk = _name(), _desk()
 
         def start(place: dict[str, Any]) -> None:
             try:
@@ -190,15 +202,16 @@ class _Remote:
         return started
 
     def _start(self, desk: Any, name: str, place: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if "never" in place:
-            if not place["nodes"]:
-                raise GaplessError(f'no node of the cluster has resources {PREFIX}0, ...: start nodes with --resources="$(python -m gapless.ray)"')
-            raise GaplessError(f"{self._request.gpus} x {self._options['gpu_memory']} can never be placed: {place['never']}")
+        _refuse_never(place, self._request.words)
         try:
             started = self._held.options(**self._request.for_ray(place)).remote((name, place["gpus"], place["bytes"]), *args, **kwargs)
         except BaseException:
-            desk.free.remote(name)
+            if desk is not None:
+                desk.free.remote(name)
             raise
+        if desk is None:
+            # The group has the memory.
+            return started
         if self._is_actor:
             desk.claim.remote(name, actor=started._actor_id.hex())
         else:
@@ -220,6 +233,51 @@ def remote(target: Optional[Any] = None, **options: Any) -> Any:
     return _Remote(target, options)
 
 
+def placement_group(
+    bundles: Sequence[Mapping[str, Any]], strategy: str = "PACK", *, timeout: Optional[float] = None, name: str = "", lifetime: Optional[str] = None
+) -> PlacementGroup:
+    """A placement group like Ray's, whose bundles have GPU memory: all of them are placed, or none.
+
+    bundles    each with gpu_memory, and gpus, models, num_cpus (1), memory and resources as for remote()
+    strategy   PACK, STRICT_PACK (one node), SPREAD or STRICT_SPREAD (a node each)
+    timeout    seconds to wait for room (as long as it takes)
+    name, lifetime   as in Ray
+
+    Run a task or an actor in a bundle with the options placement_group=group and bundle=0. It takes its memory, or
+    a part of it: gpu_memory="9GiB". If a node of the group is lost, the group is removed.
+    """
+    if strategy not in STRATEGIES:
+        raise OptionError(f"strategy={strategy!r} is not one of {', '.join(STRATEGIES)}")
+    if not bundles or len(bundles) > _MOST_BUNDLES:
+        raise OptionError(f"a placement group has 1 to {_MOST_BUNDLES} bundles, not {len(bundles)}")
+    asked = []
+    for at, bundle in enumerate(bundles):
+        wrong = set(bundle) - {"gpu_memory", "gpus", "models", "num_cpus", "memory", "resources"}
+        if wrong:
+            raise OptionError(f"bundle {at} has no option {min(wrong)}: use gpu_memory, gpus, models, num_cpus, memory or resources")
+        asked.append(_Request(dict(bundle), is_actor=False))
+    group = _name()
+    pods = [request.pod(f"{group}.{at}") for at, request in enumerate(asked)]
+    end = None if timeout is None else time.monotonic() + timeout
+    what = f"{len(pods)} bundles by {strategy}"
+    desk, place = _placed(group, lambda desk: desk.ask_group.remote(group, strategy, pods), timeout, what)
+    _refuse_never(place, what)
+    held = None
+    try:
+        held = make(place["places"], asked, strategy, name, lifetime)
+        ray.get(desk.claim_group.remote(group, held))
+        # Ray may have given the CPUs to others.
+        until_ready(held, end)
+    except BaseException as error:
+        if held is not None:
+            ray.util.remove_placement_group(held)
+        desk.free.remote(group)
+        if isinstance(error, ray.exceptions.GetTimeoutError):
+            raise TimeoutError(f"Ray had no room for {what} within {timeout} s, though the GPUs had: wait longer, or ask for fewer CPUs") from None
+        raise
+    return PlacementGroup(held, place["places"])
+
+
 def resources(reserve: Union[int, str] = 0) -> dict[str, int]:
     """What `ray start --resources` needs on this machine: the bytes of each GPU, less `reserve` for others."""
     kept = positive_bytes(reserve) if reserve not in (0, "0") else 0
@@ -236,6 +294,41 @@ def state() -> dict[str, Any]:
     """The account of the cluster: nodes, pods, how many wait, thousandths of GPUs free and in all."""
     found: dict[str, Any] = ray.get(_desk().state.remote())
     return found
+
+
+def _placed(name: str, ask: Callable[[Any], Any], timeout: Optional[float], what: str) -> tuple[Any, dict[str, Any]]:
+    """Asks the desk for places, and waits for them. The desk that gave them, and its answer."""
+    desk = _desk()
+    end = None if timeout is None else time.monotonic() + timeout
+    place: dict[str, Any] = {}
+    try:
+        for left in reversed(range(_DESKS)):
+            try:
+                place = ray.get(ask(desk))
+                if "waits" in place:
+                    place = ray.get(desk.wait.remote(name), timeout=None if end is None else max(0.0, end - time.monotonic()))
+                break
+            except ray.exceptions.RayActorError:
+                # The desk's node is lost: the next desk knows nothing of this request.
+                if left == 0:
+                    raise
+                desk = _desk()
+    except ray.exceptions.GetTimeoutError:
+        desk.free.remote(name)
+        raise TimeoutError(f"there was no room for {what} within {timeout} s ({place['why']}): wait longer with timeout=, or ask for less") from None
+    except BaseException:
+        # Interrupted while it waited: this process will not claim the place.
+        desk.free.remote(name)
+        raise
+    return desk, place
+
+
+def _refuse_never(place: dict[str, Any], what: str) -> None:
+    if "never" not in place:
+        return
+    if not place["nodes"]:
+        raise GaplessError(f'no node of the cluster has resources {PREFIX}0, ...: start nodes with --resources="$(python -m gapless.ray)"')
+    raise GaplessError(f"{what} can never be placed: {place['never']}")
 
 
 def _name() -> str:

@@ -5,7 +5,8 @@
 //! each pod once, even if its create is repeated.
 
 use crate::error::Result;
-use crate::learn::Learner;
+use crate::group::{self, Strategy};
+use crate::learn::{Ids, Learner};
 use crate::ledger::{Booking, Ledger};
 use crate::mix::Mix;
 use crate::place::Placer;
@@ -13,7 +14,7 @@ use crate::policy::Policy;
 use crate::policy::value::Value;
 use crate::sim::{Cause, cause};
 use crate::words::{Node, Request};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The place of a pod.
@@ -38,14 +39,14 @@ struct State {
     held: FxHashMap<String, (Booking, Request)>,
     learner: Learner,
     /// Pods whose requests were learned.
-    learned: FxHashSet<String>,
+    learned: Ids,
     policies: u64,
 }
 
 impl Desk {
     /// Of equal nodes, the first one wins.
     pub fn new(nodes: Vec<Node>) -> Desk {
-        Desk::with(nodes, Learner::default(), FxHashSet::default())
+        Desk::with(nodes, Learner::default(), Ids::default())
     }
 
     /// An empty desk with other nodes, and the mix learned so far.
@@ -54,7 +55,7 @@ impl Desk {
         Desk::with(nodes, state.learner.clone(), state.learned.clone())
     }
 
-    fn with(nodes: Vec<Node>, learner: Learner, learned: FxHashSet<String>) -> Desk {
+    fn with(nodes: Vec<Node>, learner: Learner, learned: Ids) -> Desk {
         let names = nodes.iter().enumerate().map(|(at, node)| (node.name.clone(), at as u32)).collect();
         let ledger = Ledger::new(nodes);
         let policy = Policy::Value(Box::new(Value::new(&ledger, &learner.mix())));
@@ -108,6 +109,43 @@ impl Desk {
         let place = state.place(&booking);
         state.held.insert(id.to_owned(), (booking, request.clone()));
         Ok(place)
+    }
+
+    /// Places all pods of a group or none. If all are placed already, their places are returned.
+    pub fn create_group(
+        &self,
+        pods: &[(String, Request)],
+        strategy: Strategy,
+    ) -> std::result::Result<Vec<Place>, Cause> {
+        let mut state = self.state();
+        let held: Vec<Place> = pods
+            .iter()
+            .filter_map(|(id, _)| state.held.get(id))
+            .map(|(booking, _)| state.place(booking))
+            .collect();
+        if held.len() == pods.len() {
+            return Ok(held);
+        }
+        for (id, request) in pods {
+            state.learn(id, request);
+        }
+        let requests: Vec<Request> = pods.iter().map(|(_, request)| request.clone()).collect();
+        let placed =
+            if held.is_empty() { group::place(&mut state.placer, &requests, strategy) } else { None };
+        let Some(bookings) = placed else {
+            return Err(group::refusal(&state.placer, &requests, strategy));
+        };
+        let places = bookings.iter().map(|booking| state.place(booking)).collect();
+        for ((id, request), booking) in pods.iter().zip(bookings) {
+            state.held.insert(id.clone(), (booking, request.clone()));
+        }
+        Ok(places)
+    }
+
+    /// The reason why a group can never be placed, if that is proven.
+    pub fn never(&self, pods: &[(String, Request)], strategy: Strategy) -> Option<(Cause, String)> {
+        let requests: Vec<Request> = pods.iter().map(|(_, request)| request.clone()).collect();
+        group::never(&self.state().placer, &requests, strategy)
     }
 
     /// Bytes of the largest GPU whose memory is known; 0 if there is none.
@@ -261,10 +299,9 @@ impl State {
 
     /// Learns the mix from requests as they come.
     fn learn(&mut self, id: &str, request: &Request) {
-        if self.learned.contains(id) {
+        if !self.learned.add(id) {
             return;
         }
-        self.learned.insert(id.to_owned());
         if let Some(mix) = self.learner.see(request) {
             let value = Value::new(self.placer.ledger(), &mix);
             self.placer.set_policy(Policy::Value(Box::new(value)));

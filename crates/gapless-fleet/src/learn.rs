@@ -2,11 +2,46 @@
 
 use crate::mix::Mix;
 use crate::words::Request;
+use rustc_hash::FxHashSet;
 
 /// Requests that the mix is learned from.
 const RECENT: usize = 20_000;
 /// The mix is learned again after this many new requests.
 const LEARN_EVERY: usize = 2_000;
+
+/// The most remembered ids. Beyond it, all are forgotten, and may be learned from once more.
+const MOST_IDS: usize = 250_000;
+
+/// Ids of requests that were learned from, so that a repeated one does not count again. Callers may make up ids without
+/// end, as with requests that are refused.
+#[derive(Clone, Debug)]
+pub struct Ids {
+    seen: FxHashSet<String>,
+    most: usize,
+}
+
+impl Default for Ids {
+    fn default() -> Ids {
+        Ids { seen: FxHashSet::default(), most: MOST_IDS }
+    }
+}
+
+impl Ids {
+    /// True the first time.
+    pub fn add(&mut self, id: &str) -> bool {
+        if self.seen.contains(id) {
+            return false;
+        }
+        if self.seen.len() >= self.most {
+            self.seen.clear();
+        }
+        self.seen.insert(id.to_owned())
+    }
+
+    pub fn remove(&mut self, id: &str) {
+        self.seen.remove(id);
+    }
+}
 
 /// The latest requests.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +81,19 @@ impl Learner {
 mod tests {
     use super::*;
     use crate::words::Share;
+
+    #[test]
+    fn ids_count_once_and_take_bounded_memory() {
+        let mut ids = Ids { most: 100, ..Ids::default() };
+        assert!(ids.add("p") && !ids.add("p"));
+        ids.remove("p");
+        assert!(ids.add("p"));
+        for number in 0..1000 {
+            assert!(ids.add(&number.to_string()));
+            assert!(ids.seen.len() <= 100);
+        }
+        assert!(!ids.add("999"));
+    }
 
     #[test]
     fn early_requests_teach_at_once_and_later_ones_at_equal_distances() {

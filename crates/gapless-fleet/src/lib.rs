@@ -3,8 +3,9 @@
 //!
 //! [`words`] has the vocabulary: nodes, requests, pods. [`ledger`] counts free resources and never overbooks.
 //! [`policy`] scores nodes, [`place`] keeps the scores and picks the best node. [`arrivals`], [`sim`] and [`check`]
-//! are the simulator and an independent judge of its log; [`repack`] and [`exchange`] move pods; [`desk`] serves many
-//! callers, [`queue`] lets them wait, and [`lines`] opens both to other programs; [`show`] renders runs.
+//! are the simulator and an independent judge of its log; [`repack`] and [`exchange`] move pods; [`group`] places pods
+//! that belong together; [`desk`] serves many callers, [`queue`] lets them wait, and [`lines`] opens both to other
+//! programs; [`show`] renders runs.
 
 pub mod advise;
 pub mod arrivals;
@@ -13,6 +14,7 @@ pub mod desk;
 pub mod error;
 pub mod exchange;
 pub mod go_random;
+pub mod group;
 pub mod learn;
 pub mod ledger;
 pub mod lines;

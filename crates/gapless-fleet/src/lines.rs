@@ -9,16 +9,20 @@
 //! {"op": "free", "id": "p"}      {"ok": true, "known": true, "placed": [{"id": "q", ...}]}
 //! {"op": "close", "node": "a"}   {"op": "find", "id": "p"}   {"op": "state"}   {"op": "check"}
 //! {"op": "restore", "pod": {...}, "node": "a", "gpus": [0]}
+//! {"op": "group", "id": "g", "strategy": "STRICT_PACK", "pods": [{...}, {...}]}
+//!   {"ok": true, "places": [{"id": "p", ...}, ...]}, or `waits` or `never` as for one pod
 //! ```
 //!
 //! Nodes and pods are written as in lists (`read`). The answers to `free` and `node` list the waiting pods that were
-//! placed. A line that cannot be understood is answered with `{"error": ...}` and changes nothing.
+//! placed. All pods of a group are placed or none ([`crate::group`]); each is freed by its own id. A line that makes no
+//! sense is answered with `{"error": ...}` and changes nothing.
 
 use crate::desk::Place;
-use crate::queue::{Asked, Queue};
+use crate::group::{MOST_PODS, Strategy};
+use crate::queue::{Asked, AskedGroup, Queue};
 use crate::read;
 use crate::sim::Cause;
-use crate::words::Pod;
+use crate::words::{Pod, Request};
 use gapless_trace::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -32,6 +36,7 @@ enum Line {
     Node { node: Value },
     Close { node: String },
     Ask { pod: Value },
+    Group { id: String, strategy: Strategy, pods: Vec<Value> },
     Restore { pod: Value, node: String, gpus: Vec<u16> },
     Free { id: String },
     Find { id: String },
@@ -72,6 +77,20 @@ fn carry_out(queue: &mut Queue, line: Line) -> Result<Value, String> {
                 Asked::Never(cause) => json!({"ok": false, "never": cause, "why": why(queue, cause)}),
             }
         }
+        Line::Group { id, strategy, pods } => {
+            let pods = group_of(&id, pods)?;
+            let ids: Vec<String> = pods.iter().map(|(id, _)| id.clone()).collect();
+            match queue.ask_group(&id, pods, strategy)? {
+                AskedGroup::Placed(at) => {
+                    let placed: Vec<(String, Place)> = ids.into_iter().zip(at).collect();
+                    json!({"ok": true, "places": places(&placed)})
+                }
+                AskedGroup::Waits(before, cause) => {
+                    json!({"ok": true, "waits": before, "cause": cause, "why": cause.words()})
+                }
+                AskedGroup::Never(cause, why) => json!({"ok": false, "never": cause, "why": why}),
+            }
+        }
         Line::Restore { pod, node, gpus } => {
             let pod = pod_of(pod)?;
             queue.restore(&pod.name, &node, &pod.request, &gpus).map_err(|error| error.to_string())?;
@@ -96,6 +115,23 @@ fn carry_out(queue: &mut Queue, line: Line) -> Result<Value, String> {
 
 fn pod_of(value: Value) -> Result<Pod, String> {
     read::pod(value).map_err(|what| format!("invalid pod: {what}"))
+}
+
+/// The pods of a group with their ids.
+fn group_of(id: &str, pods: Vec<Value>) -> Result<Vec<(String, Request)>, String> {
+    if id.is_empty() || pods.is_empty() || pods.len() > MOST_PODS {
+        return Err(format!(
+            "invalid group {id:?}: it needs an id, and 1 to {MOST_PODS} pods, not {}",
+            pods.len()
+        ));
+    }
+    let pods: Vec<Pod> = pods.into_iter().map(pod_of).collect::<Result<_, _>>()?;
+    let mut ids: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).chain([id]).collect();
+    ids.sort_unstable();
+    match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => Err(format!("invalid group {id:?}: {:?} is the name of two", twice[0])),
+        None => Ok(pods.into_iter().map(|pod| (pod.name, pod.request)).collect()),
+    }
 }
 
 /// The reason why a request can never be placed, with the largest GPU for comparison.
@@ -189,6 +225,18 @@ mod tests {
             (r#"{"op":"node","node":{"name":"b","cpus":1,"memory":0,"gpus":9999}}"#, "9999 GPUs"),
             (r#"{"op":"node","node":{"name":"a","cpus":1,"memory":0,"gpus":1}}"#, "other capacities"),
             (r#"{"op":"free"}"#, "missing field"),
+            (r#"{"op":"group","id":"g","strategy":"PACK","pods":[]}"#, "1 to 1024 pods"),
+            (
+                r#"{"op":"group","id":"g","strategy":"NEAR","pods":[{"name":"p","gpus":1}]}"#,
+                "unknown variant",
+            ),
+            (
+                r#"{"op":"group","id":"g","strategy":"PACK","pods":[{"name":"p"},{"name":"p"}]}"#,
+                "name of two",
+            ),
+            (r#"{"op":"group","id":"g","strategy":"PACK","pods":[{"name":"g","gpus":1}]}"#, "name of two"),
+            (r#"{"op":"group","id":"","strategy":"PACK","pods":[{"name":"p","gpus":1}]}"#, "needs an id"),
+            (r#"{"op":"group","id":"g","strategy":"PACK","pods":[{"name":"p","gpus":-1}]}"#, "invalid pod"),
             (r#"{"op":"restore","pod":{"name":"p","gpus":1},"node":"z","gpus":[0]}"#, "no such node"),
             (r#"{"op":"restore","pod":{"name":"p","gpus":1},"node":"a","gpus":[7]}"#, "no such GPU"),
         ] {

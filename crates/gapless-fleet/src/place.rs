@@ -159,6 +159,16 @@ impl Placer {
         self.book(node, request, &gpus).ok()
     }
 
+    /// Books `request` on this node, at the policy's choice of GPUs; `None` if it does not fit there.
+    pub fn place_on(&mut self, node: u32, request: &Request) -> Option<Booking> {
+        let model = &self.ledger.models()[self.ledger.slot(node).model as usize].name;
+        if !request.accepts(model) || !self.ledger.fits(node, request) {
+            return None;
+        }
+        let gpus = self.policy.gpus(self.ledger.view(node), self.ledger.left(node), request);
+        self.book(node, request, &gpus).ok()
+    }
+
     pub fn book(&mut self, node: u32, request: &Request, gpus: &[u16]) -> Result<Booking> {
         let before = self.ledger.slot(node).free;
         let booking = self.ledger.book(node, request, gpus)?;
@@ -196,6 +206,17 @@ impl Placer {
         self.refresh(row);
         let scores = self.rows[row].scores.iter().enumerate();
         scores.filter(|&(_, &score)| score != NO).map(|(node, _)| node as u32).collect()
+    }
+
+    /// The same, the best first.
+    pub fn fitting_by_score(&mut self, request: &Request) -> Vec<u32> {
+        let row = self.row(request);
+        self.refresh(row);
+        let scores = &self.rows[row].scores;
+        let mut nodes: Vec<u32> =
+            (0..scores.len() as u32).filter(|&node| scores[node as usize] != NO).collect();
+        nodes.sort_by_key(|&node| (std::cmp::Reverse(scores[node as usize]), node));
+        nodes
     }
 
     /// A number that changes with every booking and release.

@@ -6,6 +6,7 @@
 
 use crate::desk::{Desk, Place};
 use crate::error::Result;
+use crate::group::Strategy;
 use crate::sim::Cause;
 use crate::words::{Node, Request};
 
@@ -30,12 +31,45 @@ pub struct Queue {
     waiting: Vec<Waiting>,
 }
 
+/// The answer to the request of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskedGroup {
+    /// In the order of its pods.
+    Placed(Vec<Place>),
+    Waits(usize, Cause),
+    Never(Cause, String),
+}
+
 #[derive(Debug)]
 struct Waiting {
     id: String,
-    request: Request,
+    wish: Wish,
     /// Younger requests that were placed meanwhile.
     passed: u32,
+}
+
+#[derive(Debug)]
+enum Wish {
+    Pod(Request),
+    /// Pods with their ids, which are placed together.
+    Group(Vec<(String, Request)>, Strategy),
+}
+
+impl Waiting {
+    fn is_of(&self, id: &str) -> bool {
+        self.id == id || matches!(&self.wish, Wish::Group(pods, _) if pods.iter().any(|(pod, _)| pod == id))
+    }
+
+    /// Its places, if it fits now.
+    fn create(&self, desk: &Desk) -> std::result::Result<Vec<(String, Place)>, Cause> {
+        match &self.wish {
+            Wish::Pod(request) => desk.create(&self.id, request).map(|place| vec![(self.id.clone(), place)]),
+            Wish::Group(pods, strategy) => {
+                let places = desk.create_group(pods, *strategy)?;
+                Ok(pods.iter().map(|(id, _)| id.clone()).zip(places).collect())
+            }
+        }
+    }
 }
 
 impl Queue {
@@ -56,12 +90,14 @@ impl Queue {
         if let Some(place) = self.desk.find(id) {
             return Asked::Placed(place);
         }
-        if let Some(at) = self.waiting.iter().position(|one| one.id == id) {
-            let cause = self.desk.refusal(&self.waiting[at].request).unwrap_or(Cause::Pods);
-            return Asked::Waits(at, cause);
+        if let Some(at) = self.waiting.iter().position(|one| one.is_of(id)) {
+            let cause = match &self.waiting[at].wish {
+                Wish::Pod(request) => self.desk.refusal(request),
+                Wish::Group(..) => None,
+            };
+            return Asked::Waits(at, cause.unwrap_or(Cause::Pods));
         }
-        let is_barred = self.waiting.iter().any(|one| one.passed >= MOST_PASSED);
-        let tried = if is_barred {
+        let tried = if self.is_barred() {
             self.desk.learn(id, request);
             Err(self.desk.refusal(request).unwrap_or(Cause::Pods))
         } else {
@@ -76,13 +112,64 @@ impl Queue {
             }
             Err(cause @ (Cause::Model | Cause::TooLarge)) => Asked::Never(cause),
             Err(cause) => {
-                self.waiting.push(Waiting { id: id.to_owned(), request: request.clone(), passed: 0 });
+                let wish = Wish::Pod(request.clone());
+                self.waiting.push(Waiting { id: id.to_owned(), wish, passed: 0 });
                 Asked::Waits(self.waiting.len() - 1, cause)
             }
         }
     }
 
+    /// Places all pods of a group or none, or lets the group wait. A repeated id gets the same answer; an error if some
+    /// of its pods are known otherwise.
+    pub fn ask_group(
+        &mut self,
+        id: &str,
+        pods: Vec<(String, Request)>,
+        strategy: Strategy,
+    ) -> std::result::Result<AskedGroup, String> {
+        if let Some(at) = self.waiting.iter().position(|one| one.id == id) {
+            return Ok(AskedGroup::Waits(at, Cause::GpusFragmented));
+        }
+        let held = pods.iter().filter(|(pod, _)| self.desk.find(pod).is_some()).count();
+        if held < pods.len() {
+            let is_known =
+                |pod: &str| self.desk.find(pod).is_some() || self.waiting.iter().any(|one| one.is_of(pod));
+            if let Some((pod, _)) = pods.iter().find(|(pod, _)| is_known(pod)) {
+                return Err(format!(
+                    "pod {pod:?} of group {id:?} has a place or waits already: free it first"
+                ));
+            }
+            if let Some((cause, why)) = self.desk.never(&pods, strategy) {
+                return Ok(AskedGroup::Never(cause, why));
+            }
+        }
+        let tried = if self.is_barred() && held == 0 {
+            Err(Cause::Elsewhere)
+        } else {
+            self.desk.create_group(&pods, strategy)
+        };
+        Ok(match tried {
+            Ok(places) => {
+                if held == 0 {
+                    self.waiting.iter_mut().for_each(|one| one.passed += 1);
+                }
+                AskedGroup::Placed(places)
+            }
+            Err(cause) => {
+                let wish = Wish::Group(pods, strategy);
+                self.waiting.push(Waiting { id: id.to_owned(), wish, passed: 0 });
+                AskedGroup::Waits(self.waiting.len() - 1, cause)
+            }
+        })
+    }
+
+    /// True if one that waits was passed often enough, so that all others wait behind it.
+    fn is_barred(&self) -> bool {
+        self.waiting.iter().any(|one| one.passed >= MOST_PASSED)
+    }
+
     /// Frees the booking of `id`, or takes it out of the queue, and places waiting requests. False if `id` is unknown.
+    /// The id of a group only takes it out of the queue: placed pods are freed by their own ids.
     pub fn free(&mut self, id: &str) -> (bool, Vec<(String, Place)>) {
         let waited = self.waiting.len();
         self.waiting.retain(|one| one.id != id);
@@ -113,13 +200,13 @@ impl Queue {
         let mut at = 0;
         while at < self.waiting.len() {
             let one = &self.waiting[at];
-            match self.desk.create(&one.id, &one.request) {
-                Ok(place) => {
-                    let one = self.waiting.remove(at);
+            match one.create(&self.desk) {
+                Ok(places) => {
+                    self.waiting.remove(at);
                     for older in &mut self.waiting[..at] {
                         older.passed += 1;
                     }
-                    placed.push((one.id, place));
+                    placed.extend(places);
                     // This placement may have brought an older one to its limit.
                     if self.waiting[..at].iter().any(|older| older.passed >= MOST_PASSED) {
                         break;
@@ -247,7 +334,8 @@ mod tests {
                     if one.passed >= MOST_PASSED {
                         break;
                     }
-                    assert!(queue.desk.refusal(&one.request).is_some(), "{} fits and waits", one.id);
+                    let Wish::Pod(request) = &one.wish else { continue };
+                    assert!(queue.desk.refusal(request).is_some(), "{} fits and waits", one.id);
                 }
             }
         }

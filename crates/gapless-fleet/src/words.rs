@@ -18,6 +18,9 @@ pub const MAX_GPUS: u32 = 1024;
 pub const MAX_CPU: u64 = 1 << 40;
 pub const MAX_MEMORY: u64 = 1 << 50;
 
+/// The most bytes of the models that a request accepts. The policy remembers thousands of requests.
+pub const MAX_MODELS: usize = 1024;
+
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -92,6 +95,9 @@ impl Request {
         }
         if self.gpus > MAX_GPUS {
             return Err(format!("{} GPUs; the most is {MAX_GPUS}", self.gpus));
+        }
+        if self.models.len() > MAX_MODELS {
+            return Err(format!("{} bytes of models; the most is {MAX_MODELS}", self.models.len()));
         }
         match (self.gpus, self.share) {
             (0, Share::Milli(0)) => Ok(()),

@@ -9,7 +9,9 @@
 //! The kubelet resolves them (downward API) when it starts a container, which is after the binding. If no binding wrote
 //! them, both are empty: such a container sees no GPU. Values of the pod's own for these names are replaced.
 //!
-//! The review also refuses invalid requests, and new pods that say by themselves what they got.
+//! The review also refuses invalid requests, new pods that say by themselves what they got, and new pods that name
+//! their node: nothing would book GPUs for them, and their node would take no more pods. Containers that are added to
+//! a running pod (`kubectl debug`) get the variables too.
 
 use crate::objects::{self, OUTPUTS, TENANT, UUIDS};
 use serde_json::{Value, json};
@@ -22,12 +24,17 @@ pub fn review(review: &Value) -> Result<Value, String> {
     let request = &review["request"];
     let uid =
         request["uid"].as_str().filter(|uid| !uid.is_empty()).ok_or("no AdmissionReview with a request")?;
-    let is_new_pod = request["kind"]["kind"] == "Pod"
-        && request["kind"]["group"] == ""
-        && request["operation"] == "CREATE";
+    let is_pod = request["kind"]["kind"] == "Pod" && request["kind"]["group"] == "";
+    let changes = match (request["operation"].as_str(), request["subResource"].as_str()) {
+        (Some("CREATE"), None | Some("")) if is_pod => Some(patch(&request["object"])),
+        (Some("UPDATE"), Some("ephemeralcontainers")) if is_pod => {
+            Some(Ok(added(&request["object"], &request["oldObject"])))
+        }
+        _ => None,
+    };
     let mut response = json!({"uid": uid, "allowed": true});
-    if is_new_pod {
-        match patch(&request["object"]) {
+    if let Some(changes) = changes {
+        match changes {
             Ok(patch) if patch.is_empty() => {}
             Ok(patch) => {
                 response["patchType"] = json!("JSONPatch");
@@ -57,6 +64,11 @@ pub fn patch(pod: &Value) -> Result<Vec<Value>, String> {
     if !read.is_ours() {
         return Ok(Vec::new());
     }
+    if !read.node.is_empty() {
+        return Err(
+            "the pod names its node, so no GPU memory can be booked for it: remove spec.nodeName".to_owned()
+        );
+    }
     let mut patch = Vec::new();
     for kind in ["initContainers", "containers"] {
         let containers = pod["spec"][kind].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -67,6 +79,21 @@ pub fn patch(pod: &Value) -> Result<Vec<Value>, String> {
         }
     }
     Ok(patch)
+}
+
+/// The changes to containers that are added to a running pod. Those that are there already cannot be changed.
+fn added(pod: &Value, old: &Value) -> Vec<Value> {
+    if !objects::pod(pod).is_ours() {
+        return Vec::new();
+    }
+    let of = |pod: &Value| pod["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
+    let before = of(old);
+    let is_new = |one: &Value| before.iter().all(|old| old["name"] != one["name"]);
+    let change = |(at, one): (usize, Value)| {
+        let path = format!("/spec/ephemeralContainers/{at}/env");
+        is_new(&one).then(|| json!({"op": "add", "path": path, "value": variables(&one)}))
+    };
+    of(pod).into_iter().enumerate().filter_map(change).collect()
 }
 
 /// A container's variables with ours. Ours come first, so that others may refer to them by `$(NAME)`.
@@ -161,6 +188,61 @@ mod tests {
         }
         for none in [json!({}), json!({"request": {}}), json!([]), json!({"request": {"uid": 7}})] {
             assert!(review(&none).is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_is_added_later_sees_no_other_gpu() {
+        let notes = json!({GPU_MEMORY: "18GiB", UUIDS: "GPU-a", TENANT: "pod-u:1"});
+        let all = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+        let ask = |annotations: &Value, sub: &str| {
+            let mut old = pod(annotations);
+            old["spec"]["ephemeralContainers"] = json!([{"name": "first", "env": all}]);
+            let mut new = old.clone();
+            new["spec"]["ephemeralContainers"] =
+                json!([{"name": "first", "env": all}, {"name": "second", "env": all}]);
+            let kind = json!({"group": "", "version": "v1", "kind": "Pod"});
+            let answer = review(&json!({"request": {"uid": "u", "kind": kind, "operation": "UPDATE",
+                "subResource": sub, "object": new, "oldObject": old}}));
+            answer.expect("a review")["response"].clone()
+        };
+        let [old, new] = [json!({"name": "first"}), json!({"name": "second", "env": all})];
+        let pod_of = |containers: &[&Value]| {
+            let mut pod = pod(&notes);
+            pod["spec"]["ephemeralContainers"] = json!(containers);
+            pod
+        };
+        let changes = added(&pod_of(&[&old, &new]), &pod_of(&[&old]));
+        assert_eq!(changes.len(), 1, "the first one cannot be changed any more");
+        assert_eq!(changes[0]["path"], "/spec/ephemeralContainers/1/env");
+        assert_eq!(changes[0]["value"], json!(variables(&json!({}))), "its own value is replaced");
+        let answer = ask(&notes, "ephemeralcontainers");
+        assert_eq!(
+            (&answer["allowed"], answer["patch"].is_string()),
+            (&json!(true), true),
+            "what the binding wrote is no reason to refuse"
+        );
+        for (annotations, sub) in [
+            (&json!({}), "ephemeralcontainers"),
+            (&json!({GPUS: "0"}), "ephemeralcontainers"),
+            (&notes, "status"),
+        ] {
+            assert_eq!(ask(annotations, sub), json!({"uid": "u", "allowed": true}), "{annotations} {sub}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_names_its_node_is_refused_if_it_asks_for_gpus() {
+        let on_a_node = |annotations: &Value| {
+            let mut pod = pod(annotations);
+            pod["spec"]["nodeName"] = json!("n0");
+            patch(&pod)
+        };
+        for asks in [json!({GPU_MEMORY: "1GiB"}), json!({GPU_MEMORY: "auto"}), json!({GPUS: "2"})] {
+            assert!(on_a_node(&asks).is_err_and(|why| why.contains("spec.nodeName")), "{asks}");
+        }
+        for other in [json!({}), json!({GPUS: "0"})] {
+            assert_eq!(on_a_node(&other), Ok(Vec::new()), "{other}");
         }
     }
 

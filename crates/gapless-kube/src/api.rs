@@ -1,7 +1,8 @@
 //! A client of the Kubernetes API server: calls with JSON, and streams of events.
 
 use crate::http::{self, Connection};
-use crate::limits::{MOST_EVENT, PATIENCE, SILENCE};
+use crate::limits::{ANSWERED_WITHIN, LONGEST_WATCH, MOST_EVENT, PATIENCE, SILENCE};
+use crate::patience::{Answered, Patience};
 use crate::tls;
 use serde_json::Value;
 use std::cell::Cell;
@@ -65,6 +66,8 @@ pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
 struct Kept {
     connection: Connection,
     socket: TcpStream,
+    /// Gives the next answer its own time.
+    answered: Answered,
 }
 
 impl std::fmt::Debug for Kept {
@@ -86,6 +89,8 @@ impl Kept {
 /// The client.
 pub struct Api {
     address: Address,
+    /// The longest silence in an answer, and the longest time for a whole one.
+    times: [Duration; 2],
     idle: Mutex<Vec<Kept>>,
 }
 
@@ -95,33 +100,51 @@ impl std::fmt::Debug for Api {
     }
 }
 
-fn unreachable(error: impl std::fmt::Display) -> ApiError {
+/// The objects of a list. An answer that is no list must not be taken for an empty one.
+pub fn items(list: &mut Value) -> Result<Vec<Value>, ApiError> {
+    let is_list = list["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match list.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => Ok(items),
+        None | Some(Value::Null) if is_list => Ok(Vec::new()),
+        _ => Err(unreachable("the answer is no list")),
+    }
+}
+
+pub(crate) fn unreachable(error: impl std::fmt::Display) -> ApiError {
     ApiError::Unreachable(error.to_string())
 }
 
 impl Api {
     pub fn new(address: Address) -> Api {
-        Api { address, idle: Mutex::new(Vec::new()) }
+        Api { address, times: [PATIENCE, ANSWERED_WITHIN], idle: Mutex::new(Vec::new()) }
     }
 
-    fn connect(&self, silence: Duration) -> Result<Kept, ApiError> {
+    /// Waits for answers with other limits: on a silence, and on a whole answer.
+    #[must_use]
+    pub fn within(mut self, times: [Duration; 2]) -> Api {
+        self.times = times;
+        self
+    }
+
+    /// A connection with limits on a silence and on a whole answer.
+    fn connect(&self, times: [Duration; 2]) -> Result<Kept, ApiError> {
         let Address { host, port, tls, .. } = &self.address;
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(unreachable)?;
         let mut last = unreachable("the name has no address");
         for address in addresses {
             match TcpStream::connect_timeout(&address, PATIENCE) {
                 Ok(stream) => {
-                    let set = stream.set_read_timeout(Some(silence)).and_then(|()| {
-                        stream.set_write_timeout(Some(PATIENCE))?;
-                        stream.set_nodelay(true)
-                    });
+                    let set =
+                        stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.set_nodelay(true));
                     set.map_err(unreachable)?;
                     let socket = stream.try_clone().map_err(unreachable)?;
+                    let answered = Answered::default();
+                    let stream = Patience::new(stream, times, answered.clone());
                     let stream: Box<dyn http::Stream> = match tls {
                         Some(config) => tls::connect(config, host, stream).map_err(ApiError::Unreachable)?,
                         None => Box::new(stream),
                     };
-                    return Ok(Kept { connection: BufReader::new(stream), socket });
+                    return Ok(Kept { connection: BufReader::new(stream), socket, answered });
                 }
                 Err(error) => last = unreachable(error),
             }
@@ -167,22 +190,21 @@ impl Api {
         if let Some(mut kept) = kept
             && kept.is_quiet()
         {
-            match self.exchange(&mut kept.connection, method, path, &headers, body.as_bytes()) {
+            match self.exchange(&mut kept, method, path, &headers, body.as_bytes()) {
                 Ok(answer) => return self.finish(kept, answer),
                 Err(error) if is_closed(&error) => {}
                 Err(error) => return Err(unreachable(error)),
             }
         }
-        let mut fresh = self.connect(PATIENCE)?;
-        let answer = self
-            .exchange(&mut fresh.connection, method, path, &headers, body.as_bytes())
-            .map_err(unreachable)?;
+        let mut fresh = self.connect(self.times)?;
+        let answer =
+            self.exchange(&mut fresh, method, path, &headers, body.as_bytes()).map_err(unreachable)?;
         self.finish(fresh, answer)
     }
 
     fn exchange(
         &self,
-        connection: &mut Connection,
+        Kept { connection, answered, .. }: &mut Kept,
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
@@ -191,6 +213,7 @@ impl Api {
         let mut response = http::ask(connection, method, &self.address.host, path, headers, body)?;
         let mut text = Vec::new();
         response.body.read_all(connection, &mut text)?;
+        answered.tell();
         Ok((response.status, response.keep_alive && response.body.is_done(), text))
     }
 
@@ -242,7 +265,7 @@ impl Api {
 
     /// Hands over events, one JSON object a line, until the stream ends or `each` returns false.
     pub fn watch(&self, path: &str, mut each: impl FnMut(Value) -> bool) -> Result<(), ApiError> {
-        let Kept { mut connection, .. } = self.connect(SILENCE)?;
+        let Kept { mut connection, .. } = self.connect([SILENCE, LONGEST_WATCH])?;
         let headers = self.headers(None);
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -308,7 +331,7 @@ impl Session<'_> {
             }
         }
         waiting(|| {
-            let kept = self.api.connect(PATIENCE)?;
+            let kept = self.api.connect(self.api.times)?;
             self.exchange(kept, "GET", path, None, None)
         })
     }
@@ -338,7 +361,7 @@ impl Session<'_> {
         let headers = self.api.headers(kind);
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let answer = self.api.exchange(&mut kept.connection, method, path, &headers, body.as_bytes());
+        let answer = self.api.exchange(&mut kept, method, path, &headers, body.as_bytes());
         let (status, keep_alive, text) = answer.map_err(unreachable)?;
         self.kept = keep_alive.then_some(kept);
         Api::read(status, &text)

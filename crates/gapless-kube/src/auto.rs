@@ -12,7 +12,7 @@
 //! and [`Sizes::within`] returns `None` until then.
 
 use crate::api::Api;
-use crate::limits::{MOST_SIZES, SIZE_COUNTS, SIZED_AT_ONCE};
+use crate::limits::{MOST_QUESTIONS, MOST_SIZES, SIZE_COUNTS, SIZED_AT_ONCE};
 use crate::names;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -83,7 +83,7 @@ impl Sizes {
         let wish = auto.wish(api)?;
         let kept = {
             let mut known = locked(&self.0.known);
-            if known.len() >= MOST_SIZES {
+            if is_full(known.keys().map(Wish::bytes)) {
                 known.clear();
             }
             Arc::clone(known.entry(wish.clone()).or_default())
@@ -103,7 +103,7 @@ impl Sizes {
                 if told.values().filter(|answer| answer.is_none()).count() >= SIZED_AT_ONCE {
                     return None;
                 }
-                if told.len() >= MOST_SIZES {
+                if is_full(told.keys().map(Auto::bytes)) {
                     told.retain(|_, answer| answer.is_none());
                 }
                 told.insert(auto.clone(), None);
@@ -126,7 +126,26 @@ impl Sizes {
     }
 }
 
+/// True if no more questions of these sizes are to be remembered.
+fn is_full(questions: impl ExactSizeIterator<Item = usize>) -> bool {
+    questions.len() >= MOST_SIZES || questions.sum::<usize>() >= MOST_QUESTIONS
+}
+
+impl Wish {
+    fn bytes(&self) -> usize {
+        match self {
+            Wish::Config(config, run) => config.len() + run.len(),
+            Wish::Fit(text) | Wish::Trace(text) => text.len(),
+        }
+    }
+}
+
 impl Auto {
+    fn bytes(&self) -> usize {
+        let Auto { fit, config, config_map, trace, namespace } = self;
+        [fit, config, config_map, trace, namespace].iter().map(|text| text.len()).sum()
+    }
+
     fn wish(&self, api: Option<&Api>) -> Result<Wish, String> {
         let given =
             [&self.config, &self.config_map, &self.trace].iter().filter(|text| !text.is_empty()).count();
@@ -166,6 +185,43 @@ impl Auto {
             config if !config.is_empty() => Ok(Wish::Config(config, fit)),
             _ if !fit.trim().is_empty() => Ok(Wish::Fit(fit)),
             _ => Err(format!("ConfigMap {namespace}/{name} has neither config.json nor fit")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Address;
+
+    #[derive(Debug)]
+    struct One;
+
+    impl Sizer for One {
+        fn size(&self, _: &Wish) -> Answer {
+            Ok(1)
+        }
+    }
+
+    /// An annotation has up to 256 KiB, and anybody who makes pods can make one after the other.
+    #[test]
+    fn questions_take_bounded_memory() {
+        let address = Address { host: "127.0.0.1".to_owned(), port: 1, tls: None, token: None };
+        let (api, sizes) = (Arc::new(Api::new(address)), Sizes::new(Box::new(One)));
+        let large = "x".repeat(256 << 10);
+        let kinds: [fn(String) -> Auto; 3] = [
+            |text| Auto { fit: text, ..Auto::default() },
+            |text| Auto { config: text, ..Auto::default() },
+            |text| Auto { trace: text, ..Auto::default() },
+        ];
+        for turn in 0..3 * MOST_QUESTIONS / large.len() {
+            let auto = kinds[turn % 3](format!("{turn}{large}"));
+            while sizes.within(&api, &auto, Duration::from_secs(60)).is_none() {}
+        }
+        let told: usize = locked(&sizes.0.told).keys().map(Auto::bytes).sum();
+        let known: usize = locked(&sizes.0.known).keys().map(Wish::bytes).sum();
+        for bytes in [told, known] {
+            assert!((large.len()..MOST_QUESTIONS + 2 * large.len()).contains(&bytes), "{bytes}");
         }
     }
 }

@@ -249,7 +249,7 @@ fn ask_api(
     ask: &Ask,
 ) -> Result<Told, String> {
     let entry = match ask {
-        Ask::Pod(_) => return book::pod_told(session.begin(&target.path())),
+        Ask::Pod(name) => return book::pod_told(name, session.begin(&target.path())),
         Ask::Bind(entry) => entry,
         _ => return Err("a question that is not for a pod".to_owned()),
     };
@@ -264,7 +264,8 @@ fn ask_api(
     // The bind requires this version, for which the entry was booked.
     let body = binding(target, &json!(entry.seen), &notes);
     match session.call("POST", &format!("{}/binding", target.path()), Some(JSON), Some(&body)) {
-        Ok(_) => Ok(Told::Done),
+        Ok(answer) if answer["status"] == "Success" => Ok(Told::Done),
+        Ok(_) => Err("the API server's answer does not say whether the pod is bound".to_owned()),
         Err(ApiError::Status { status: 404 | 409, .. }) => Ok(Told::Conflict),
         Err(why) => Err(why.to_string()),
     }

@@ -8,7 +8,7 @@
 //! An entry has the pod, its GPUs by UUID, the bytes of each (`500m`: thousandths, if the bytes are not known), and the
 //! version of the pod that its binding requires. Uid and sum reveal a node that was made again, and edits by hand.
 
-use crate::api::{ApiError, Session};
+use crate::api::{self, ApiError, Session};
 use crate::names;
 use crate::objects::{self, node, text};
 use crate::retry;
@@ -17,6 +17,8 @@ use gapless_ledger::promise::{Ask, Booking, Entry, Node, NotBooked, Told};
 use serde_json::{Map, Value, json};
 
 pub const BOOKINGS: &str = "gapless.dev/bookings";
+/// An answer with a status of success that is not what was asked for, as from a proxy.
+const OTHER: &str = "the API server answered with another object";
 const MERGE: Option<&str> = Some("application/merge-patch+json");
 
 /// A node's page.
@@ -80,6 +82,9 @@ pub fn run(session: &mut Session<'_>, name: &str, mut booking: Booking) -> Booke
         };
         let told = match &ask {
             Ask::Node => session.begin(&path).map_err(|why| why.to_string()).and_then(|object| {
+                if text(&object, &["metadata", "name"]) != name {
+                    return Err(OTHER.to_owned());
+                }
                 let node = read(&object)?;
                 text(&object, &["metadata", "uid"]).clone_into(&mut uid);
                 after = Some(object);
@@ -87,17 +92,22 @@ pub fn run(session: &mut Session<'_>, name: &str, mut booking: Booking) -> Booke
             }),
             Ask::BoundPods => {
                 let list = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}");
-                session.call("GET", &list, None, None).map_err(|why| why.to_string()).map(|list| {
-                    let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let list = session.call("GET", &list, None, None).and_then(|mut list| api::items(&mut list));
+                list.map_err(|why| why.to_string()).map(|items| {
                     // A server that ignores the selector lists pods of other nodes too.
                     let bound = items.iter().map(objects::promised).filter(|pod| pod.node == name);
                     Told::BoundPods(bound.collect())
                 })
             }
             Ask::Write(version, entries) => {
-                let notes = json!({BOOKINGS: written(&uid, entries)});
+                let page = written(&uid, entries);
+                let notes = json!({ BOOKINGS: page });
                 let body = json!({"metadata": {"resourceVersion": version, "annotations": notes}});
                 match session.call("PATCH", &path, MERGE, Some(&body)) {
+                    // Another answer does not say that the page is written.
+                    Ok(object) if object["metadata"]["annotations"][BOOKINGS] != page => {
+                        Err(OTHER.to_owned())
+                    }
                     Ok(object) => {
                         after = Some(object);
                         Ok(Told::Done)
@@ -117,16 +127,16 @@ pub fn run(session: &mut Session<'_>, name: &str, mut booking: Booking) -> Booke
 
 /// Reads or touches a pod over a connection that is open.
 fn about_pod(session: &mut Session<'_>, ask: &Ask) -> Result<Told, String> {
-    let answer = match ask {
-        Ask::Pod(name) => session.call("GET", &path_of(name)?, None, None),
+    let (name, answer) = match ask {
+        Ask::Pod(name) => (name, session.call("GET", &path_of(name)?, None, None)),
         Ask::Touch { name, uid, version } => {
             let mut body = retry::mark(uid);
             body["metadata"]["resourceVersion"] = json!(version);
-            session.call("PATCH", &path_of(name)?, MERGE, Some(&body))
+            (name, session.call("PATCH", &path_of(name)?, MERGE, Some(&body)))
         }
         _ => return Err("a question that is not for a page".to_owned()),
     };
-    pod_told(answer)
+    pod_told(name, answer)
 }
 
 /// The path of a pod; an error if its name on the page is invalid.
@@ -139,10 +149,17 @@ pub(crate) fn path_of(name: &str) -> Result<String, String> {
     }
 }
 
-/// The pod in an answer.
-pub(crate) fn pod_told(answer: Result<Value, ApiError>) -> Result<Told, String> {
+/// The pod in an answer about the pod of this name. Another object is no proof of anything.
+pub(crate) fn pod_told(name: &str, answer: Result<Value, ApiError>) -> Result<Told, String> {
     match answer {
-        Ok(object) => Ok(Told::Pod(Some(objects::promised(&object)))),
+        Ok(object) => {
+            let pod = objects::promised(&object);
+            if pod.name == name && !pod.uid.is_empty() {
+                Ok(Told::Pod(Some(pod)))
+            } else {
+                Err(OTHER.to_owned())
+            }
+        }
         Err(ApiError::Status { status: 404, .. }) => Ok(Told::Pod(None)),
         Err(ApiError::Status { status: 409, .. }) => Ok(Told::Conflict),
         Err(why) => Err(why.to_string()),

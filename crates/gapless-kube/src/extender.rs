@@ -143,6 +143,12 @@ impl Extender {
             return failed("the pod has no uid");
         }
         let mut account = self.account();
+        if let Some(known) = account.pod(&pod.uid).filter(|known| !known.node.is_empty()) {
+            // Its place must not be given up for another one.
+            let why = format!("the pod is bound to {} already", known.node);
+            drop(account);
+            return failed(&why);
+        }
         match account.choose(&pod.uid, request, &names) {
             Ok(place) => {
                 drop(account);

@@ -44,20 +44,31 @@ fn head(input: &mut impl BufRead) -> io::Result<Option<Vec<String>>> {
             }
             return Err(invalid(if left == 0 { "the head is too long" } else { "the head is cut off" }));
         }
-        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        let text = String::from_utf8_lossy(&line);
+        let text = text.strip_suffix('\n').map_or(&*text, |text| text.strip_suffix('\r').unwrap_or(text));
         if text.is_empty() {
             if lines.is_empty() {
                 continue;
             }
             return Ok(Some(lines));
         }
-        if text.starts_with([' ', '\t'])
-            || text.split(':').next().is_some_and(|name| name.ends_with([' ', '\t']))
-        {
-            return Err(invalid("a header with blanks around its name"));
+        if text.bytes().any(|byte| byte.is_ascii_control() && (byte != b'\t' || lines.is_empty())) {
+            return Err(invalid("a control character in the head"));
         }
+        // Whoever reads a name with other characters in another way would see another message.
+        let is_named = |text: &str| text.split_once(':').is_some_and(|(name, _)| is_token(name));
+        if !lines.is_empty() && !is_named(text) {
+            return Err(invalid("a header without a valid name"));
+        }
+        let text = text.to_owned();
         lines.push(text);
     }
+}
+
+/// True if this may be the name of a header.
+fn is_token(name: &str) -> bool {
+    let is_inside = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_inside)
 }
 
 fn header<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
@@ -67,18 +78,18 @@ fn header<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
 fn headers<'a>(lines: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
     lines.iter().skip(1).filter_map(move |line| {
         let (key, value) = line.split_once(':')?;
-        key.trim().eq_ignore_ascii_case(name).then_some(value.trim())
+        key.eq_ignore_ascii_case(name).then_some(value.trim_matches([' ', '\t']))
     })
 }
 
 /// Reads a request; `None` if the client has closed the connection.
 pub fn read_request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
     let Some(lines) = head(input)? else { return Ok(None) };
-    let mut words = lines[0].split(' ');
-    let (Some(method), Some(path), Some(version)) = (words.next(), words.next(), words.next()) else {
+    let words: Vec<&str> = lines[0].split(' ').collect();
+    let [method, path, version] = words[..] else {
         return Err(invalid("invalid request line: expected METHOD PATH HTTP/1.1"));
     };
-    if !version.starts_with("HTTP/1.") {
+    if !matches!(version, "HTTP/1.0" | "HTTP/1.1") {
         return Err(invalid("only HTTP/1.1 is served"));
     }
     let (method, path) = (method.to_owned(), path.to_owned());
@@ -197,14 +208,25 @@ impl Body {
                     return Ok(n);
                 }
                 End::Chunks(after) => {
-                    if after.is_some() {
-                        line(input)?;
+                    if after.is_some() && !line(input)?.is_empty() {
+                        return Err(invalid("a chunk that is longer than its size"));
                     }
                     let size = line(input)?;
-                    let digits = size.split(';').next().unwrap_or_default().trim();
-                    let size = u64::from_str_radix(digits, 16).map_err(|_| invalid("invalid chunk"))?;
+                    let digits = size.split(';').next().unwrap_or_default().trim_matches([' ', '\t']);
+                    // A sign is no part of a size, though the parser below takes one.
+                    let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+                    let size = u64::from_str_radix(digits, 16).ok().filter(|_| is_number);
+                    let size = size.ok_or_else(|| invalid("invalid chunk"))?;
                     if size == 0 {
-                        while !line(input)?.is_empty() {}
+                        let mut trailer = 0;
+                        while let text = line(input)?
+                            && !text.is_empty()
+                        {
+                            trailer += text.len() as u64;
+                            if trailer > MOST_HEAD {
+                                return Err(invalid("the trailer is too long"));
+                            }
+                        }
                         self.end = End::Done;
                     } else {
                         self.end = End::Chunks(Some(size));
@@ -242,7 +264,8 @@ fn line(input: &mut impl BufRead) -> io::Result<String> {
     if line.last() != Some(&b'\n') {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    let text = String::from_utf8_lossy(&line);
+    Ok(text.trim_end_matches('\n').trim_end_matches('\r').to_owned())
 }
 
 /// An answer as a client gets it.
@@ -271,6 +294,8 @@ pub fn ask(
         let what = format!("a request of {path:?} is not sent: a part of it would end a line");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
+    // An address of version 6 stands in brackets, because a colon would begin a port.
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));

@@ -12,6 +12,7 @@ pub mod api;
 pub mod auto;
 pub mod bind;
 pub mod book;
+pub mod crowd;
 pub mod dra;
 pub mod extender;
 pub mod http;

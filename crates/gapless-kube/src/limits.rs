@@ -13,9 +13,8 @@ pub const MOST_EVENT: usize = 16 << 20;
 
 /// The most connections at once. The scheduler keeps some dozens open.
 pub const CROWD: usize = 512;
-/// The most connections of probes and Prometheus at once, and the most of one address.
+/// The most connections of probes and Prometheus at once.
 pub const FEW: usize = 64;
-pub const OF_ONE_ADDRESS: usize = 16;
 /// The most requests that are parsed at once, because objects take many times the bytes of their text.
 pub const AT_ONCE: usize = 8;
 /// Smaller requests do not count.
@@ -30,15 +29,19 @@ pub const PROBE_IDLE: Duration = Duration::from_secs(5);
 pub const PROBE_WHOLE: Duration = Duration::from_secs(2);
 /// The most layers of a model whose size is computed for a pod.
 pub const MOST_LAYERS: u64 = 1000;
-/// Answers of the API server must come within this time.
+/// The API server must begin an answer within this time, and go on after each pause.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest time from the first byte of an answer to its last, and the same for a watch.
+pub const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+pub const LONGEST_WATCH: Duration = Duration::from_secs(600);
 
 /// The time that filter waits for the size for `auto`. After that it answers without it, and the pod is tried again.
 pub const SIZED_WITHIN: Duration = Duration::from_millis(500);
 /// The most sizes that are computed at once.
 pub const SIZED_AT_ONCE: usize = 2;
-/// The most remembered sizes. Beyond it, all are forgotten.
+/// The most remembered sizes, and the most bytes of the questions. Beyond it, all are forgotten.
 pub const MOST_SIZES: usize = 10_000;
+pub const MOST_QUESTIONS: usize = 8 << 20;
 /// A size that came from a ConfigMap counts for this long.
 pub const SIZE_COUNTS: Duration = Duration::from_secs(60);
 

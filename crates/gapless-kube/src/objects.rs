@@ -99,10 +99,15 @@ pub fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     path.iter().fold(object, |at, name| &at[*name]).as_str().unwrap_or_default()
 }
 
-/// An annotation or else a label.
+/// An annotation of a node, or else a label.
 fn note<'a>(object: &'a Value, names: &[&str]) -> Option<&'a str> {
-    let of = |kind: &str, name: &str| object["metadata"][kind][name].as_str().filter(|text| !text.is_empty());
-    names.iter().find_map(|name| of("annotations", name).or_else(|| of("labels", name)))
+    let label = |name: &str| object["metadata"]["labels"][name].as_str().filter(|text| !text.is_empty());
+    names.iter().find_map(|name| annotation(object, name).or_else(|| label(name)))
+}
+
+/// An annotation. Labels of a pod count for nothing: no policy or webhook looks at them.
+fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][name].as_str().filter(|text| !text.is_empty())
 }
 
 /// A number of bytes: `18GiB` as Gapless writes it, or `18Gi` as Kubernetes does.
@@ -152,18 +157,18 @@ pub fn node(object: &Value) -> Result<KubeNode, String> {
 pub fn pod(object: &Value) -> KubePod {
     let phase = text(object, &["status", "phase"]);
     let plain = plain_request(object);
-    let claim = match (note(object, &[UUIDS]), note(object, &[BOOKED]).map(str::parse)) {
+    let claim = match (annotation(object, UUIDS), annotation(object, BOOKED).map(str::parse)) {
         (Some(gpus), Some(Ok(amount))) => {
             Some(Claim { gpus: gpus.split(',').map(str::to_owned).collect(), amount })
         }
         _ => None,
     };
-    let own = |names: &[&str]| note(object, names).map(str::to_owned);
+    let own = |name: &str| annotation(object, name).map(str::to_owned);
     let asked = Asked {
-        memory: own(&[GPU_MEMORY]),
-        milli: own(&[GPU_MILLI]),
-        gpus: own(&[GPUS]),
-        models: own(&[GPU_MODELS]).unwrap_or_default(),
+        memory: own(GPU_MEMORY),
+        milli: own(GPU_MILLI),
+        gpus: own(GPUS),
+        models: own(GPU_MODELS).unwrap_or_default(),
     };
     KubePod {
         uid: text(object, &["metadata", "uid"]).to_owned(),
@@ -173,16 +178,16 @@ pub fn pod(object: &Value) -> KubePod {
         finished: phase == "Succeeded" || phase == "Failed",
         request: sized_request(&asked, &plain, None),
         auto: (asked.memory.as_deref() == Some("auto")).then(|| Auto {
-            fit: own(&[FIT]).unwrap_or_default(),
-            config: own(&[FIT_CONFIG]).unwrap_or_default(),
-            config_map: own(&[FIT_CONFIG_MAP]).unwrap_or_default(),
-            trace: own(&[TRACE]).unwrap_or_default(),
+            fit: own(FIT).unwrap_or_default(),
+            config: own(FIT_CONFIG).unwrap_or_default(),
+            config_map: own(FIT_CONFIG_MAP).unwrap_or_default(),
+            trace: own(TRACE).unwrap_or_default(),
             namespace: text(object, &["metadata", "namespace"]).to_owned(),
         }),
         asked,
         plain,
         claim,
-        claims: note(object, &[INDICES, UUIDS, BOOKED]).is_some(),
+        claims: [INDICES, UUIDS, BOOKED].iter().any(|name| annotation(object, name).is_some()),
     }
 }
 
@@ -280,5 +285,34 @@ mod tests {
             assert_eq!(size(text), Ok(18 << 30), "{text}");
         }
         assert!(size("i").is_err() && size("18i").is_err() && size("99999999Pi").is_err());
+    }
+
+    /// The guard and the webhook look at annotations: a label must not say what they do not see.
+    #[test]
+    fn a_label_of_a_pod_neither_asks_nor_claims() {
+        let texts = [
+            (GPU_MEMORY, "18GiB"),
+            (GPU_MILLI, "300"),
+            (GPUS, "1"),
+            (GPU_MODELS, "H200"),
+            (INDICES, "0"),
+            (UUIDS, "GPU-a"),
+            (BOOKED, "1"),
+            (FIT, "m"),
+            (FIT_CONFIG, "{}"),
+            (FIT_CONFIG_MAP, "m"),
+            (TRACE, "t"),
+        ];
+        let base = serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u",
+            "annotations": {GPU_MEMORY: "auto"}}});
+        let with = |kind: &str, name: &str, text: &str| {
+            let mut object = base.clone();
+            object["metadata"][kind][name] = serde_json::json!(text);
+            pod(&object)
+        };
+        for (name, text) in texts {
+            assert_eq!(with("labels", name, text), pod(&base), "{name}");
+            assert_ne!(with("annotations", name, text), pod(&base), "{name}");
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Time limits of a connection: a long one for silence between requests, a short one for a request that has begun.
+//! Time limits of a connection: one for silence, and one for a message that has begun, so that no other side can hold
+//! a connection by sending a byte now and then.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -10,14 +11,14 @@ use std::time::{Duration, Instant};
 pub(crate) struct Patience {
     socket: TcpStream,
     began: Option<Instant>,
-    /// The longest silence between requests.
+    /// The longest silence.
     idle: Duration,
-    /// The longest time from the first byte of a request to its last.
+    /// The longest time from the first byte of a message to its last.
     whole: Duration,
     is_answered: Answered,
 }
 
-/// Tells that the request is answered, so that the next one gets its own time.
+/// Tells that a message is complete, so that the next one gets its own time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answered(Arc<AtomicBool>);
 
@@ -46,7 +47,7 @@ impl Read for Patience {
                 .filter(|left| !left.is_zero())
                 .ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))?,
         };
-        self.socket.set_read_timeout(Some(most))?;
+        self.socket.set_read_timeout(Some(most.min(self.idle)))?;
         let read = self.socket.read(buffer)?;
         self.began.get_or_insert_with(Instant::now);
         Ok(read)

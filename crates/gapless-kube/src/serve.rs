@@ -3,16 +3,17 @@
 
 use crate::admit;
 use crate::api::{self, Api};
+use crate::crowd::{Crowd, Place};
 use crate::extender::Extender;
 use crate::http::{self, Connection};
-use crate::limits::{AT_ONCE, CROWD, FEW, IDLE, OF_ONE_ADDRESS, PROBE_IDLE, PROBE_WHOLE, SMALL, WHOLE};
+use crate::limits::{AT_ONCE, CROWD, FEW, IDLE, PROBE_IDLE, PROBE_WHOLE, SMALL, WHOLE};
 use crate::patience::{Answered, Patience};
 use crate::{tls, watch};
 use gapless_threads::or_exit;
 use serde_json::{Value, json};
 use std::io::{self, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ pub fn serve_with(
     stop: &AtomicBool,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    let busy = AtomicUsize::new(0);
+    let crowd = Crowd::new(CROWD);
     std::thread::scope(|scope| {
         let (nodes, pods) = (extender.node_listener(), extender.pod_listener());
         scope.spawn(move || {
@@ -81,17 +82,13 @@ pub fn serve_with(
                     continue;
                 }
             };
-            if busy.fetch_add(1, Ordering::Relaxed) >= CROWD {
-                busy.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let busy = &busy;
+            let Some(place) = crowd.admit(&stream) else { continue };
             scope.spawn(move || {
                 // An error or a panic ends only its own connection.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    connection(stream, secure, stop, [IDLE, WHOLE], &|request| answer(extender, request))
+                    let answer = |request: &http::Request| answer(extender, request);
+                    connection(stream, &place, secure, stop, [IDLE, WHOLE], &answer)
                 }));
-                busy.fetch_sub(1, Ordering::Relaxed);
             });
         }
     });
@@ -115,7 +112,7 @@ pub type Said = (u16, &'static str, Vec<u8>);
 /// Serves probes and metrics, and nothing else, on their own port until `stop` is set. So only the scheduler needs
 /// access to the other port.
 pub fn serve_probes(extender: &Extender, listener: &TcpListener, stop: &AtomicBool) -> io::Result<()> {
-    let most = Most { all: FEW, of_one: OF_ONE_ADDRESS, times: [PROBE_IDLE, PROBE_WHOLE] };
+    let most = Most { all: FEW, times: [PROBE_IDLE, PROBE_WHOLE] };
     serve_few(listener, most, &|| None, stop, &|request| about(extender, request))
 }
 
@@ -125,7 +122,7 @@ pub fn serve_admission(
     secure: &(dyn Fn() -> Option<tls::Server> + Sync),
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    let most = Most { all: CROWD, of_one: CROWD / 2, times: [IDLE, WHOLE] };
+    let most = Most { all: CROWD, times: [IDLE, WHOLE] };
     serve_few(listener, most, secure, stop, &admitted)
 }
 
@@ -151,12 +148,10 @@ pub fn admitted(request: &http::Request) -> Said {
 #[derive(Clone, Copy, Debug)]
 struct Most {
     all: usize,
-    /// Of one address.
-    of_one: usize,
     times: [Duration; 2],
 }
 
-/// Serves with limits for each address, so that one cannot take all connections.
+/// Serves other clients than the scheduler.
 fn serve_few(
     listener: &TcpListener,
     most: Most,
@@ -165,31 +160,21 @@ fn serve_few(
     answer: &(dyn Fn(&http::Request) -> Said + Sync),
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let busy: Mutex<Vec<IpAddr>> = Mutex::default();
-    let busy_now = || busy.lock().unwrap_or_else(PoisonError::into_inner);
+    let crowd = Crowd::new(most.all);
     std::thread::scope(|scope| {
         while !stop.load(Ordering::Relaxed) {
-            let Ok((stream, from)) = listener.accept() else {
+            let Ok((stream, _)) = listener.accept() else {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
-            let from = from.ip();
-            {
-                let mut busy = busy_now();
-                let of_it = busy.iter().filter(|other| **other == from).count();
-                if busy.len() >= most.all || of_it >= most.of_one || stream.set_nonblocking(false).is_err() {
-                    continue;
-                }
-                busy.push(from);
+            if stream.set_nonblocking(false).is_err() {
+                continue;
             }
+            let Some(place) = crowd.admit(&stream) else { continue };
             scope.spawn(move || {
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    connection(stream, secure().as_ref(), stop, most.times, answer)
+                    connection(stream, &place, secure().as_ref(), stop, most.times, answer)
                 }));
-                let mut busy = busy_now();
-                if let Some(at) = busy.iter().position(|other| *other == from) {
-                    busy.swap_remove(at);
-                }
             });
         }
     });
@@ -198,6 +183,7 @@ fn serve_few(
 
 fn connection(
     stream: TcpStream,
+    place: &Place<'_>,
     secure: Option<&tls::Server>,
     stop: &AtomicBool,
     times: [Duration; 2],
@@ -233,7 +219,7 @@ fn connection(
             }
             Err(_) => break,
         };
-        let (status, kind, body) = answer(&request);
+        let (status, kind, body) = place.busy(|| answer(&request));
         let keep = request.keep_alive && !stop.load(Ordering::Relaxed);
         http::write_response(connection.get_mut(), status, kind, &body, keep)?;
         answered.tell();

@@ -1,7 +1,7 @@
 //! Follows all objects of one kind: lists them, then follows their changes, and lists again if the server has
 //! forgotten the version that was reached (410).
 
-use crate::api::{Api, ApiError};
+use crate::api::{self, Api, ApiError};
 use crate::limits::WATCHED_FOR;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -112,9 +112,7 @@ fn list(api: &Api, path: &str) -> Result<(Vec<Value>, String), ApiError> {
     loop {
         let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
         let mut page = api.get(&format!("{path}?limit={PAGE}{more}"))?;
-        if let Value::Array(items) = page["items"].take() {
-            objects.extend(items);
-        }
+        objects.extend(api::items(&mut page)?);
         page["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut next);
         if next.is_empty() {
             return Ok((objects, page["metadata"]["resourceVersion"].as_str().unwrap_or("0").to_owned()));

@@ -34,16 +34,16 @@ fn whatever_is_chosen_keeps_to_the_schema() {
     let tolerations = json!([{"key": "gpu", "operator": "Exists"}]);
     let fleet = json!({"nodeSelector": {"a": "b"}, "tolerations": tolerations, "replicas": 3});
     for (changes, kinds) in [
-        (json!({}), 19),
-        (json!({"inject": "webhook"}), 23),
-        (json!({"inject": "webhook", "webhook": {"certManager": false, "caBundle": "Zm9v"}}), 21),
-        (json!({"agent": {"dra": true}}), 22),
-        (json!({"agent": {"nodeSelector": {}, "tolerations": []}, "fleet": fleet}), 19),
+        (json!({}), 23),
+        (json!({"inject": "webhook"}), 25),
+        (json!({"inject": "webhook", "webhook": {"certManager": false, "caBundle": "Zm9v"}}), 23),
+        (json!({"agent": {"dra": true}}), 26),
+        (json!({"agent": {"nodeSelector": {}, "tolerations": []}, "fleet": fleet}), 23),
         (json!({"fleet": {"enabled": false}, "inject": "none", "guard": false}), 4),
-        (json!({"agent": {"enabled": false}, "imagePullSecrets": [{"name": "s"}]}), 15),
+        (json!({"agent": {"enabled": false}, "imagePullSecrets": [{"name": "s"}]}), 17),
         (
             json!({"priorityClasses": [{"name": "low", "value": 10}, {"name": "high", "value": 20, "description": "x"}]}),
-            21,
+            25,
         ),
     ] {
         let all = rendered(&changes);
@@ -100,6 +100,7 @@ fn the_chart_is_the_same_as_the_other_manifests() {
         "fleet/disruption.yaml",
         "agent/rbac.yaml",
         "admission/outputs.yaml",
+        "admission/agent.yaml",
         "inject/policy.yaml",
         "dra/rbac.yaml",
         "dra/class.yaml",

@@ -200,3 +200,27 @@ fn a_pod_that_another_replica_bound_with_another_gpu_is_no_success() {
     });
     fake.stop();
 }
+
+/// A scheduler that has just become the leader, or whose call was late, may ask for a pod that is bound.
+#[test]
+fn a_filter_for_a_bound_pod_gives_up_none_of_its_memory() {
+    let fake = Fake::start();
+    (0..3).for_each(|i| fake.node(&format!("n{i}"), 2, 80));
+    let replica = Replica::start(&fake);
+    let pods: Vec<Value> = (0..3).map(|i| fake.pod(&format!("p{i}"), &asks("50GiB"))).collect();
+    for pod in &pods {
+        assert!(replica.schedule(&fake, pod).is_some());
+    }
+    // As the scheduler knew them before, and as they are now.
+    let now = ["p0", "p1", "p2"].map(|name| pod_of(&fake, name));
+    let free = replica.extender.gauges().free_milli;
+    for pod in pods.iter().chain(&now) {
+        let answer = replica.filter(&fake, pod);
+        assert_eq!(answer["NodeNames"], json!([]), "{answer}");
+        assert!(answer["FailedNodes"]["n0"].as_str().is_some_and(|why| why.contains("bound to")), "{answer}");
+        let gauges = replica.extender.gauges();
+        assert_eq!((gauges.free_milli, gauges.assumed), (free, 0));
+    }
+    replica.extender.check().expect("the account is right");
+    fake.stop();
+}

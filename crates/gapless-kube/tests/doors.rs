@@ -201,7 +201,7 @@ fn the_door_for_probes_binds_nothing() {
 }
 
 #[test]
-fn slow_connections_stop_neither_door_for_long() {
+fn slow_connections_stop_neither_door() {
     let fake = Fake::start();
     fake.node("n0", 1, 80);
     let replica = Replica::start(&fake);
@@ -232,11 +232,11 @@ fn slow_connections_stop_neither_door_for_long() {
             let _ = stream.read_to_string(&mut said);
             said.starts_with("HTTP/1.1 200 ")
         };
+        assert_eq!(replica.ask("GET", "/healthz", b"").0, 200, "slow connections end for others");
         assert!(healthy("127.0.0.1"), "probes have a door of their own");
         drop(held);
-        // One address gets only some of that port's connections, and for a short time.
         let _held = slow(port, FEW * 2);
-        replica.wait("it is healthy again", |_| healthy("127.0.0.1"));
+        assert!(healthy("127.0.0.1"), "here too");
         stop.store(true, Ordering::Relaxed);
     });
     fake.stop();
@@ -320,4 +320,105 @@ fn the_manifest_opens_no_door_to_binds() {
     assert_eq!(behind("--listen"), Some("127.0.0.1:8888"));
     let port = behind("--probes").and_then(|address| address.rsplit(':').next()).expect("a port");
     assert_eq!(extender["ports"].to_string(), format!("[{{\"containerPort\":{port},\"name\":\"probes\"}}]"));
+}
+
+#[test]
+fn every_byte_of_a_head_is_read_in_one_way_or_refused() {
+    let read = |head: &[u8]| {
+        let whole = [head, b"\r\n\r\nGET /next HTTP/1.1\r\n\r\n"].concat();
+        let mut input = BufReader::new(&whole[..]);
+        let first = read_request(&mut input).ok()??;
+        let next = read_request(&mut input).ok()??;
+        assert_eq!(
+            (next.path.as_str(), next.body.len()),
+            ("/next", 0),
+            "{:?}",
+            String::from_utf8_lossy(head)
+        );
+        Some(first)
+    };
+    for byte in 0..=255u8 {
+        // Around and inside a name, a value, and the words of the first line.
+        let is_token = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        for name in [&[b'C', byte, b'c'][..], &[b"Content-Length", &[byte][..]].concat(), &[byte, b'x']] {
+            let head = [b"POST /a HTTP/1.1\r\n", name, b": 0"].concat();
+            // `C:c: 0` is a header too.
+            let is_right = is_token || (byte == b':' && name.len() == 3);
+            assert_eq!(read(&head).is_some(), is_right, "{:?}", String::from_utf8_lossy(&head));
+        }
+        let value = [b"POST /a HTTP/1.1\r\nX: a", &[byte][..], b"b"].concat();
+        let is_right = !byte.is_ascii_control() || byte == b'\t';
+        assert_eq!(read(&value).is_some(), is_right, "{:?}", String::from_utf8_lossy(&value));
+        let first = [b"POST /a", &[byte][..], b"b HTTP/1.1"].concat();
+        let is_right = !byte.is_ascii_control() && byte != b' ';
+        assert_eq!(read(&first).is_some(), is_right, "{:?}", String::from_utf8_lossy(&first));
+        // A blank of another kind around a value is a part of it, so the value is no number.
+        let length = [b"POST /a HTTP/1.1\r\nContent-Length: ", &[byte][..], b"0"].concat();
+        let is_right = matches!(byte, b' ' | b'\t' | b'0');
+        assert_eq!(read(&length).is_some(), is_right, "{:?}", String::from_utf8_lossy(&length));
+    }
+}
+
+#[test]
+fn a_chunk_has_one_size() {
+    let read = |body: &str| {
+        let text = format!("POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
+        read_request(&mut BufReader::new(text.as_bytes())).ok().flatten().map(|request| request.body)
+    };
+    for right in
+        ["4\r\nabcd\r\n0\r\n\r\n", "4;a=b\r\nabcd\r\n0\r\nX: y\r\n\r\n", "004 \r\nabcd\r\n00\r\n\r\n"]
+    {
+        assert_eq!(read(right).as_deref(), Some(&b"abcd"[..]), "{right:?}");
+    }
+    let long = format!("4\r\nabcd\r\n0\r\n{}\r\n", "X: y\r\n".repeat(20_000));
+    for wrong in [
+        "+4\r\nabcd\r\n0\r\n\r\n",
+        "-4\r\nabcd\r\n0\r\n\r\n",
+        "0x4\r\nabcd\r\n0\r\n\r\n",
+        "\r\nabcd\r\n0\r\n\r\n",
+        "4\r\nabcde\r\n0\r\n\r\n",
+        "3\r\nabcd\r\n0\r\n\r\n",
+        "4\r\nabcd0\r\n\r\n",
+        "10000000000000000\r\nabcd\r\n0\r\n\r\n",
+        &long,
+    ] {
+        assert_eq!(read(wrong), None, "{wrong:?}");
+    }
+}
+
+/// A server that begins an answer with `text`, then sends `drops` for ever, one each few milliseconds.
+fn dripping(text: &'static str, drops: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                for byte in text.bytes().chain(drops.bytes().cycle()) {
+                    if stream.write_all(&[byte]).is_err() {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+        }
+    });
+    port
+}
+
+/// Each would hold a bind, and all binds of its node behind it, for ever.
+#[test]
+fn an_answer_that_never_ends_is_given_up() {
+    for (text, drops) in [
+        ("", "\r\n"),
+        ("HTTP/1.1 200 ", "K"),
+        ("HTTP/1.1 200 OK\r\n", "X: y\r\n"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", " "),
+        ("HTTP/1.1 200 OK\r\n\r\n", " "),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\n \r\n"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X: y\r\n"),
+    ] {
+        let api = api(dripping(text, drops)).within([Duration::from_secs(60), Duration::from_millis(100)]);
+        assert!(api.get("/api/v1/nodes/n").is_err(), "{text:?}");
+        assert!(api.session().begin("/api/v1/nodes/n").is_err(), "{text:?}");
+    }
 }

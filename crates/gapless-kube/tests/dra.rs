@@ -362,3 +362,21 @@ fn a_cluster_that_cannot_share_is_told_so_once() {
     assert!(matches!(publish(), Err(PublishError::NoDra)));
     fake.stop();
 }
+
+/// Manifests are written by people: nothing in them ends the program.
+#[test]
+fn a_pod_of_odd_parts_is_refused_or_left_as_it_is() {
+    for odd in [json!("x"), json!(7), json!([]), json!(null)] {
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, odd]}});
+        assert!(
+            claims::use_template(&mut pod, "t").is_err_and(|why| why.contains("invalid container")),
+            "{odd}"
+        );
+        for place in ["/metadata", "/spec/resourceClaims", "/spec/containers/0/resources"] {
+            let mut pod = json!({"metadata": {}, "spec": {"resourceClaims": [],
+                "containers": [{"name": "a", "resources": {}}]}});
+            *pod.pointer_mut(place).expect("it is there") = odd.clone();
+            assert_eq!(claims::use_template(&mut pod, "t"), Ok(()), "{place} {odd}");
+        }
+    }
+}

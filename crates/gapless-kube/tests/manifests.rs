@@ -75,7 +75,9 @@ fn every_file_is_named_by_its_kustomization() {
 /// The policy in deploy/inject and the webhook give containers the same variables. `fleet-test/container.py` runs both.
 #[test]
 fn the_policy_injects_what_the_webhook_does() {
-    let [policy, _] = &documents(&deploy().join("inject/policy.yaml"))[..] else { panic!("two documents") };
+    let [policy, _, later, _] = &documents(&deploy().join("inject/policy.yaml"))[..] else {
+        panic!("four documents")
+    };
     let text = |value: &Value| value["expression"].as_str().expect("an expression").to_owned();
     let ours = text(&policy["spec"]["variables"][0]);
     for (name, annotation) in VARIABLES {
@@ -90,6 +92,11 @@ fn the_policy_injects_what_the_webhook_does() {
         containers.replace("containers", "initContainers")
     );
     assert_eq!(before, same, "both kinds of containers get the same");
+    assert_eq!(policy["spec"]["matchConditions"], later["spec"]["matchConditions"]);
+    assert_eq!(policy["spec"]["variables"][0], later["spec"]["variables"][0]);
+    let added =
+        text(&later["spec"]["mutations"][0]["jsonPatch"]).replace("one.name in variables.before ? [] : ", "");
+    assert_eq!(added, before.replace("initContainers", "ephemeralContainers"), "those that are added too");
 }
 
 #[test]

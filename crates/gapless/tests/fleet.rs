@@ -137,11 +137,25 @@ fn other_programs_place_by_lines() {
         "{\"op\": \"free\", \"id\": \"p\"}\n".to_owned(),
         "{\"op\": \"state\"}".to_owned(),
     ];
-    let input = lines.concat();
-    let done = run_in(folder.path(), &["fleet", "place", "--nodes", "nodes.json"], Some(input.as_bytes()));
+    // Two names of which no byte is text are not taken for one.
+    let named = |name: &[u8]| {
+        let line = ask("?", "1GiB");
+        let (before, after) = line.split_once('?').expect("the name");
+        [before.as_bytes(), name, after.as_bytes()].concat()
+    };
+    let (one, other) = (named(b"s\xff"), named(b"s\xfe"));
+    let input = [&one[..], &other, lines.concat().as_bytes()].concat();
+    let done = run_in(folder.path(), &["fleet", "place", "--nodes", "nodes.json"], Some(&input));
     assert_eq!(done.code, 0, "{}", done.err);
     let answers: Vec<Value> =
         done.out.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    let (wrong, answers) = answers.split_at(2);
+    for answer in wrong {
+        assert!(
+            answer["error"].as_str().is_some_and(|error| error.contains("invalid UTF-8 at byte")),
+            "{answer}"
+        );
+    }
     assert_eq!(answers.len(), 6, "an empty line has no answer: {}", done.out);
     assert_ne!(answers[0]["place"]["gpus"], answers[1]["place"]["gpus"], "each has a GPU of its own");
     assert_eq!(answers[2]["waits"], 0);

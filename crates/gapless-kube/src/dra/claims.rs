@@ -108,6 +108,9 @@ pub fn use_template(pod: &mut Value, template: &str) -> Result<(), String> {
     let ours = json!({"name": CLAIM, "resourceClaimTemplateName": template});
     *claims = list.into_iter().chain([ours]).collect();
     for container in pod["spec"]["containers"].as_array_mut().into_iter().flatten() {
+        if !container.is_object() {
+            return Err(format!("invalid container {container}: it must be an object"));
+        }
         if !container["resources"].is_object() {
             container["resources"] = json!({});
         }
@@ -116,7 +119,7 @@ pub fn use_template(pod: &mut Value, template: &str) -> Result<(), String> {
             other => *other = json!([{"name": CLAIM}]),
         }
     }
-    if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
+    if let Some(annotations) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         for name in [GPU_MEMORY, GPUS, GPU_MODELS] {
             annotations.remove(name);
         }

@@ -93,6 +93,9 @@ mod tests {
             (143_771 << 20, "143771Mi"),
             (80 << 30, "80Gi"),
             (3 << 40, "3Ti"),
+            (1 << 50, "1Pi"),
+            (1 << 60, "1Ei"),
+            (u64::MAX, "18446744073709551615"),
         ] {
             assert_eq!(quantity(bytes), right);
             assert_eq!(crate::quantity::whole(right), Ok(bytes), "and they are read as the same");

@@ -5,7 +5,7 @@
 
 use super::slices::{Gpu, Owner, slices};
 use super::{API_VERSION, DRIVER};
-use crate::api::{Api, ApiError};
+use crate::api::{self, Api, ApiError};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ fn there(api: &Api, node: &str) -> Result<BTreeMap<String, Value>, PublishError>
         Err(error) if error.status() == Some(404) => return Err(PublishError::NoDra),
         result => result?,
     };
-    let Value::Array(items) = list["items"].take() else { return Ok(BTreeMap::new()) };
+    let items = api::items(&mut list)?;
     // If a server ignores the selector, the agent still must not delete slices of others.
     let is_ours = |slice: &Value| slice["spec"]["driver"] == DRIVER && slice["spec"]["nodeName"] == node;
     Ok(items.into_iter().filter(is_ours).map(|slice| (name(&slice).to_owned(), slice)).collect())

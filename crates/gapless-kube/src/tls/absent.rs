@@ -1,7 +1,6 @@
 //! A build without TLS: there is no configuration of either side, so no connection can be made with one.
 
 use crate::http::Stream;
-use std::net::TcpStream;
 use std::path::Path;
 
 /// The configuration of a server, which has no value here.
@@ -36,6 +35,6 @@ pub fn accept(config: &Server, _: impl Stream + 'static) -> Result<Box<dyn Strea
 
 /// # Errors
 /// Never: there is no configuration to call it with.
-pub fn connect(config: &Client, _: &str, _: TcpStream) -> Result<Box<dyn Stream>, String> {
+pub fn connect(config: &Client, _: &str, _: impl Stream + 'static) -> Result<Box<dyn Stream>, String> {
     match *config {}
 }

@@ -5,7 +5,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -75,7 +74,11 @@ pub fn accept(config: &Server, stream: impl Stream + 'static) -> Result<Box<dyn 
 }
 
 /// The asking end of a connection.
-pub fn connect(config: &Client, host: &str, stream: TcpStream) -> Result<Box<dyn Stream>, String> {
+pub fn connect(
+    config: &Client,
+    host: &str,
+    stream: impl Stream + 'static,
+) -> Result<Box<dyn Stream>, String> {
     let name = ServerName::try_from(host.to_owned()).map_err(|error| format!("{host:?}: {error}"))?;
     let connection = ClientConnection::new(Arc::clone(config), name).map_err(|error| error.to_string())?;
     Ok(Box::new(StreamOwned::new(connection, stream)))

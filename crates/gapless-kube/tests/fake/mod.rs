@@ -2,7 +2,7 @@
 
 use gapless_kube::http::{Connection, Request, read_request, write_response};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,15 +35,28 @@ pub(crate) struct Fake {
     /// If set, bindings are carried out but not answered, and later reads of pods are refused (429).
     pub(crate) loses_bindings: AtomicBool,
     has_lost: AtomicBool,
+    /// What happens at the call with this number, if that is set.
+    pub(crate) fault: Mutex<Option<(u64, Fault)>>,
     /// True if there are ResourceSlices; `shares` is true if their GPUs can be shared.
     pub(crate) has_dra: AtomicBool,
     pub(crate) shares: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// What was called, as roles name it: a verb, the API group, and a resource.
+    pub(crate) used: Mutex<BTreeSet<[String; 3]>>,
     /// Bindings that were carried out.
     pub(crate) bound: AtomicU64,
 }
 
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+/// A call that goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// True if the call is carried out all the same.
+    pub(crate) is_done: bool,
+    /// The status and the body of the answer; `None`: the connection ends without one.
+    pub(crate) answer: Option<(u16, &'static str)>,
+}
 
 impl Fake {
     pub(crate) fn start() -> Arc<Fake> {
@@ -58,9 +71,11 @@ impl Fake {
             busy_every: AtomicU64::new(0),
             loses_bindings: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
+            fault: Mutex::default(),
             has_dra: AtomicBool::new(true),
             shares: AtomicBool::new(true),
             calls: AtomicU64::new(0),
+            used: Mutex::default(),
             bound: AtomicU64::new(0),
         });
         let server = Arc::clone(&fake);
@@ -224,6 +239,7 @@ impl Fake {
             if self.store.lock().expect("no panic").epoch != epoch {
                 return;
             }
+            self.used.lock().expect("no panic").insert(right(&request));
             if request.path.contains("watch=1") {
                 let _ = self.watch(&mut connection, &request.path);
                 return;
@@ -231,6 +247,20 @@ impl Fake {
             let loses = self.loses_bindings.load(Ordering::Relaxed);
             let busy = self.busy_every.load(Ordering::Relaxed);
             let is_busy = busy > 0 && (self.calls.load(Ordering::Relaxed) + 1).is_multiple_of(busy);
+            let number = self.calls.load(Ordering::Relaxed) + 1;
+            let fault = self.fault.lock().expect("no panic").filter(|(at, _)| *at == number);
+            if let Some((_, fault)) = fault {
+                if fault.is_done {
+                    self.answer(&request);
+                }
+                self.calls.fetch_add(1, Ordering::Relaxed);
+                let Some((status, body)) = fault.answer else { return };
+                let body = body.as_bytes();
+                if write_response(connection.get_mut(), status, "application/json", body, true).is_err() {
+                    return;
+                }
+                continue;
+            }
             let (status, body) = match request.method.as_str() {
                 _ if is_busy => (429, json!({"message": "too many requests"})),
                 "GET"
@@ -396,6 +426,28 @@ impl Fake {
             }
         }
     }
+}
+
+/// The right that a call needs.
+fn right(request: &Request) -> [String; 3] {
+    let path = request.path.split('?').next().unwrap_or_default();
+    let mut words: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let group = if words[0] == "apis" { words[1] } else { "" };
+    words.drain(..if words[0] == "apis" { 3 } else { 2 });
+    if words[0] == "namespaces" {
+        words.drain(..2);
+    }
+    let verb = match (request.method.as_str(), words.len()) {
+        ("GET", _) if request.path.contains("watch=1") => "watch",
+        ("GET", 1) => "list",
+        ("GET", _) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        _ => "delete",
+    };
+    let resource = [words.first(), words.get(2)].into_iter().flatten().copied().collect::<Vec<_>>().join("/");
+    [verb, group, &resource].map(str::to_owned)
 }
 
 impl Store {

@@ -70,8 +70,9 @@ fn show(path: &Path) -> Result<Answer> {
     };
     for change in changes {
         let place = change["path"].as_str().and_then(|path| path.strip_suffix("/env"));
-        if let Some(container) = place.and_then(|place| pod.pointer_mut(place)) {
-            container["env"] = change["value"].clone();
+        let container = place.and_then(|place| pod.pointer_mut(place)).and_then(Value::as_object_mut);
+        if let Some(container) = container {
+            container.insert("env".to_owned(), change["value"].clone());
         }
     }
     output::write_to(None, |out| Ok(writeln!(out, "{pod:#}")?))?;

@@ -45,11 +45,12 @@ pub(super) fn run(args: &PlaceArgs) -> Result<Answer> {
         let said = if is_long {
             format!("{{\"error\":\"a line of more than {MOST_LINE} bytes\"}}")
         } else {
-            let text = String::from_utf8_lossy(&line);
-            if text.trim().is_empty() {
-                continue;
+            // Two names that differ only in invalid bytes would otherwise be one.
+            match std::str::from_utf8(&line) {
+                Ok(text) if text.trim().is_empty() => continue,
+                Ok(text) => answer(&mut queue, text.trim()),
+                Err(error) => format!("{{\"error\":\"invalid UTF-8 at byte {}\"}}", error.valid_up_to()),
             }
-            answer(&mut queue, text.trim())
         };
         // If the program that reads the answers has ended, it asks no more questions either.
         match writeln!(output, "{said}").and_then(|()| output.flush()) {

@@ -1,10 +1,14 @@
 //! Promised memory of this node's pods against the memory in use. Pure: all inputs are arguments.
 //!
-//! A process belongs to a pod if its cgroup carries the pod's id, or if it is the pod's tenant. A tenant without a
+//! A process belongs to a pod if its cgroup carries the pod's id, or if it is the pod's tenant and in no pod's cgroup:
+//! programs say by themselves which tenant they are, and one pod must not put its use on another. A tenant without a
 //! pod (Slurm, Ray, a shell) is promised its share. All other processes are unbooked.
 
 use crate::machine::{Gpu, Machine, Process, Use};
 use std::collections::BTreeMap;
+
+/// The part of the path of all cgroups of pods.
+const PODS: &str = "kubepods";
 
 /// A promise to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,9 +95,14 @@ impl Account {
             .iter()
             .filter_map(|process| Some((process.pid, cgroup(process.pid)?)))
             .collect();
-        let is_of = |booking: &Booking, process: &Process| {
-            cgroups.get(&process.pid).is_some_and(|path| booking.owns(path))
-                || process.tenant.as_ref().is_some_and(|tenant| tenant.name == booking.tenant())
+        let booking_of = |process: &Process| {
+            let cgroup = cgroups.get(&process.pid);
+            let is_home = |booking: &&Booking| cgroup.is_some_and(|path| booking.owns(path));
+            let is_tenant = |booking: &&Booking| {
+                !cgroup.is_some_and(|path| path.contains(PODS))
+                    && process.tenant.as_ref().is_some_and(|tenant| tenant.name == booking.tenant())
+            };
+            bookings.iter().find(is_home).or_else(|| bookings.iter().find(is_tenant))
         };
         let mut account = Account::default();
         for (at, gpu) in machine.gpus.iter().enumerate() {
@@ -109,7 +118,7 @@ impl Account {
             }
             for process in &machine.processes {
                 let Some(used) = process.uses.iter().find(|one| one.gpu == at).map(bytes) else { continue };
-                let booking = bookings.iter().find(|booking| is_of(booking, process));
+                let booking = booking_of(process);
                 let share = process.tenant.as_ref().and_then(|tenant| Some((tenant, tenant.limit?)));
                 let held = match (booking, share) {
                     // A pod on a GPU that was not promised to it has a promise of 0 there.
@@ -164,6 +173,7 @@ fn bytes(one: &Use) -> u64 {
 mod tests {
     use super::*;
     use crate::machine::testing::{GIB, machine};
+    use gapless_stats::Tenant;
 
     const ID: &str = "0c1d2e3f-0000-4000-8000-00000000beef";
 
@@ -214,6 +224,33 @@ mod tests {
         assert_eq!(over, [20 * GIB]);
         let gone = Booking { uuids: vec!["GPU-gone".to_owned()], ..elsewhere };
         assert_eq!(Account::of(&machine(), &[gone], &cgroup).lost, ["default/notebook"]);
+    }
+
+    /// Process 31337 says that it is the tenant of a pod. Its cgroup says where it is, if that is known.
+    #[test]
+    fn a_pod_puts_its_use_on_no_other() {
+        let own = Booking { id: "11111111-0000-4000-8000-00000000cafe".to_owned(), ..booking(30) };
+        let mut machine = machine();
+        for process in machine.processes.iter_mut().filter(|process| process.pid == 31_337) {
+            process.tenant = Some(Tenant { name: booking(1).tenant(), limit: Some(80 * GIB) });
+        }
+        let of = |path: Option<String>| {
+            let cgroup = |pid: u32| (pid == 31_337).then(|| path.clone()).flatten();
+            // The other pod comes first, as it may in a list.
+            let account = Account::of(&machine, &[booking(18), own.clone()], &cgroup);
+            let used = |id: &str| {
+                account.gpus[0].held.iter().filter(|held| held.id == id).map(|held| held.used).sum::<u64>()
+            };
+            (used(ID) / GIB, used(&own.id) / GIB)
+        };
+        let pod =
+            |id: &str| Some(format!("/kubepods.slice/kubepods-pod{}.slice/x.scope", id.replace('-', "_")));
+        assert_eq!(of(pod(&own.id)), (0, 20));
+        assert_eq!(of(pod("22222222-0000-4000-8000-00000000cafe")), (0, 0), "a pod without a booking");
+        assert_eq!(of(pod(ID)), (20, 0));
+        for outside in [None, Some("/user.slice/x".to_owned())] {
+            assert_eq!(of(outside), (20, 0), "a container that is no pod's");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Only the node's booking of a pod counts: a pod's owner may edit the pod's annotations and so could raise its limit.
 
 use super::account::Booking;
-use gapless_kube::api::{Api, ApiError};
+use gapless_kube::api::{self, Api, ApiError};
 use gapless_kube::book;
 use gapless_kube::objects::{self, GPU_MEMORY, GPU_MODEL, GPUS, UUIDS, text};
 use gapless_kube::tenant::is_name;
@@ -21,17 +21,17 @@ pub(super) fn listed(
     object: &Value,
     machine: &Machine,
 ) -> Result<(Vec<Booking>, Vec<String>), ApiError> {
-    let list = api.get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}"))?;
-    Ok(of_list(&list, node, object, machine))
+    let mut list = api.get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}"))?;
+    Ok(of_list(&api::items(&mut list)?, node, object, machine))
 }
 
-fn of_list(list: &Value, node: &str, object: &Value, machine: &Machine) -> (Vec<Booking>, Vec<String>) {
+fn of_list(pods: &[Value], node: &str, object: &Value, machine: &Machine) -> (Vec<Booking>, Vec<String>) {
     let (mut bookings, mut wrong) = (Vec::new(), Vec::new());
     let page = book::page(object).unwrap_or_else(|what| {
         wrong.push(format!("{node}: {what}"));
         book::Page::default()
     });
-    for pod in list["items"].as_array().map(Vec::as_slice).unwrap_or_default() {
+    for pod in pods {
         // If a server ignores the selector, the agent still must not write for pods of other nodes.
         let is_here = text(pod, &["spec", "nodeName"]) == node;
         let is_over = matches!(text(pod, &["status", "phase"]), "Succeeded" | "Failed");
@@ -126,7 +126,8 @@ pub(super) fn report(api: &Api, node: &str, object: &Value, machine: &Machine) -
     Ok(true)
 }
 
-/// The annotations of a node with these GPUs: whole ones; if they differ, values that hold for each.
+/// The annotations of a node with these GPUs: whole ones; if they differ, values that hold for each. Null removes one
+/// that would no longer be true: UUIDs of before would name other cards.
 fn annotations(machine: &Machine) -> serde_json::Map<String, Value> {
     let gpus: Vec<_> = machine.gpus.iter().filter(|gpu| gpu.instance.is_none() && gpu.total > 0).collect();
     let mut all = serde_json::Map::new();
@@ -136,9 +137,8 @@ fn annotations(machine: &Machine) -> serde_json::Map<String, Value> {
         let is_one = gpus.iter().all(|gpu| gpu.name == gpus[0].name);
         all.insert(GPU_MODEL.to_owned(), json!(if is_one { gpus[0].name.as_str() } else { "mixed" }));
         let uuids: Vec<&str> = gpus.iter().filter_map(|gpu| gpu.uuid.as_deref()).collect();
-        if uuids.len() == gpus.len() {
-            all.insert(UUIDS.to_owned(), json!(uuids.join(",")));
-        }
+        let is_whole = uuids.len() == gpus.len();
+        all.insert(UUIDS.to_owned(), if is_whole { json!(uuids.join(",")) } else { Value::Null });
     }
     all
 }
@@ -175,13 +175,13 @@ mod tests {
             let metadata = json!({"uid": uid, "namespace": "d", "name": uid, "annotations": notes});
             json!({"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}})
         };
-        let list = json!({"items": [
+        let list = [
             pod("honest", "n", notes(4)),
             pod("greedy", "n", json!({UUIDS: "all", BOOKED: (8u64 << 60).to_string()})),
             pod("mute", "n", json!({})),
             pod("unbooked", "n", json!({UUIDS: "all", BOOKED: (8u64 << 60).to_string()})),
             pod("far", "m", notes(4)),
-        ]});
+        ];
         let booked =
             ["honest", "greedy", "mute", "far"].map(|uid| entry(uid, "GPU-b", Amount::Bytes(4 * GIB)));
         let node = |page: &str| json!({"metadata": {"annotations": {book::BOOKINGS: page}}});
@@ -205,6 +205,10 @@ mod tests {
         let told = annotations(&machine());
         assert_eq!((&told[GPUS], &told[GPU_MEMORY]), (&json!("2"), &json!((80 * GIB).to_string())));
         assert_eq!(told[GPU_MODEL], "NVIDIA A100-SXM4-80GB");
+        assert!(told[UUIDS].as_str().is_some_and(|uuids| uuids.split(',').count() == 2), "{}", told[UUIDS]);
+        let mut machine = machine();
+        machine.gpus[0].uuid = None;
+        assert_eq!(annotations(&machine).get(UUIDS), Some(&Value::Null), "those of before name other cards");
     }
 
     #[test]
