@@ -61,6 +61,7 @@ const TO_SMALL: usize = FROM / 4;
 /// run last before the fork and first after it, so other libraries' handlers never run while this thread has our locks.
 pub fn begin() {
     if let Some(limit) = sys::address_limit() {
+        sys::addresses_are_scarce();
         keep_part_of(limit);
     }
     BUDGET.relieve_by(relieve);
@@ -126,8 +127,9 @@ pub fn confine() {
 
 /// Called when the program limits its address space, or locks all its memory: then reserved addresses would count.
 pub fn tighten(most: usize) {
-    LARGE.tighten(most);
-    OWN.tighten(most);
+    sys::addresses_are_scarce();
+    LARGE.tighten();
+    OWN.tighten();
     keep_part_of(most);
 }
 
@@ -138,7 +140,7 @@ fn keep_part_of(most: usize) {
 
 /// Notes that the program took access rights from pages that may be blocks of ours.
 pub fn pages_protected(start: *const u8) {
-    if may_own(start) {
+    if LARGE.reaches(start) || OWN.reaches(start) {
         HAS_PROTECTED.store(true, Ordering::Relaxed);
     }
 }
@@ -276,7 +278,7 @@ fn free_large(block: *mut u8) {
     let most = KEPT_MOST.load(Ordering::Relaxed);
     if most != u64::MAX && LARGE.held().kept > most {
         if IS_TIGHT.load(Ordering::Relaxed) {
-            LARGE.tighten(usize::MAX);
+            LARGE.tighten();
         } else {
             LARGE.trim(u32::MAX);
         }

@@ -85,6 +85,7 @@ fn limits_that_a_program_sets_leave_it_what_they_leave_others() {
     {
         same(&program, &[case], &[]);
     }
+    same(&program, &["lifted"], &[]);
 }
 
 #[test]

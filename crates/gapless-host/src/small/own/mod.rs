@@ -219,8 +219,8 @@ impl Own {
     }
 
     /// Notes that addresses are scarce from now on, and gives up unused ones.
-    pub fn tighten(&self, most: usize) {
-        self.spans.tighten(most);
+    pub fn tighten(&self) {
+        self.spans.tighten();
     }
 
     /// The length of an object that has pages of its own; `None` for others.
@@ -422,6 +422,12 @@ impl Own {
     pub fn held(&self) -> u64 {
         let Held { live, kept } = self.spans.held();
         live + kept
+    }
+
+    /// True if an object was ever near an address.
+    #[must_use]
+    pub fn reaches(&self, address: *const u8) -> bool {
+        self.spans.class(address).is_some()
     }
 
     /// True if an address may be a block of this core.

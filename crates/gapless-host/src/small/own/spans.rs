@@ -7,7 +7,7 @@ use crate::budget::Budget;
 use crate::lock::Lock;
 use crate::space::Placed;
 use crate::sys::{self, PAGE};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// At most this many bytes become writable at once.
 const STEP: usize = 16 << 20;
@@ -53,6 +53,8 @@ pub struct Spans {
     /// Bytes of the arena for which the tables are writable. Classes beyond are not read.
     reach: AtomicUsize,
     reaching: Lock<()>,
+    /// True if the tables behind them are not reserved.
+    is_chosen: AtomicBool,
     /// Free slices that have memory, as of the last free.
     kept: AtomicU32,
     /// Slices of objects that have slices of their own.
@@ -69,6 +71,7 @@ impl Spans {
             accounts: AtomicPtr::new(std::ptr::null_mut()),
             reach: AtomicUsize::new(0),
             reaching: Lock::new(()),
+            is_chosen: AtomicBool::new(false),
             kept: AtomicU32::new(0),
             whole: AtomicU64::new(0),
         }
@@ -81,9 +84,12 @@ impl Spans {
             return false;
         }
         let slices = self.arena.size() / SLICE;
-        let (classes, accounts) =
-            (sys::reserve(slices, PAGE), sys::reserve(slices * size_of::<Span>(), PAGE));
-        let (Some(classes), Some(accounts)) = (classes, accounts) else { return false };
+        let tables = [1, size_of::<Span>()].map(|size| sys::reserve_or_choose(slices * size, PAGE));
+        let [Some((classes, is_chosen)), Some((accounts, both))] = tables else { return false };
+        if is_chosen != both {
+            return false;
+        }
+        self.is_chosen.store(is_chosen, Ordering::Relaxed);
         self.accounts.store(accounts.cast(), Ordering::Relaxed);
         self.classes.store(classes.cast(), Ordering::Release);
         true
@@ -101,16 +107,24 @@ impl Spans {
         let before = self.reach.load(Ordering::Relaxed) / SLICE;
         let all = self.arena.size() / SLICE;
         let wanted = (end as usize + end as usize / 4).next_multiple_of(REACHED).min(all);
-        let open = |table: *mut u8, size: usize| {
-            let (from, to) = (before * size / PAGE * PAGE, (wanted * size).next_multiple_of(PAGE));
-            // SAFETY: `from <= to`, and the table has room for every slice of the arena.
-            sys::keep_errno(|| sys::commit(unsafe { table.add(from) }, to - from))
+        if before >= end as usize {
+            return true;
+        }
+        let is_chosen = self.is_chosen.load(Ordering::Relaxed);
+        let part = |table: *mut u8, size: usize| {
+            // SAFETY: `before <= wanted`, and the table has room for every slice of the arena.
+            (unsafe { table.add(before * size) }, (wanted - before) * size)
         };
-        let is_open = before >= end as usize
-            || open(self.classes.load(Ordering::Relaxed).cast(), 1)
-                && open(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
+        let (classes, class_bytes) = part(self.classes.load(Ordering::Relaxed).cast(), 1);
+        let (accounts, account_bytes) = part(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
+        if !sys::extend(classes, class_bytes, is_chosen) {
+            return false;
+        }
+        let is_open = sys::extend(accounts, account_bytes, is_chosen);
         if is_open {
-            self.reach.fetch_max(wanted * SLICE, Ordering::Release);
+            self.reach.store(wanted * SLICE, Ordering::Release);
+        } else if is_chosen {
+            sys::unmap(classes, class_bytes);
         }
         is_open
     }
@@ -125,18 +139,20 @@ impl Spans {
         None
     }
 
-    /// Notes that addresses are scarce from now on.
-    pub fn tighten(&self, most: usize) {
-        let before = self.arena.size() / SLICE;
+    /// Notes that addresses are scarce from now on, and gives up those that are not in use.
+    pub fn tighten(&self) {
         self.arena.trim(u32::MAX);
-        self.arena.tighten(most);
-        let after = self.arena.size() / SLICE;
-        self.reach.fetch_min(after * SLICE, Ordering::Relaxed);
+        self.arena.tighten();
+        let _reaching = self.reaching.lock();
+        if self.is_chosen.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (reach, all) = (self.reach.load(Ordering::Relaxed) / SLICE, self.arena.size() / SLICE);
         let cut = |table: *mut u8, size: usize| {
-            let (kept, all) = ((after * size).next_multiple_of(PAGE), (before * size).next_multiple_of(PAGE));
-            if kept < all {
-                // SAFETY: `kept < all`, the table's reserved bytes. No slice of the arena uses the end any more.
-                sys::unmap(unsafe { table.add(kept) }, all - kept);
+            if reach < all {
+                // SAFETY: `reach < all`, and the table is reserved for every slice of the arena. Entries behind `reach`
+                // are never read or written.
+                sys::unmap(unsafe { table.add(reach * size) }, (all - reach) * size);
             }
         };
         cut(self.classes.load(Ordering::Relaxed).cast(), 1);
