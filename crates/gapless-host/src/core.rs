@@ -64,6 +64,7 @@ pub fn begin() {
         sys::addresses_are_scarce();
         keep_part_of(limit);
     }
+    helper_thread::begin();
     BUDGET.relieve_by(relieve);
     OWN.begin(leave);
     // SAFETY: the handlers are functions of this library, which is never unloaded.
@@ -71,6 +72,9 @@ pub fn begin() {
 }
 
 unsafe extern "C" fn leave(cache: *mut c_void) {
+    if sys::is_first_thread() {
+        helper_thread::first_thread_ends();
+    }
     // SAFETY: the value of the key that `begin` made.
     unsafe { OWN.leave(cache) };
     BUDGET.thread_ends();
@@ -488,6 +492,7 @@ extern "C" fn after_fork() {
 
 extern "C" fn after_fork_in_child() {
     BUDGET.after_fork();
+    helper_thread::after_fork_in_child();
     if WAS_ALONE.load(Ordering::Relaxed) {
         if LARGE.is_absent() && PINNED.is_empty() {
             return;
@@ -509,7 +514,6 @@ extern "C" fn after_fork_in_child() {
         if let Some(recorder) = RECORDER.get() {
             (recorder.in_child)();
         }
-        helper_thread::after_fork_in_child();
         helper_thread::after_fork();
     }
 }

@@ -387,6 +387,13 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes()).filter(|text| !text.is_empty())
 }
 
+/// True in the process's first thread, which runs `main`.
+#[must_use]
+pub fn is_first_thread() -> bool {
+    // SAFETY: takes no argument and cannot fail.
+    unsafe { libc::gettid() == libc::getpid() }
+}
+
 #[must_use]
 pub fn pid() -> u32 {
     // SAFETY: takes no argument and cannot fail.
