@@ -329,11 +329,14 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
         return unsafe { OWN.reallocate(block, size) };
     }
+    // First, because a block that was freed before may be part of the new one.
+    // SAFETY: `block` was allocated here and was not freed (the caller's contract).
+    let old = unsafe { usable(block) };
     let moved = allocate(size, false);
     if !moved.is_null() {
         // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
         unsafe {
-            moved.copy_from_nonoverlapping(block, usable(block).min(size));
+            moved.copy_from_nonoverlapping(block, old.min(size));
             free(block);
         }
     }

@@ -7,10 +7,13 @@ use crate::budget::Budget;
 use crate::lock::Lock;
 use crate::space::Placed;
 use crate::sys::{self, PAGE};
+use crate::units::MIN_ALIGNMENT;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// At most this many bytes become writable at once.
 const STEP: usize = 16 << 20;
+/// Objects begin at multiples of 16 bytes: so many in a slice.
+const STEPS: usize = SLICE / MIN_ALIGNMENT;
 /// Addresses of the arena.
 const ADDRESSES: usize = 8 << 40;
 /// The tables become writable for at least this many slices at once: a page of classes.
@@ -50,7 +53,7 @@ pub struct Spans {
     arena: Arena<SLICE>,
     classes: AtomicPtr<AtomicU8>,
     accounts: AtomicPtr<Span>,
-    /// Bytes of the arena for which the tables are writable. Classes beyond are not read.
+    /// The part of the arena for which the tables are writable, in steps of 16 bytes. Classes beyond are not read.
     reach: AtomicUsize,
     reaching: Lock<()>,
     /// True if the tables behind them are not reserved.
@@ -98,13 +101,13 @@ impl Spans {
     /// Makes the tables writable for the slices below `end`. False if there is no memory for them.
     #[inline]
     fn reach(&self, end: u32) -> bool {
-        end as usize * SLICE <= self.reach.load(Ordering::Acquire) || self.reach_more(end)
+        end as usize * STEPS <= self.reach.load(Ordering::Acquire) || self.reach_more(end)
     }
 
     #[cold]
     fn reach_more(&self, end: u32) -> bool {
         let _reaching = self.reaching.lock();
-        let before = self.reach.load(Ordering::Relaxed) / SLICE;
+        let before = self.reach.load(Ordering::Relaxed) / STEPS;
         let all = self.arena.size() / SLICE;
         let wanted = (end as usize + end as usize / 4).next_multiple_of(REACHED).min(all);
         if before >= end as usize {
@@ -122,7 +125,7 @@ impl Spans {
         }
         let is_open = sys::extend(accounts, account_bytes, is_chosen);
         if is_open {
-            self.reach.store(wanted * SLICE, Ordering::Release);
+            self.reach.store(wanted * STEPS, Ordering::Release);
         } else if is_chosen {
             sys::unmap(classes, class_bytes);
         }
@@ -147,7 +150,7 @@ impl Spans {
         if self.is_chosen.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (reach, all) = (self.reach.load(Ordering::Relaxed) / SLICE, self.arena.size() / SLICE);
+        let (reach, all) = (self.reach.load(Ordering::Relaxed) / STEPS, self.arena.size() / SLICE);
         let cut = |table: *mut u8, size: usize| {
             if reach < all {
                 // SAFETY: `reach < all`, and the table is reserved for every slice of the arena. Entries behind `reach`
@@ -159,18 +162,20 @@ impl Spans {
         cut(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
     }
 
-    /// The class of the object at an address of ours; `None` for other addresses.
+    /// The class of the object at an address of ours; `None` for other addresses, and for those at which no object may
+    /// begin because they are not aligned.
     #[inline(always)]
     #[must_use]
     pub fn class(&self, block: *const u8) -> Option<u8> {
-        let offset = self.arena.offset(block);
+        // The rotation moves the bits of an address that is not aligned to the top, so one comparison refuses both.
+        let steps = self.arena.offset(block).rotate_right(MIN_ALIGNMENT.ilog2());
         // Nothing is in reach before `begin`.
-        if offset >= self.reach.load(Ordering::Relaxed) {
+        if steps >= self.reach.load(Ordering::Relaxed) {
             return None;
         }
         let classes = self.classes.load(Ordering::Relaxed);
         // SAFETY: the table has a writable byte for every slice in reach.
-        Some(unsafe { (*classes.add(offset / SLICE)).load(Ordering::Relaxed) })
+        Some(unsafe { (*classes.add(steps / STEPS)).load(Ordering::Relaxed) })
     }
 
     fn set_class(&self, slice: u32, class: u8) {
@@ -207,6 +212,14 @@ impl Spans {
         let slice = (self.arena.offset(block) / SLICE) as u32;
         // SAFETY: the slice belongs to a span, and the thread that has the object has the lock of its class.
         unsafe { (*self.account(slice)).first }
+    }
+
+    /// True if an object of this class begins at an address of a span.
+    #[must_use]
+    pub fn begins(&self, block: *const u8, about: Class) -> bool {
+        let number = self.of(block);
+        number != NO_SPAN
+            && (block as usize - self.start(number) as usize).is_multiple_of(about.size as usize)
     }
 
     /// A new span, all of it free. `None` if there is no memory.
@@ -253,14 +266,16 @@ impl Spans {
         Some((self.arena.address(placed.start), placed.backed == 0))
     }
 
-    /// Frees such an object.
-    pub fn end_whole(&self, block: *mut u8) {
-        if let Some(start) = self.arena.unit(block) {
-            let slices = self.whole_size(block).unwrap_or(0) / SLICE;
-            self.whole.fetch_sub(slices as u64, Ordering::Relaxed);
-            self.set_class(start, NONE);
-            self.free(start);
-        }
+    /// Frees such an object. False if none begins there.
+    #[must_use]
+    pub fn end_whole(&self, block: *mut u8) -> bool {
+        let (Some(start), Some(bytes)) = (self.arena.unit(block), self.whole_size(block)) else {
+            return false;
+        };
+        self.whole.fetch_sub((bytes / SLICE) as u64, Ordering::Relaxed);
+        self.set_class(start, NONE);
+        self.free(start);
+        true
     }
 
     /// Bytes of objects that have slices of their own.
