@@ -18,8 +18,8 @@ const LEAST: usize = 1 << 30;
 const LEAST_STEP: usize = 4 << 20;
 /// The same under a limit on addresses (`ulimit -v`).
 const TIGHT_STEP: usize = 1 << 20;
-/// The first addresses of arenas that do not reserve their addresses. Programs and libraries lie far above and below.
-const PLACES: [usize; 3] = [0x1000_0000_0000, 0x2000_0000_0000, 0x3000_0000_0000];
+/// The most addresses of an arena that does not reserve them.
+const TIGHT_MOST: usize = 16 << 40;
 
 #[derive(Debug)]
 pub struct Arena<const UNIT: usize> {
@@ -31,7 +31,7 @@ pub struct Arena<const UNIT: usize> {
     writable: Lock<u32>,
     /// At most this many bytes become writable at once.
     step: usize,
-    /// True if addresses beyond the writable part are not reserved, because they are scarce.
+    /// True if addresses behind the writable part are not reserved, because they are scarce.
     is_tight: AtomicBool,
 }
 
@@ -60,35 +60,22 @@ impl<const UNIT: usize> Arena<UNIT> {
 
     /// Reserves addresses at a multiple of `alignment`: `size` bytes, or as many as possible. False if there are none.
     pub fn begin(&self, size: usize, alignment: usize) -> bool {
-        let mut writable = self.writable.lock();
         let mut space = self.space.lock();
         if space.is_some() {
             return true;
         }
-        if let Some(limit) = sys::address_limit().filter(|limit| *limit < size)
-            && let Some(start) = Self::tight_place(limit.max(2 * TIGHT_STEP).next_multiple_of(alignment))
-        {
-            let size = limit.next_multiple_of(UNIT).max(2 * TIGHT_STEP);
-            let Some(tables) = Space::new((size / UNIT) as u32) else {
-                sys::unmap(start, TIGHT_STEP);
-                return false;
-            };
-            *space = Some(tables);
-            *writable = (TIGHT_STEP / UNIT) as u32;
-            self.is_tight.store(true, Ordering::Relaxed);
-            self.base.store(start as usize, Ordering::Relaxed);
-            self.size.store(size, Ordering::Release);
-            return true;
-        }
-        let mut size = size;
+        let mut size = if sys::is_scarce() { size.min(TIGHT_MOST) } else { size };
         while size >= LEAST {
             // If addresses are scarce, the arena takes a part of them, not all.
-            if let Some(start) = sys::reserve(size, alignment) {
+            if let Some((start, is_chosen)) = sys::reserve_or_choose(size, alignment) {
                 let Some(tables) = Space::new((size / UNIT) as u32) else {
-                    sys::unmap(start, size);
+                    if !is_chosen {
+                        sys::unmap(start, size);
+                    }
                     return false;
                 };
                 *space = Some(tables);
+                self.is_tight.store(is_chosen, Ordering::Relaxed);
                 self.base.store(start as usize, Ordering::Relaxed);
                 self.size.store(size, Ordering::Release);
                 return true;
@@ -98,31 +85,19 @@ impl<const UNIT: usize> Arena<UNIT> {
         false
     }
 
-    /// Addresses at which `size` bytes are probably free. The first step of them is mapped.
-    fn tight_place(size: usize) -> Option<*mut u8> {
-        let starts = PLACES.iter().flat_map(|place| (0..8).map(move |at| place + at * (size.max(1 << 40))));
-        starts.map(|start| start as *mut u8).find(|start| sys::map_at(*start, TIGHT_STEP))
-    }
-
-    /// Notes that addresses are scarce from now on. The arena ends after `most` bytes, or behind what is in use, and
-    /// gives up unused addresses.
-    pub fn tighten(&self, most: usize) {
+    /// Notes that addresses are scarce from now on, and gives up those that are not in use. They are taken again, part
+    /// by part, as they are needed, as far as the limit then allows.
+    pub fn tighten(&self) {
         let mut writable = self.writable.lock();
         let mut space = self.space.lock();
         let Some(space) = space.as_mut() else { return };
-        let old = if self.is_tight.load(Ordering::Relaxed) {
-            *writable as usize * UNIT
-        } else {
-            self.size.load(Ordering::Relaxed)
-        };
-        let (end, used) = space.shorten((most / UNIT).min(u32::MAX as usize) as u32);
-        *writable = used.min(*writable);
+        let was_tight = self.is_tight.swap(true, Ordering::Relaxed);
+        let old = if was_tight { *writable as usize * UNIT } else { self.size() };
+        *writable = space.tighten().min(*writable);
         let first = *writable as usize * UNIT;
         if first < old {
             sys::unmap(self.address(*writable), old - first);
         }
-        self.size.store(end as usize * UNIT, Ordering::Release);
-        self.is_tight.store(true, Ordering::Relaxed);
     }
 
     /// Takes over addresses that the caller reserved. False if there is no memory for the tables.
@@ -240,10 +215,7 @@ impl<const UNIT: usize> Arena<UNIT> {
         let step = if is_tight { TIGHT_STEP } else { grown.clamp(LEAST_STEP, self.step) };
         let start = self.address(*writable);
         let length = |wanted: u32| (wanted - *writable) as usize * UNIT;
-        let make = |wanted: u32| {
-            let length = length(wanted);
-            sys::keep_errno(|| if is_tight { sys::map_at(start, length) } else { sys::commit(start, length) })
-        };
+        let make = |wanted: u32| sys::extend(start, length(wanted), is_tight);
         // A whole step, or only what is needed if a step is too much.
         let wanted =
             [end.next_multiple_of((step / UNIT) as u32).min(most), end].into_iter().find(|end| make(*end));

@@ -61,8 +61,10 @@ const TO_SMALL: usize = FROM / 4;
 /// run last before the fork and first after it, so other libraries' handlers never run while this thread has our locks.
 pub fn begin() {
     if let Some(limit) = sys::address_limit() {
+        sys::addresses_are_scarce();
         keep_part_of(limit);
     }
+    helper_thread::begin();
     BUDGET.relieve_by(relieve);
     OWN.begin(leave);
     // SAFETY: the handlers are functions of this library, which is never unloaded.
@@ -70,6 +72,9 @@ pub fn begin() {
 }
 
 unsafe extern "C" fn leave(cache: *mut c_void) {
+    if sys::is_first_thread() {
+        helper_thread::first_thread_ends();
+    }
     // SAFETY: the value of the key that `begin` made.
     unsafe { OWN.leave(cache) };
     BUDGET.thread_ends();
@@ -126,8 +131,9 @@ pub fn confine() {
 
 /// Called when the program limits its address space, or locks all its memory: then reserved addresses would count.
 pub fn tighten(most: usize) {
-    LARGE.tighten(most);
-    OWN.tighten(most);
+    sys::addresses_are_scarce();
+    LARGE.tighten();
+    OWN.tighten();
     keep_part_of(most);
 }
 
@@ -138,7 +144,7 @@ fn keep_part_of(most: usize) {
 
 /// Notes that the program took access rights from pages that may be blocks of ours.
 pub fn pages_protected(start: *const u8) {
-    if may_own(start) {
+    if LARGE.reaches(start) || OWN.reaches(start) {
         HAS_PROTECTED.store(true, Ordering::Relaxed);
     }
 }
@@ -276,7 +282,7 @@ fn free_large(block: *mut u8) {
     let most = KEPT_MOST.load(Ordering::Relaxed);
     if most != u64::MAX && LARGE.held().kept > most {
         if IS_TIGHT.load(Ordering::Relaxed) {
-            LARGE.tighten(usize::MAX);
+            LARGE.tighten();
         } else {
             LARGE.trim(u32::MAX);
         }
@@ -323,11 +329,14 @@ pub unsafe fn reallocate(block: *mut u8, size: usize) -> *mut u8 {
         // SAFETY: `block` was allocated here and was not freed (the caller's contract), and it lies in `OWN`.
         return unsafe { OWN.reallocate(block, size) };
     }
+    // First, because a block that was freed before may be part of the new one.
+    // SAFETY: `block` was allocated here and was not freed (the caller's contract).
+    let old = unsafe { usable(block) };
     let moved = allocate(size, false);
     if !moved.is_null() {
         // SAFETY: `moved` is a new block and `block` a live one, so they do not overlap, and each is long enough.
         unsafe {
-            moved.copy_from_nonoverlapping(block, usable(block).min(size));
+            moved.copy_from_nonoverlapping(block, old.min(size));
             free(block);
         }
     }
@@ -486,6 +495,7 @@ extern "C" fn after_fork() {
 
 extern "C" fn after_fork_in_child() {
     BUDGET.after_fork();
+    helper_thread::after_fork_in_child();
     if WAS_ALONE.load(Ordering::Relaxed) {
         if LARGE.is_absent() && PINNED.is_empty() {
             return;
@@ -507,7 +517,6 @@ extern "C" fn after_fork_in_child() {
         if let Some(recorder) = RECORDER.get() {
             (recorder.in_child)();
         }
-        helper_thread::after_fork_in_child();
         helper_thread::after_fork();
     }
 }

@@ -7,6 +7,11 @@
 //!
 //! The helper has a descriptor table of its own, so that its files are not among the program's.
 //!
+//! The helper must not keep a process alive that would end without it. The process of a C program ends with the last of
+//! its threads, so the helper ends with the first thread if that one ends alone (`pthread_exit`). A process that the
+//! bare system call made (`clone`) may end with the function that it runs, so it gets no helper. In both, the threads of
+//! the program do its work.
+//!
 //! The C library frees the memory of ended threads while it holds the lock that the start of a thread needs
 //! (`pthread_join` of one of thousands). Calls of `free` from the loader's code must not start a helper.
 
@@ -16,7 +21,7 @@ use crate::local;
 use crate::lock::Lock;
 use crate::sys;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The helper's work: one round, then the time to sleep; `None` to sleep until a signal.
@@ -27,7 +32,8 @@ pub struct Work {
     pub is_idle: fn() -> bool,
 }
 
-struct Thread(Option<libc::pthread_t>);
+/// The helper, and the process that started it. A child of the bare system call has only the memory of the helper.
+struct Thread(Option<(libc::pthread_t, u32)>);
 
 // SAFETY: the value is a thread's number, which any thread may join.
 unsafe impl Send for Thread {}
@@ -45,11 +51,28 @@ static IS_AMONG_OTHERS: AtomicBool = AtomicBool::new(false);
 /// The time in milliseconds at which no thread could be started, so that the next try comes later; 0 if none failed.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 const AGAIN: u64 = 5000;
+/// A time of refusal after which none is started.
+const FOR_GOOD: u64 = u64::MAX - AGAIN;
+/// The process whose handlers around a fork ran.
+static HOME: AtomicU32 = AtomicU32::new(0);
 /// True once no helper may start any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Enough for a round of work, and for the thread-local variables of all libraries, which lie on the stack.
 const STACK: usize = 1 << 20;
+
+/// Called before the first block.
+pub fn begin() {
+    HOME.store(sys::pid(), Ordering::Relaxed);
+}
+
+/// Called when the process's first thread ends, and others go on.
+pub fn first_thread_ends() {
+    before_fork();
+    REFUSED.store(FOR_GOOD, Ordering::Relaxed);
+    // SAFETY: `before_fork` was called above, in this thread.
+    unsafe { after_fork() };
+}
 
 /// Starts the helper if there is none. Never waits.
 #[inline]
@@ -115,12 +138,17 @@ fn start(work: &'static Work) {
     if thread.0.is_some() {
         return;
     }
+    let here = sys::pid();
+    if here != HOME.load(Ordering::Relaxed) {
+        REFUSED.store(now(), Ordering::Relaxed);
+        return;
+    }
     WORK.store(std::ptr::from_ref(work).cast_mut(), Ordering::Release);
     // Set first, because the start of a thread allocates and comes here again.
     RUNS.store(true, Ordering::Relaxed);
     match spawn(NUMBER.load(Ordering::Relaxed)) {
         Some(started) => {
-            thread.0 = Some(started);
+            thread.0 = Some((started, here));
             REFUSED.store(0, Ordering::Relaxed);
         }
         None => {
@@ -199,14 +227,16 @@ pub fn before_fork() {
     THREAD.acquire();
     // SAFETY: `acquire` gave this thread the lock, and no guard of it is alive.
     let thread = unsafe { &mut *THREAD.value() };
-    if let Some(running) = thread.0.take() {
+    if let Some((running, owner)) = thread.0.take() {
         NUMBER.fetch_add(1, Ordering::SeqCst);
         helper_wakeup::wake();
         // A helper in code of other libraries ends by itself when that code returns.
         let waits = !IS_AMONG_OTHERS.load(Ordering::SeqCst);
         // SAFETY: `running` was taken out of `THREAD`, so no other thread joins or detaches it.
         sys::uncancelled(|| unsafe {
-            if waits {
+            if owner != sys::pid() {
+                // A process of the bare system call does not have this thread.
+            } else if waits {
                 libc::pthread_join(running, std::ptr::null_mut());
             } else {
                 libc::pthread_detach(running);
@@ -218,6 +248,9 @@ pub fn before_fork() {
 
 /// Called in a forked child, which does not have the helper that was in code of other libraries.
 pub fn after_fork_in_child() {
+    begin();
+    // The thread that forked is the first thread of the child.
+    let _ = REFUSED.compare_exchange(FOR_GOOD, 0, Ordering::Relaxed, Ordering::Relaxed);
     IS_AMONG_OTHERS.store(false, Ordering::SeqCst);
 }
 

@@ -149,6 +149,15 @@ impl Large {
         (block as usize).wrapping_sub(self.base.load(Ordering::Relaxed)) < self.size.load(Ordering::Relaxed)
     }
 
+    /// True if a buffer was ever near an address. Where addresses are scarce, others map pages in unused parts of the
+    /// arena.
+    #[must_use]
+    pub fn reaches(&self, address: *const u8) -> bool {
+        let node = self.of(address);
+        let offset = self.arenas[node].offset(address);
+        self.contains(address) && self.lengths[node].is_reached((offset / GRANULE) as u32)
+    }
+
     /// True if no addresses could be reserved.
     #[must_use]
     pub fn is_absent(&self) -> bool {
@@ -309,17 +318,16 @@ impl Large {
     }
 
     /// Notes that addresses are scarce from now on. With several nodes the arenas stay as they are.
-    pub fn tighten(&self, most: usize) {
+    pub fn tighten(&self) {
         let _begun = self.begun.lock();
         if self.is_absent() || self.nodes() > 1 {
             return;
         }
         self.slots.close();
         self.trim(u32::MAX);
-        self.arenas[0].tighten(most);
-        self.size.store(self.arenas[0].size(), Ordering::Release);
-        self.lengths[0].shorten(self.arenas[0].size() / GRANULE);
-        [&self.thick, &self.moved].into_iter().for_each(|marks| marks.shorten(self.units()));
+        self.arenas[0].tighten();
+        self.lengths[0].tighten();
+        [&self.thick, &self.moved].into_iter().for_each(Marks::tighten);
     }
 
     /// Does now what the first buffers would do, and stops rare system calls, because both may be forbidden later.

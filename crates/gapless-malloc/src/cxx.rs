@@ -1,7 +1,9 @@
 //! C++'s operators. An operator that must not return null throws `std::bad_alloc`, with the C++ library that the
 //! program loaded.
 
+use crate::next::Next;
 use gapless_host::heap;
+use gapless_host::units::MIN_ALIGNMENT;
 use std::ffi::c_void;
 
 type Handler = unsafe extern "C-unwind" fn();
@@ -22,6 +24,9 @@ unsafe fn again(size: usize, alignment: usize, throws: bool) -> *mut u8 {
             unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> Option<Handler>>(get)() }
         });
         let Some(handler) = handler else { break };
+        if !throws && let Some(operator) = catching(alignment) {
+            return operator(size, alignment);
+        }
         // SAFETY: the program's own function. An exception that it throws passes through here, which this ABI allows.
         unsafe { handler() };
         let block = allocate(size, alignment);
@@ -32,6 +37,29 @@ unsafe fn again(size: usize, alignment: usize, throws: bool) -> *mut u8 {
     // SAFETY: the caller is a C++ operator, which may throw if `throws` is true.
     unsafe { refuse(size, throws) }
 }
+
+/// The C++ library's operator that returns null where another one throws: a handler may throw what only C++ can catch.
+fn catching(alignment: usize) -> Option<impl Fn(usize, usize) -> *mut u8> {
+    static PLAIN: Next = Next::new(c"_ZnwmRKSt9nothrow_t");
+    static ALIGNED: Next = Next::new(c"_ZnwmSt11align_val_tRKSt9nothrow_t");
+    let is_plain = alignment <= MIN_ALIGNMENT;
+    let found = if is_plain { PLAIN.get() } else { ALIGNED.get() };
+    type Plain = extern "C" fn(usize, *const u8) -> *mut u8;
+    type Aligned = extern "C" fn(usize, usize, *const u8) -> *mut u8;
+    // The operators ignore their last argument, a reference to an object without contents.
+    let tag = (&raw const TAG).cast();
+    (!found.is_null()).then_some(move |size, alignment| {
+        if is_plain {
+            // SAFETY: the C++ library's function of this name has this type.
+            unsafe { std::mem::transmute::<*mut c_void, Plain>(found)(size, tag) }
+        } else {
+            // SAFETY: the C++ library's function of this name has this type.
+            unsafe { std::mem::transmute::<*mut c_void, Aligned>(found)(size, alignment, tag) }
+        }
+    })
+}
+
+static TAG: u8 = 0;
 
 /// Throws, or returns null.
 #[cold]
@@ -50,7 +78,7 @@ unsafe fn refuse(size: usize, throws: bool) -> *mut u8 {
 }
 
 fn allocate(size: usize, alignment: usize) -> *mut u8 {
-    if alignment <= 16 { heap::allocate(size) } else { heap::allocate_aligned(size, alignment) }
+    if alignment <= MIN_ALIGNMENT { heap::allocate(size) } else { heap::allocate_aligned(size, alignment) }
 }
 
 macro_rules! new {

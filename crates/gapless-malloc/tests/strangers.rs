@@ -85,6 +85,7 @@ fn limits_that_a_program_sets_leave_it_what_they_leave_others() {
     {
         same(&program, &[case], &[]);
     }
+    same(&program, &["lifted"], &[]);
 }
 
 #[test]
@@ -129,9 +130,14 @@ fn threads_begin_and_end_in_every_way() {
         &["libraries", path],
         &["spawned"],
         &["contexts"],
+        &["cloned"],
+        &["first-ends"],
     ] {
         same(&program, case, &[]);
     }
+    // The helper is in code of other libraries when it is to end.
+    same(&program, &["first-ends"], &[("GAPLESS_HOST_STATS", "1")]);
+    same(&program, &["first-ends"], &[("GAPLESS_HOST_LIMIT", "4GiB")]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::lock::Lock;
 use crate::space::bits::Bits;
 use crate::sys;
 use crate::units::GRANULE;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Granules that have a property of their own. Most processes have none.
 #[derive(Debug)]
@@ -72,10 +72,10 @@ impl Marks {
         true
     }
 
-    /// Gives up the table beyond `all` granules.
-    pub fn shorten(&self, all: u32) {
+    /// Gives up addresses of the table that were never needed.
+    pub fn tighten(&self) {
         if let Some(bits) = self.bits.lock().as_mut() {
-            bits.shorten(all);
+            bits.tighten();
         }
     }
 
@@ -98,6 +98,8 @@ pub struct Lengths {
     /// Entries from the start that are writable. No buffer begins beyond them.
     reach: AtomicUsize,
     all: AtomicUsize,
+    /// True if the others are not reserved.
+    is_chosen: AtomicBool,
     reaching: Lock<()>,
 }
 
@@ -111,13 +113,17 @@ impl Lengths {
             table: AtomicPtr::new(std::ptr::null_mut()),
             reach: AtomicUsize::new(0),
             all: AtomicUsize::new(0),
+            is_chosen: AtomicBool::new(false),
             reaching: Lock::new(()),
         }
     }
 
     /// Reserves a table for `all` granules. False if there are no addresses for it.
     pub fn begin(&self, all: usize) -> bool {
-        let Some(table) = sys::reserve(all * size_of::<u32>(), GRANULE) else { return false };
+        let Some((table, is_chosen)) = sys::reserve_or_choose(all * size_of::<u32>(), GRANULE) else {
+            return false;
+        };
+        self.is_chosen.store(is_chosen, Ordering::Relaxed);
         self.all.store(all, Ordering::Relaxed);
         self.table.store(table.cast(), Ordering::Release);
         true
@@ -125,7 +131,13 @@ impl Lengths {
 
     /// Makes room for a buffer that begins at `start`. False if there is no memory for it.
     pub fn reach(&self, start: u32) -> bool {
-        (start as usize) < self.reach.load(Ordering::Acquire) || self.reach_more(start as usize + 1)
+        self.is_reached(start) || self.reach_more(start as usize + 1)
+    }
+
+    /// True if a buffer could begin at `start` without more room in the table.
+    #[must_use]
+    pub fn is_reached(&self, start: u32) -> bool {
+        (start as usize) < self.reach.load(Ordering::Acquire)
     }
 
     #[cold]
@@ -139,34 +151,27 @@ impl Lengths {
         let table: *mut u8 = self.table.load(Ordering::Acquire).cast();
         // SAFETY: `before <= wanted <= all`, and the table has `all` entries. Both ends are multiples of a page.
         let (start, bytes) = unsafe { (table.add(before * 4), (wanted - before) * 4) };
-        let is_open = sys::keep_errno(|| sys::commit(start, bytes.next_multiple_of(sys::PAGE)));
+        let is_open = sys::extend(start, bytes, self.is_chosen.load(Ordering::Relaxed));
         if is_open {
             self.reach.store(wanted, Ordering::Release);
         }
         is_open
     }
 
-    /// Gives up the addresses beyond `all` granules, at which no buffer begins.
-    pub fn shorten(&self, all: usize) {
+    /// Gives up the addresses of the table that were never needed.
+    pub fn tighten(&self) {
         let _reaching = self.reaching.lock();
-        let before = self.all.load(Ordering::Relaxed);
-        if all >= before {
-            return;
-        }
-        self.all.store(all, Ordering::Relaxed);
-        self.reach.fetch_min(all, Ordering::Relaxed);
-        let pages = |count: usize| (count * size_of::<u32>()).next_multiple_of(sys::PAGE);
-        if pages(all) < pages(before) {
-            // SAFETY: `pages(all)` is less than the table's reserved bytes, `pages(before)`.
-            let end = unsafe { self.table.load(Ordering::Relaxed).cast::<u8>().add(pages(all)) };
-            sys::unmap(end, pages(before) - pages(all));
+        let (reach, all) = (self.reach.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed));
+        if !self.is_chosen.swap(true, Ordering::Relaxed) && reach < all {
+            // SAFETY: `reach < all`, the table's reserved entries, and both ends are multiples of a page.
+            let end = unsafe { self.table.load(Ordering::Relaxed).add(reach) };
+            sys::unmap(end.cast(), (all - reach) * size_of::<u32>());
         }
     }
 
     fn place(&self, start: u32) -> Option<&AtomicU32> {
-        let is_in_reach = (start as usize) < self.reach.load(Ordering::Acquire);
-        // SAFETY: entries below `reach` are writable, and the table is never unmapped below the end of the space.
-        is_in_reach.then(|| unsafe { &*self.table.load(Ordering::Relaxed).add(start as usize) })
+        // SAFETY: entries below `reach` are writable, and stay so.
+        self.is_reached(start).then(|| unsafe { &*self.table.load(Ordering::Relaxed).add(start as usize) })
     }
 
     /// The length; 0 if no buffer begins there.

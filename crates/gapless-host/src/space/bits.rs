@@ -29,11 +29,10 @@ impl Bits {
         Some(Bits { words: Table::lazy(words)?, full: Table::lazy(words / 64 + 1)? })
     }
 
-    /// Gives up the bits from `count` on, which are clear.
-    pub fn shorten(&mut self, count: u32) {
-        let words = count as usize / 64 + 1;
-        self.words.shorten(words);
-        self.full.shorten(words / 64 + 1);
+    /// Gives up the addresses of tables behind the bits that were ever needed.
+    pub fn tighten(&mut self) {
+        self.words.tighten();
+        self.full.tighten();
     }
 
     /// Makes room for the bits below `count`. False if there is no memory for it.

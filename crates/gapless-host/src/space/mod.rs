@@ -72,29 +72,18 @@ impl Space {
         Some(space)
     }
 
-    /// Ends the space at `granules`, or behind what is in use or has memory. Returns the new end, and the beginning of
-    /// the free rest.
-    pub fn shorten(&mut self, granules: u32) -> (u32, u32) {
-        let last = self.last;
-        let found = self.nodes.get(last);
-        if found.state != FREE {
-            return (self.granules, self.granules);
+    /// Gives up the addresses of tables that were never needed. Returns the granule from which on all are free and
+    /// without memory.
+    pub fn tighten(&mut self) -> u32 {
+        self.tags.tighten();
+        self.nodes.tighten();
+        self.backed.tighten();
+        let last = self.nodes.get(self.last);
+        match last.state {
+            FREE if last.backed > 0 => self.top,
+            FREE => last.start,
+            _ => self.granules,
         }
-        let used = if found.backed > 0 { self.top } else { found.start };
-        // An extent has at least one granule.
-        let end = granules.max(used).max(found.start + 1);
-        if end < self.granules {
-            self.nodes.remove(last);
-            self.nodes.change(last, |n| n.len = end - found.start);
-            self.granules = end;
-            self.top = self.top.min(end);
-            self.tag(last);
-            self.nodes.insert(last);
-            self.tags.shorten(end as usize + 1);
-            self.nodes.shorten(end);
-            self.backed.shorten(end);
-        }
-        (self.granules, used)
     }
 
     /// Granules that the program has.

@@ -54,9 +54,9 @@ impl Nodes {
         self.table.reach(self.used as usize + 8)
     }
 
-    /// Limits the number of granules from now on.
-    pub fn shorten(&mut self, most: u32) {
-        self.table.shorten((most as usize + 2).max(self.used as usize));
+    /// Gives up the addresses of the table behind the nodes that were ever needed.
+    pub fn tighten(&mut self) {
+        self.table.tighten();
     }
 
     #[must_use]

@@ -1,7 +1,7 @@
 //! Every system call of the crate, behind typed functions. None of them allocates from `malloc`.
 
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 mod files;
@@ -130,6 +130,9 @@ pub fn memory() -> usize {
 /// Reserves addresses without memory, at a multiple of `alignment`.
 #[must_use]
 pub fn reserve(bytes: usize, alignment: usize) -> Option<*mut u8> {
+    if alignment <= PAGE {
+        return map_with(bytes, libc::PROT_NONE);
+    }
     let all = bytes.checked_add(alignment)?;
     let start = map_with(all, libc::PROT_NONE)?;
     let lead = start.align_offset(alignment);
@@ -197,6 +200,61 @@ pub fn most_at_once() -> usize {
     };
     MOST.store(most, Ordering::Relaxed);
     most
+}
+
+/// True if a limit counts addresses that are only reserved.
+static SCARCE: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a limit counts reserved addresses. It is never taken back, because the program may lower it again.
+pub fn addresses_are_scarce() {
+    SCARCE.store(true, Ordering::Relaxed);
+}
+
+#[must_use]
+pub fn is_scarce() -> bool {
+    SCARCE.load(Ordering::Relaxed)
+}
+
+/// Addresses of the allocator, at a multiple of `alignment`, and true if they are not reserved, because addresses are
+/// scarce. Such a range is probably free, and is mapped part by part ([`extend`]).
+#[must_use]
+pub fn reserve_or_choose(bytes: usize, alignment: usize) -> Option<(*mut u8, bool)> {
+    if is_scarce()
+        && let Some(start) = choose(bytes, alignment)
+    {
+        return Some((start, true));
+    }
+    Some((reserve(bytes, alignment)?, false))
+}
+
+/// Programs, and what the kernel places, lie below and above these addresses.
+const CHOSEN: std::ops::Range<usize> = 0x1000_0000_0000..0x2a00_0000_0000;
+
+fn choose(bytes: usize, alignment: usize) -> Option<*mut u8> {
+    static NEXT: AtomicUsize = AtomicUsize::new(CHOSEN.start);
+    const TRIES: usize = 16;
+    for _ in 0..TRIES {
+        let mut start = 0;
+        let after = |next: usize| {
+            start = next.next_multiple_of(alignment);
+            let end = start.checked_add(bytes)?.next_multiple_of(PAGE);
+            (end <= CHOSEN.end).then_some(end)
+        };
+        NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).ok()?;
+        let start = start as *mut u8;
+        if map_at(start, PAGE) {
+            unmap(start, PAGE);
+            return Some(start);
+        }
+    }
+    None
+}
+
+/// Makes the next part of a range usable, which is reserved or, if `is_chosen`, not mapped yet. False if the kernel
+/// refuses.
+#[must_use]
+pub fn extend(start: *mut u8, bytes: usize, is_chosen: bool) -> bool {
+    keep_errno(|| if is_chosen { map_at(start, bytes) } else { commit(start, bytes) })
 }
 
 /// Asks for huge pages, or for none.
@@ -327,6 +385,13 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     let value = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: `getenv` returns a text that ends in a zero.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes()).filter(|text| !text.is_empty())
+}
+
+/// True in the process's first thread, which runs `main`.
+#[must_use]
+pub fn is_first_thread() -> bool {
+    // SAFETY: takes no argument and cannot fail.
+    unsafe { libc::gettid() == libc::getpid() }
 }
 
 #[must_use]

@@ -1,6 +1,6 @@
 //! Lists of fixed length in memory of their own, for tables of the allocator.
 
-use super::{PAGE, commit, damaged, keep_errno, map, map_with, unmap};
+use super::{PAGE, damaged, extend, map, reserve_or_choose, unmap};
 use std::marker::PhantomData;
 
 /// A type that is valid when all its bytes are zero.
@@ -23,6 +23,8 @@ pub struct Table<T: Zeroed> {
     length: usize,
     /// Entries from the start that are writable. The others are zero.
     open: usize,
+    /// True if the others are not reserved.
+    is_chosen: bool,
     owns: PhantomData<T>,
 }
 
@@ -33,14 +35,15 @@ impl<T: Zeroed> Table<T> {
     #[must_use]
     pub fn new(length: usize) -> Option<Table<T>> {
         let start = map(length.checked_mul(size_of::<T>())?)?;
-        Some(Table { start: start.cast(), length, open: length, owns: PhantomData })
+        Some(Table { start: start.cast(), length, open: length, is_chosen: false, owns: PhantomData })
     }
 
     /// A list that becomes writable as it is used: see [`Table::reach`].
     #[must_use]
     pub fn lazy(length: usize) -> Option<Table<T>> {
-        let start = map_with(length.checked_mul(size_of::<T>())?.next_multiple_of(PAGE), libc::PROT_NONE)?;
-        Some(Table { start: start.cast(), length, open: 0, owns: PhantomData })
+        let bytes = length.checked_mul(size_of::<T>())?.next_multiple_of(PAGE);
+        let (start, is_chosen) = reserve_or_choose(bytes, PAGE)?;
+        Some(Table { start: start.cast(), length, open: 0, is_chosen, owns: PhantomData })
     }
 
     /// Makes the first `count` entries writable, or all if there are fewer. False if there is no memory for them.
@@ -56,8 +59,12 @@ impl<T: Zeroed> Table<T> {
         let bytes = (count * size_of::<T>()).next_multiple_of(PAGE);
         let more = (bytes + (bytes / 4).clamp(OPENED, OPENED << 4)).next_multiple_of(PAGE);
         let all = (self.length * size_of::<T>()).next_multiple_of(PAGE);
-        let made =
-            [more.min(all), bytes].into_iter().find(|bytes| keep_errno(|| commit(self.start.cast(), *bytes)));
+        let before = self.open_bytes();
+        // SAFETY: the open part lies inside of the table.
+        let behind: *mut u8 = unsafe { self.start.cast::<u8>().add(before) };
+        let made = [more.min(all), bytes]
+            .into_iter()
+            .find(|bytes| *bytes <= before || extend(behind, bytes - before, self.is_chosen));
         self.open = made.map_or(self.open, |bytes| (bytes / size_of::<T>()).min(self.length));
         made.is_some()
     }
@@ -104,24 +111,28 @@ impl<T: Zeroed> Table<T> {
 const OPENED: usize = 64 << 10;
 
 impl<T: Zeroed> Table<T> {
-    /// Gives up the end of the table, from `length` on.
-    pub fn shorten(&mut self, length: usize) {
-        if length >= self.length {
-            return;
+    /// Bytes of the entries that are writable, in whole pages.
+    fn open_bytes(&self) -> usize {
+        (self.open * size_of::<T>()).next_multiple_of(PAGE)
+    }
+
+    /// Gives up the addresses behind the entries that are writable. They are taken again when they are needed.
+    pub fn tighten(&mut self) {
+        let (open, all) = (self.open_bytes(), (self.length * size_of::<T>()).next_multiple_of(PAGE));
+        if !self.is_chosen && open < all {
+            // SAFETY: `open` lies inside of the table, and nothing behind it is read or written while it is not open.
+            unmap(unsafe { self.start.cast::<u8>().add(open) }, all - open);
         }
-        let pages = |length: usize| (length * size_of::<T>()).next_multiple_of(PAGE);
-        let (kept, all) = (pages(length.max(1)), pages(self.length));
-        if kept < all {
-            // SAFETY: `kept` lies inside of the table, and entries behind the new length are not read any more.
-            unmap(unsafe { self.start.cast::<u8>().add(kept) }, all - kept);
-        }
-        self.length = length;
-        self.open = self.open.min(length);
+        self.is_chosen = true;
     }
 }
 
 impl<T: Zeroed> Drop for Table<T> {
     fn drop(&mut self) {
-        unmap(self.start.cast(), self.length * size_of::<T>());
+        let all = (self.length * size_of::<T>()).next_multiple_of(PAGE);
+        let bytes = if self.is_chosen { self.open_bytes() } else { all };
+        if bytes > 0 {
+            unmap(self.start.cast(), bytes);
+        }
     }
 }

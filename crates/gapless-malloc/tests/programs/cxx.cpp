@@ -59,6 +59,24 @@ int main() {
   });
   CHECK(new (std::nothrow) char[huge] == nullptr);
   CHECK(handled == 3);
+  // A handler that throws: each operator passes it on, or catches it.
+  std::set_new_handler([] {
+    handled++;
+    throw std::bad_alloc();
+  });
+  CHECK(new (std::nothrow) char[huge] == nullptr);
+  CHECK(::operator new(huge, std::nothrow) == nullptr);
+  CHECK(::operator new(huge, std::align_val_t(512), std::nothrow) == nullptr);
+  CHECK(::operator new[](huge, std::align_val_t(512), std::nothrow) == nullptr);
+  CHECK(handled == 7);
+  thrown = false;
+  try {
+    ::operator delete(::operator new(huge));
+  } catch (const std::bad_alloc &) {
+    thrown = true;
+  }
+  CHECK(thrown && handled == 8);
+  std::set_new_handler(nullptr);
   ::operator delete(::operator new(100), std::size_t(100));
   ::operator delete(::operator new(5 << 20), std::size_t(5 << 20));
   std::puts("ok");

@@ -73,6 +73,31 @@ static int below(size_t limit, size_t room, size_t more) {
   return large ? (free(large), 0) : fails("half of the room again");
 }
 
+// A limit that is taken away again leaves nothing behind: blocks of every kind get three times its memory.
+static int lifted(int what) {
+  struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
+  const size_t sizes[] = {1000, 100000, 300000, 2 * MiB, 250 * MiB}, all = 300 * MiB;
+  for (int i = 0; i < 5; i++) {
+    pid_t pid = fork();
+    if (!pid) {
+      struct rlimit low = {100 * MiB, RLIM_INFINITY};
+      if (setrlimit(what, &low)) _exit(fails("setrlimit"));
+      free(malloc(1000));
+      if (setrlimit(what, &none)) _exit(fails("setrlimit"));
+      for (size_t sum = 0; sum < all; sum += sizes[i]) {
+        char *p = malloc(sizes[i]);
+        if (!p) _exit((printf("%zu MiB of %zu bytes, ", sum / MiB, sizes[i]), fails("after the limit")));
+        p[0] = p[sizes[i] - 1] = 1;
+      }
+      _exit(0);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    if (status) return 1;
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "";
   // The program has used memory before.
@@ -111,6 +136,25 @@ int main(int argc, char **argv) {
     if (!p) return fails("after the limit was taken away");
     memset(p, 1, 400 * MiB);
     free(p);
+  } else if (!strcmp(name, "lifted")) {
+    // In a program that sets the limit, and in one that begins below it.
+    if (argc > 2) return lifted(atoi(argv[2])) ? 1 : (puts("ok"), 0);
+    const int limits[] = {RLIMIT_AS, RLIMIT_DATA};
+    for (int i = 0; i < 2; i++) {
+      if (lifted(limits[i])) return 1;
+      char number[16];
+      snprintf(number, sizeof number, "%d", limits[i]);
+      pid_t pid = fork();
+      if (!pid) {
+        struct rlimit low = {100 * MiB, RLIM_INFINITY};
+        if (setrlimit(limits[i], &low)) return fails("setrlimit");
+        execl("/proc/self/exe", argv[0], "lifted", number, NULL);
+        return fails("exec");
+      }
+      int status;
+      waitpid(pid, &status, 0);
+      if (status) return 1;
+    }
   } else if (!strcmp(name, "locked")) {
     // All memory is locked: what is there becomes resident, and nothing else.
     if (mlockall(MCL_CURRENT | MCL_FUTURE)) return fails("mlockall");

@@ -29,6 +29,8 @@ static void say(Answer *a, const char *what, int number) { snprintf(a->what, siz
 static void judge(Answer *a, void *block, size_t size, size_t align, int error = -1) {
   if (error < 0) error = errno;
   if (!block) return say(a, "null %d", error);
+  // A call that succeeds leaves the number of the error as it is.
+  if (errno) return free(block), say(a, "errno %d", errno);
   if ((uintptr_t)block % (align ? align : 1)) return say(a, "misaligned", 0);
   if (malloc_usable_size(block) < size) return free(block), say(a, "too short", 0);
   byte *p = (byte *)block;

@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -186,6 +189,61 @@ static int contexts(void) {
   return 0;
 }
 
+// A child that the bare system call made: no handlers ran, and only this thread exists.
+static int child(void *how) {
+  for (int i = 0; i < 3; i++) {
+    char *p = malloc(5 * MiB);
+    memset(p, 1, 5 * MiB);
+    free(p);
+    free(malloc(100 << i));
+  }
+  // These wait for a helper, if there is one.
+  if (how && !strcmp(how, "forks")) {
+    pid_t pid = fork();
+    if (!pid) _exit(child(NULL));
+    int status;
+    return waitpid(pid, &status, 0) != pid || status;
+  }
+  if (how && !strcmp(how, "confines")) return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  return 0;
+}
+
+static int cloned(void) {
+  const int flags[] = {0, CLONE_FILES, CLONE_FS, CLONE_VM | CLONE_VFORK};
+  char *hows[] = {NULL, "forks", "confines"};
+  // Before the parent has a helper, and while it has one.
+  for (int round = 0; round < 2; round++) {
+    for (int i = 0; i < 4 * 3; i++) {
+      // A child that shares memory must not fork by the C library.
+      if (i % 4 == 3 && i / 4) continue;
+      char *stack = mmap(NULL, MiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      pid_t pid = clone(child, stack + MiB, flags[i % 4] | SIGCHLD, hows[i / 4]);
+      int status;
+      if (waitpid(pid, &status, 0) != pid || status) return printf("clone %d: %x\n", i, status), 1;
+      munmap(stack, MiB);
+    }
+    child(NULL);
+  }
+  return 0;
+}
+
+// The first thread ends, and the process with the last of the others.
+static void *works_on(void *argument) {
+  usleep(100 * 1000);
+  allocates(argument);
+  child(NULL);
+  return argument;
+}
+
+static int first_ends(void) {
+  child(NULL);
+  pthread_t thread;
+  stop = 1;
+  for (int i = 0; i < 3; i++) pthread_create(&thread, NULL, works_on, NULL);
+  puts("ok");
+  pthread_exit(NULL);
+}
+
 static void at_exit(void) {
   free(malloc(6 * MiB));
   void *p = realloc(calloc(3, 1000), 2 * MiB);
@@ -202,6 +260,8 @@ int main(int argc, char **argv) {
              : !strcmp(name, "libraries") ? libraries(argv[2])
              : !strcmp(name, "spawned") ? spawned()
              : !strcmp(name, "contexts") ? contexts()
+             : !strcmp(name, "cloned") ? cloned()
+             : !strcmp(name, "first-ends") ? first_ends()
              : 2;
   if (!result) puts("ok");
   return result;

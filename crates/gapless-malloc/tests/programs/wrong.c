@@ -17,6 +17,15 @@ int main(int argc, char **argv) {
     second_release(p);
   } else if (!strcmp(what, "inside")) {
     first_release(p + 16);
+  } else if (!strcmp(what, "unaligned")) {
+    memset(p, 0, size);
+    first_release(p + 8);
+  } else if (!strcmp(what, "growing")) {
+    // No other block may come to its place before the mistake is found.
+    first_release(p);
+    p = realloc(p, size * 4);
+  } else if (!strcmp(what, "growing-inside")) {
+    p = realloc(p + 16, size * 4);
   } else if (!strcmp(what, "foreign")) {
     char *here[8];
     first_release((char *)here);

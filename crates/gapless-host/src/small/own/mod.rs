@@ -189,7 +189,7 @@ impl Own {
         unsafe { list.pop() }
     }
 
-    /// Frees an object of a class; this thread's list may be full.
+    /// Frees an object of a class that begins at `block`; this thread's list may be full.
     fn put(&self, block: *mut u8, class: u8) {
         let batch = CLASSES[class as usize].batch;
         // SAFETY: null or this thread's cache, to which no other reference is alive.
@@ -219,8 +219,8 @@ impl Own {
     }
 
     /// Notes that addresses are scarce from now on, and gives up unused ones.
-    pub fn tighten(&self, most: usize) {
-        self.spans.tighten(most);
+    pub fn tighten(&self) {
+        self.spans.tighten();
     }
 
     /// The length of an object that has pages of its own; `None` for others.
@@ -390,8 +390,11 @@ impl Own {
     pub unsafe fn free(&self, block: *mut u8) {
         match self.spans.class(block) {
             Some(NONE) | None => crate::invalid_free::abort_on_invalid_free("free", block),
-            Some(WHOLE) => self.spans.end_whole(block),
-            Some(class) => self.put(block, class),
+            Some(WHOLE) if self.spans.end_whole(block) => {}
+            Some(class) if class != WHOLE && self.spans.begins(block, CLASSES[class as usize]) => {
+                self.put(block, class);
+            }
+            Some(_) => crate::invalid_free::abort_on_invalid_free("free", block),
         }
     }
 
@@ -401,7 +404,12 @@ impl Own {
         match self.spans.class(block) {
             Some(NONE) | None => None,
             Some(WHOLE) => self.spans.whole_size(block),
-            Some(class) => Some(CLASSES[class as usize].size as usize),
+            Some(class) => {
+                let about = CLASSES[class as usize];
+                // SAFETY: an object of ours begins there.
+                let is_live = self.spans.begins(block, about) && !unsafe { cache::is_free(block) };
+                is_live.then_some(about.size as usize)
+            }
         }
         .unwrap_or_else(|| crate::invalid_free::abort_on_invalid_free("malloc_usable_size", block))
     }
@@ -422,6 +430,12 @@ impl Own {
     pub fn held(&self) -> u64 {
         let Held { live, kept } = self.spans.held();
         live + kept
+    }
+
+    /// True if an object was ever near an address.
+    #[must_use]
+    pub fn reaches(&self, address: *const u8) -> bool {
+        self.spans.class(address).is_some()
     }
 
     /// True if an address may be a block of this core.

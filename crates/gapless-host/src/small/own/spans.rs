@@ -7,10 +7,13 @@ use crate::budget::Budget;
 use crate::lock::Lock;
 use crate::space::Placed;
 use crate::sys::{self, PAGE};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::units::MIN_ALIGNMENT;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// At most this many bytes become writable at once.
 const STEP: usize = 16 << 20;
+/// Objects begin at multiples of 16 bytes: so many in a slice.
+const STEPS: usize = SLICE / MIN_ALIGNMENT;
 /// Addresses of the arena.
 const ADDRESSES: usize = 8 << 40;
 /// The tables become writable for at least this many slices at once: a page of classes.
@@ -50,9 +53,11 @@ pub struct Spans {
     arena: Arena<SLICE>,
     classes: AtomicPtr<AtomicU8>,
     accounts: AtomicPtr<Span>,
-    /// Bytes of the arena for which the tables are writable. Classes beyond are not read.
+    /// The part of the arena for which the tables are writable, in steps of 16 bytes. Classes beyond are not read.
     reach: AtomicUsize,
     reaching: Lock<()>,
+    /// True if the tables behind them are not reserved.
+    is_chosen: AtomicBool,
     /// Free slices that have memory, as of the last free.
     kept: AtomicU32,
     /// Slices of objects that have slices of their own.
@@ -69,6 +74,7 @@ impl Spans {
             accounts: AtomicPtr::new(std::ptr::null_mut()),
             reach: AtomicUsize::new(0),
             reaching: Lock::new(()),
+            is_chosen: AtomicBool::new(false),
             kept: AtomicU32::new(0),
             whole: AtomicU64::new(0),
         }
@@ -81,9 +87,12 @@ impl Spans {
             return false;
         }
         let slices = self.arena.size() / SLICE;
-        let (classes, accounts) =
-            (sys::reserve(slices, PAGE), sys::reserve(slices * size_of::<Span>(), PAGE));
-        let (Some(classes), Some(accounts)) = (classes, accounts) else { return false };
+        let tables = [1, size_of::<Span>()].map(|size| sys::reserve_or_choose(slices * size, PAGE));
+        let [Some((classes, is_chosen)), Some((accounts, both))] = tables else { return false };
+        if is_chosen != both {
+            return false;
+        }
+        self.is_chosen.store(is_chosen, Ordering::Relaxed);
         self.accounts.store(accounts.cast(), Ordering::Relaxed);
         self.classes.store(classes.cast(), Ordering::Release);
         true
@@ -92,25 +101,33 @@ impl Spans {
     /// Makes the tables writable for the slices below `end`. False if there is no memory for them.
     #[inline]
     fn reach(&self, end: u32) -> bool {
-        end as usize * SLICE <= self.reach.load(Ordering::Acquire) || self.reach_more(end)
+        end as usize * STEPS <= self.reach.load(Ordering::Acquire) || self.reach_more(end)
     }
 
     #[cold]
     fn reach_more(&self, end: u32) -> bool {
         let _reaching = self.reaching.lock();
-        let before = self.reach.load(Ordering::Relaxed) / SLICE;
+        let before = self.reach.load(Ordering::Relaxed) / STEPS;
         let all = self.arena.size() / SLICE;
         let wanted = (end as usize + end as usize / 4).next_multiple_of(REACHED).min(all);
-        let open = |table: *mut u8, size: usize| {
-            let (from, to) = (before * size / PAGE * PAGE, (wanted * size).next_multiple_of(PAGE));
-            // SAFETY: `from <= to`, and the table has room for every slice of the arena.
-            sys::keep_errno(|| sys::commit(unsafe { table.add(from) }, to - from))
+        if before >= end as usize {
+            return true;
+        }
+        let is_chosen = self.is_chosen.load(Ordering::Relaxed);
+        let part = |table: *mut u8, size: usize| {
+            // SAFETY: `before <= wanted`, and the table has room for every slice of the arena.
+            (unsafe { table.add(before * size) }, (wanted - before) * size)
         };
-        let is_open = before >= end as usize
-            || open(self.classes.load(Ordering::Relaxed).cast(), 1)
-                && open(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
+        let (classes, class_bytes) = part(self.classes.load(Ordering::Relaxed).cast(), 1);
+        let (accounts, account_bytes) = part(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
+        if !sys::extend(classes, class_bytes, is_chosen) {
+            return false;
+        }
+        let is_open = sys::extend(accounts, account_bytes, is_chosen);
         if is_open {
-            self.reach.fetch_max(wanted * SLICE, Ordering::Release);
+            self.reach.store(wanted * STEPS, Ordering::Release);
+        } else if is_chosen {
+            sys::unmap(classes, class_bytes);
         }
         is_open
     }
@@ -125,36 +142,40 @@ impl Spans {
         None
     }
 
-    /// Notes that addresses are scarce from now on.
-    pub fn tighten(&self, most: usize) {
-        let before = self.arena.size() / SLICE;
+    /// Notes that addresses are scarce from now on, and gives up those that are not in use.
+    pub fn tighten(&self) {
         self.arena.trim(u32::MAX);
-        self.arena.tighten(most);
-        let after = self.arena.size() / SLICE;
-        self.reach.fetch_min(after * SLICE, Ordering::Relaxed);
+        self.arena.tighten();
+        let _reaching = self.reaching.lock();
+        if self.is_chosen.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (reach, all) = (self.reach.load(Ordering::Relaxed) / STEPS, self.arena.size() / SLICE);
         let cut = |table: *mut u8, size: usize| {
-            let (kept, all) = ((after * size).next_multiple_of(PAGE), (before * size).next_multiple_of(PAGE));
-            if kept < all {
-                // SAFETY: `kept < all`, the table's reserved bytes. No slice of the arena uses the end any more.
-                sys::unmap(unsafe { table.add(kept) }, all - kept);
+            if reach < all {
+                // SAFETY: `reach < all`, and the table is reserved for every slice of the arena. Entries behind `reach`
+                // are never read or written.
+                sys::unmap(unsafe { table.add(reach * size) }, (all - reach) * size);
             }
         };
         cut(self.classes.load(Ordering::Relaxed).cast(), 1);
         cut(self.accounts.load(Ordering::Relaxed).cast(), size_of::<Span>());
     }
 
-    /// The class of the object at an address of ours; `None` for other addresses.
+    /// The class of the object at an address of ours; `None` for other addresses, and for those at which no object may
+    /// begin because they are not aligned.
     #[inline(always)]
     #[must_use]
     pub fn class(&self, block: *const u8) -> Option<u8> {
-        let offset = self.arena.offset(block);
+        // The rotation moves the bits of an address that is not aligned to the top, so one comparison refuses both.
+        let steps = self.arena.offset(block).rotate_right(MIN_ALIGNMENT.ilog2());
         // Nothing is in reach before `begin`.
-        if offset >= self.reach.load(Ordering::Relaxed) {
+        if steps >= self.reach.load(Ordering::Relaxed) {
             return None;
         }
         let classes = self.classes.load(Ordering::Relaxed);
         // SAFETY: the table has a writable byte for every slice in reach.
-        Some(unsafe { (*classes.add(offset / SLICE)).load(Ordering::Relaxed) })
+        Some(unsafe { (*classes.add(steps / STEPS)).load(Ordering::Relaxed) })
     }
 
     fn set_class(&self, slice: u32, class: u8) {
@@ -191,6 +212,14 @@ impl Spans {
         let slice = (self.arena.offset(block) / SLICE) as u32;
         // SAFETY: the slice belongs to a span, and the thread that has the object has the lock of its class.
         unsafe { (*self.account(slice)).first }
+    }
+
+    /// True if an object of this class begins at an address of a span.
+    #[must_use]
+    pub fn begins(&self, block: *const u8, about: Class) -> bool {
+        let number = self.of(block);
+        number != NO_SPAN
+            && (block as usize - self.start(number) as usize).is_multiple_of(about.size as usize)
     }
 
     /// A new span, all of it free. `None` if there is no memory.
@@ -237,14 +266,16 @@ impl Spans {
         Some((self.arena.address(placed.start), placed.backed == 0))
     }
 
-    /// Frees such an object.
-    pub fn end_whole(&self, block: *mut u8) {
-        if let Some(start) = self.arena.unit(block) {
-            let slices = self.whole_size(block).unwrap_or(0) / SLICE;
-            self.whole.fetch_sub(slices as u64, Ordering::Relaxed);
-            self.set_class(start, NONE);
-            self.free(start);
-        }
+    /// Frees such an object. False if none begins there.
+    #[must_use]
+    pub fn end_whole(&self, block: *mut u8) -> bool {
+        let (Some(start), Some(bytes)) = (self.arena.unit(block), self.whole_size(block)) else {
+            return false;
+        };
+        self.whole.fetch_sub((bytes / SLICE) as u64, Ordering::Relaxed);
+        self.set_class(start, NONE);
+        self.free(start);
+        true
     }
 
     /// Bytes of objects that have slices of their own.
