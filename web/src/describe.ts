@@ -25,7 +25,8 @@ export function whyNoStack(app: App, i: number): string {
   const frames = app.stacks?.frames(rects.stack[i]) ?? [];
   if (frames.some((f) => f.origin <= Origin.Internal)) return "";
   if (frames.length > 0) return "no Python frame: C++ code allocated it, such as a backward pass or a library. Its C++ frames name it";
-  if (!app.stacks?.any) return 'recorded without stacks: record with context="all" and stacks="python", and lines of code stand here';
+  // The buffers of a plan have no stacks that a recording could add.
+  if (!app.stacks?.any) return app.report.headline ? "" : 'recorded without stacks: record with context="all" and stacks="python", and lines of code stand here';
   if (rects.start[i] === 0) return "allocated before the recording began: start the history before the first allocation";
   return 'no Python frame when it was allocated: most often a backward pass, which runs in C++ threads. Record with stacks="all" to see the C++ frames';
 }

@@ -86,7 +86,7 @@ export class Flame {
     this.byChoice = next;
     const none = !app.stacks?.any;
     this.said.hidden = !none;
-    if (none) fill(this.said, "No stacks were recorded, so branches are kinds (inferred) and block sizes. Record with ", h("code", null, 'stacks="python"'), " to see lines of code here.");
+    if (none) fill(this.said, "No stacks were recorded, so branches are kinds (inferred) and block sizes.", this.app.report.headline ? null : [" Record with ", h("code", null, 'stacks="python"'), " to see lines of code here."]);
   }
 
   private rebuild(): void {

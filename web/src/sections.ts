@@ -79,7 +79,9 @@ export function holders(app: App): HTMLElement {
         );
       }),
     );
-    const inferred = d["kinds"] && d["kinds"].inferred !== false ? ["Kinds are ", term("inferred"), d["kinds"].evidence ? ` from ${d["kinds"].evidence.replace(/^(inferred )?from /, "")}. ` : ". "] : [];
+    const evidence = d["kinds"]?.evidence ?? "";
+    const from = evidence.replace(/^(inferred )?from /, " from ");
+    const inferred = !d["kinds"] || d["kinds"].inferred === false ? [] : evidence === "" || from !== evidence ? ["Kinds are ", term("inferred"), `${from}. `] : [`Kinds are guesses: ${evidence}. `];
     fill(caption, inferred, span ? `Blocks that were alive at some time between ${eventText(span[0])} and ${eventText(span[1] - 1)}.` : "");
   };
   app.on(["device", "detail", "theme", "span"], draw);

@@ -115,10 +115,11 @@ export function advice(app: App): HTMLElement {
   const element = h("div.card", { id: "findings" }, h("h2", null, "What to do"), list);
   let all = false;
   const draw = () => {
-    const rank = { error: 0, warning: 1, info: 2 };
+    // The report has them by the bytes that can be won back; what failed comes before all of them.
+    const failed = (f: Finding) => Number(f.severity === "error");
     const own = (app.report.findings ?? [])
       .filter((f) => f["device"] === undefined || f["device"] === null || f["device"] === (app.deviceReport["device"] ?? app.deviceIndex))
-      .sort((a, b) => rank[a.severity ?? "info"] - rank[b.severity ?? "info"]);
+      .sort((a, b) => failed(b) - failed(a));
     element.hidden = app.report.findings === undefined;
     const told = new Set<string>();
     const hidden = all ? 0 : own.length - FINDINGS;

@@ -1,4 +1,4 @@
-// Pages that the real binary wrote: of a run, of a run that ran out of memory, of `fit`, of a replay, of equal ranks.
+// Pages that the real binary wrote: of a run, of a run that ran out of memory, of `fit`, of a replay, of a plan, of two runs, of equal ranks.
 
 import { execFileSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync } from "node:fs";
@@ -18,6 +18,8 @@ const ARGUMENTS = {
   streams: ["report", "testdata/traces/multistream.pickle.gz"],
   fit: ["fit", "llama-3.2-1b", "--batch", "8", "--memory", "24GiB"],
   replay: ["replay", RUN, "--with", "torch", "--with", "torch:expandable_segments:True", "--with", "gapless"],
+  diff: ["diff", "testdata/cases/leak.pickle.gz", RUN],
+  plan: ["plan", "testdata/planner/challenging/A.1048576.csv.gz", "--capacity", "1MiB"],
   equal: ["report", ...["rank0", "rank1", "rank2"].map((rank) => join(folder, "run", `${rank}.pickle.gz`))],
 };
 

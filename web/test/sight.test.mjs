@@ -34,14 +34,14 @@ const isInSight = (page, selector) =>
   }, selector);
 
 test("nothing scrolls sideways at any width, neither the page nor a part of it", async () => {
-  for (const name of ["report", "oom", "fit", "replay", "equal", "bare"]) {
+  for (const name of ["report", "oom", "fit", "replay", "diff", "plan", "equal", "bare"]) {
     const html = pageOf(name);
     const context = await browser.newContext({ deviceScaleFactor: 1 });
     const page = await context.newPage();
     for (const width of WIDTHS) {
       await page.setViewportSize({ width, height: 900 });
       await page.goto(`file://${html}`);
-      if (name !== "replay") await page.waitForFunction(() => document.documentElement.dataset.ready !== undefined);
+      if (name !== "replay" && name !== "diff") await page.waitForFunction(() => document.documentElement.dataset.ready !== undefined);
       await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= width, `${name} at ${width}: ${wide} pixels wide`);
@@ -299,5 +299,38 @@ test("the replay page explains its heads, and draws for phones too", async () =>
   assert.ok((await page.locator("svg.narrow").boundingBox()).height > 200);
   await page.locator("svg.narrow").hover();
   assert.ok(await page.locator(".figure .tip").isVisible());
+  await context.close();
+});
+
+test("findings stand in the report's order, by the bytes that can be won back, below what failed", async () => {
+  for (const name of ["report", "oom"]) {
+    const { findings } = reportOf(pageOf(name));
+    const isError = (finding) => finding.severity === "error";
+    const wanted = [...findings.filter(isError), ...findings.filter((finding) => !isError(finding))];
+    const { page, context } = await open(browser, pageOf(name), "", still);
+    const shown = await page.locator("#findings .finding").evaluateAll((all) => all.map((one) => one.textContent));
+    assert.equal(shown.length, wanted.length);
+    wanted.forEach((finding, i) => assert.ok(shown[i].includes(finding.headline), `${name} ${i}: ${shown[i]}`));
+    await context.close();
+  }
+});
+
+test("a plan asks for no recording, because its buffers never had stacks", async () => {
+  const { page, context } = await open(browser, pageOf("plan"), "", still);
+  const text = await page.evaluate(() => document.body.innerText);
+  assert.ok(!/[Rr]ecord(ed)? with(out)? /.test(text), text.match(/.*[Rr]ecord(ed)? with.*/)?.[0]);
+  assert.match(text, /Kinds are guesses: without steps, kinds cannot be told\./);
+  await context.close();
+});
+
+test("on a phone every cell of a comparison has the head of its column", async () => {
+  const context = await browser.newContext({ viewport: { width: 390, height: 844 } });
+  const page = await context.newPage();
+  await page.goto(`file://${pageOf("diff")}`);
+  const bare = await page.evaluate(() =>
+    [...document.querySelectorAll("tbody td:not(:first-child)")].filter((cell) => !getComputedStyle(cell, "::before").content.includes(cell.dataset.label || "no label")).map((cell) => cell.textContent),
+  );
+  assert.deepEqual(bare, []);
+  assert.ok((await page.locator("tbody td[data-label=Change]").count()) > 0);
   await context.close();
 });

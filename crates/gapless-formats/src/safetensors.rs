@@ -63,12 +63,20 @@ impl Header {
 /// The header of a file.
 pub fn read<R: Read + Seek>(file: R) -> Result<Header, Fault> {
     let mut source = Source::new(file)?;
-    let length = source.u64("the length of the header")?;
+    let first = source.bytes(source.left().min(8), 8, "the length of the header")?;
+    source.seek(0, "the length of the header")?;
+    if first.is_empty() {
+        return unsupported("the file is empty", "was the process that wrote it stopped before it was done?");
+    }
+    let length = if first.len() < 8 { u64::MAX } else { source.u64("the length of the header")? };
     if length > LONGEST.min(source.left())
-        && let Some(other) = other_format(length.to_le_bytes())
+        && let Some(other) = other_format(&first)
     {
         let what = format!("this is {other}, not a safetensors file");
         return unsupported(what, "save its tensors as .safetensors first");
+    }
+    if first.len() < 8 {
+        source.u64("the length of the header")?;
     }
     if length > LONGEST {
         let what = format!("a header of {length} bytes");
@@ -79,21 +87,23 @@ pub fn read<R: Read + Seek>(file: R) -> Result<Header, Fault> {
     parse(text, data)
 }
 
-/// The format of a file that begins with other bytes than a header's length.
-fn other_format(first: [u8; 8]) -> Option<&'static str> {
+/// The format of a file that begins with other bytes than a header's length: at most eight are given.
+fn other_format(first: &[u8]) -> Option<&'static str> {
     Some(match first {
         [b'G', b'G', b'U', b'F', ..] => "a GGUF file",
         [b'P', b'K', 3 | 5, 4 | 6, ..] => "a zip archive, as torch.save and numpy.savez write",
         [0x80, 2..=5, ..] => "a pickle, as torch.save wrote before 1.6",
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => "an array of NumPy's",
         [0x89, b'H', b'D', b'F', ..] => "an HDF5 file",
-        [b'v', b'e', b'r', b's', b'i', b'o', b'n', b' '] => {
-            "a pointer of Git LFS: the file itself was not downloaded (git lfs pull)"
-        }
-        [b'{' | b'[', b'\n' | b' ' | b'"' | b'}' | b'\r', ..] => {
+        [0x1f, 0x8b, ..] => "a file that gzip compressed",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that zstd compressed",
+        b"version " => "a pointer of Git LFS: the file itself was not downloaded (git lfs pull)",
+        [b'{' | b'[', b'\n' | b' ' | b'"' | b'}' | b']' | b'\r', ..] => {
             "a JSON text, as an index or a configuration is: name its folder, or a shard"
         }
         [b'<', b'!' | b'h' | b'H', ..] => "a web page, not a model: the download went wrong",
+        // A length of letters would be a header of more than 2^56 bytes.
+        text if text.iter().all(|byte| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')) => "text",
         _ => return None,
     })
 }

@@ -20,6 +20,13 @@ fn with_name(problem: &Problem, name: &str) -> String {
         Problem::NotATrace { .. } if name != "-" && name.chars().all(plain) => {
             words.replace(" FILE`", &format!(" {name}`")).replace(" FILE --", &format!(" {name} --"))
         }
+        Problem::Missing if name.contains("://") => {
+            "this is an address, not a file; download it first, or pipe it: curl ADDRESS | gapless report -"
+                .to_owned()
+        }
+        Problem::EmptyFile if name == "-" => {
+            "nothing came from the standard input; did the command before the pipe fail?".to_owned()
+        }
         _ => words,
     }
 }

@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     #[error("{}: {problem}", path.display())]
     Format { path: PathBuf, problem: Box<Problem> },
-    #[error("{}: cannot be read: {source}", path.display())]
+    #[error("{}: {}", path.display(), unread(.source))]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
@@ -21,6 +21,13 @@ pub enum Error {
     Damaged { path: PathBuf, tensor: String, damage: StreamError },
     #[error("{}: {what}", path.display())]
     Refused { path: PathBuf, what: String, help: &'static str },
+}
+
+fn unread(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        _ => format!("cannot be read: {source}"),
+    }
 }
 
 impl Error {

@@ -50,7 +50,16 @@ pub(crate) struct Args {
 pub(crate) fn command() -> clap::Command {
     use std::io::IsTerminal;
     let columns = crate::terminal::columns(std::io::stdout().is_terminal()).unwrap_or(80);
-    layout::tidy(Args::command().term_width(columns.clamp(40, 100)))
+    any_case(layout::tidy(Args::command().term_width(columns.clamp(40, 100))))
+}
+
+/// Words that a flag takes may be written in capitals.
+fn any_case(command: clap::Command) -> clap::Command {
+    let has_words =
+        |arg: &clap::Arg| arg.get_action().takes_values() && !arg.get_possible_values().is_empty();
+    command
+        .mut_args(|arg| if has_words(&arg) { arg.ignore_case(true) } else { arg })
+        .mut_subcommands(any_case)
 }
 
 /// Why the words of a command line are not understood.

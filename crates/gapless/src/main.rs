@@ -61,19 +61,17 @@ fn main() -> ExitCode {
 /// standard error.
 fn usage(message: &clap::Error) -> ExitCode {
     let styled = message.render().ansi().to_string();
+    if message.use_stderr() {
+        failure::tell(&styled);
+        return ExitCode::from(2);
+    }
     let styled = if terminal::is_ascii() { gapless_report::text::ascii(&styled) } else { styled };
-    let written = if message.use_stderr() {
-        anstream::stderr().write_all(styled.as_bytes())
-    } else {
-        let mut out = anstream::stdout();
-        out.write_all(styled.as_bytes()).and_then(|()| out.flush())
-    };
-    let code = if message.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-    match written {
-        Err(error) if !message.use_stderr() && error.kind() != std::io::ErrorKind::BrokenPipe => {
+    let mut out = anstream::stdout();
+    match out.write_all(styled.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             failure::print(&anyhow::Error::new(error).context("cannot write to standard output"));
             ExitCode::from(2)
         }
-        _ => code,
+        _ => ExitCode::SUCCESS,
     }
 }

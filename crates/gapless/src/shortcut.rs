@@ -1,12 +1,12 @@
 //! `gapless FILE` means `gapless report FILE`: the verb is left out if the first argument is a file.
 //!
-//! A verb wins over a file of the same name. A word that is neither keeps clap's message, which names the nearest
-//! verb. A name that can only be a file's gets a message that the file does not exist.
+//! A verb wins over a file of the same name. For a word that is neither, the message names the nearest verb. A name that can only be a file's gets a message that the file does not exist.
 
 use crate::cli::Args;
 use crate::failure::Failure;
+use crate::near::{alternatives, near};
 use clap::CommandFactory;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::ErrorKind;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -35,11 +35,18 @@ pub(crate) fn missing_file(args: &[OsString], error: &clap::Error) -> Option<Fai
     }
     let name = args[first(args)?].to_string_lossy().into_owned();
     let is_path = name.contains(['/', '.', '\\']);
-    if !is_path && error.get(ContextKind::SuggestedSubcommand).is_some() {
-        return None;
-    }
     let command = Args::command();
     let verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    if name.eq_ignore_ascii_case("version") {
+        return Some(Failure::new(format!("there is no command {name:?}"), "write gapless --version"));
+    }
+    let nearest = near(&name, verbs.iter().copied());
+    if !is_path && !nearest.is_empty() {
+        return Some(Failure::new(
+            format!("there is no command {name:?}"),
+            format!("did you mean {}? `gapless help` lists all commands", alternatives(&nearest)),
+        ));
+    }
     Some(Failure::new(
         format!("{name:?}: there is no such file, and no command of that name"),
         format!("check the path, or use one of the commands: {}", verbs.join(", ")),
@@ -93,13 +100,18 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_told_and_a_misspelt_verb_is_left_to_clap() {
+    fn a_missing_file_is_told_and_a_misspelt_verb_is_led_to_the_nearest() {
         use clap::Parser;
         let told = |name: &str| {
             let args = vec![OsString::from("gapless"), name.into()];
             missing_file(&args, &Args::try_parse_from(&args).expect_err("no such verb"))
         };
-        assert!(told("reprot").is_none());
+        for (name, verb) in [("reprot", "report"), ("OOM", "oom"), ("Fit", "fit"), ("fitt", "fit")] {
+            let failure = told(name).expect(name);
+            assert!(failure.what.contains("no command"), "{}", failure.what);
+            assert!(failure.help.starts_with(&format!("did you mean {verb}")), "{name}: {}", failure.help);
+        }
+        assert_eq!(told("version").expect("told").help, "write gapless --version");
         for name in ["report.pickle", "runs/step", "zzzzzz"] {
             let failure = told(name).expect(name);
             assert!(failure.what.contains("no such file") && failure.help.contains("report, diff"), "{name}");

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `console`, `sh` | commands after `$ ` run, and print the lines that the page shows, in their order; of commands without `$ `, each program is known, and flags of `gapless` exist |
 //! | `pycon` | Python after `>>> ` runs, and prints what the page shows |
-//! | `python` | it compiles; it needs torch, a GPU or another package, else it would be `pycon` |
+//! | `python` | it compiles, and every name and keyword of `gapless` exists; it needs torch, a GPU or another package, else it would be `pycon` |
 //! | `json`, `toml` | it parses; `yaml` does in `crates/gapless-kube/tests/manifests.rs` |
 //! | `c` | `python/tests/test_others.py` compiles it |
 //! | `text`, `cpp`, `rust`, `conf`, `csv`, `lua` | it has no command |
@@ -317,13 +317,20 @@ fn of_language(language: &str) -> Vec<Block> {
 }
 
 #[test]
-fn python_compiles_and_needs_what_the_tests_do_not_have() {
-    // One process compiles all blocks, from a list of places and texts.
+fn python_names_what_exists_and_needs_what_the_tests_do_not_have() {
+    // One process looks at all blocks, as a list of places and texts.
     let all: Vec<_> = of_language("python").iter().map(|block| [block.place(), block.text()]).collect();
-    let program = "import json, sys\nfor place, text in json.load(sys.stdin):\n    try: compile(text, place, 'exec')\n    \
-                   except SyntaxError as error: print(place, error)";
-    let (ended, told) = python(&["-c", program], &serde_json::to_string(&all).expect("JSON"));
-    assert!(ended && told.is_empty(), "{told}");
+    let text = serde_json::to_string(&all).expect("JSON");
+    let (ended, told) = python(&["crates/gapless/tests/examples/names.py"], &text);
+    let found = told.trim().parse::<u32>().unwrap_or_else(|_| panic!("{told}"));
+    assert!(ended && found > 100, "{found} names of the package");
+    // A wrong name and a wrong keyword are noticed.
+    let wrong = r#"[["a", "import gapless\ngapless.enabel()"], ["b", "import gapless\ngapless.enable(budgte=1)"], ["c", "("]]"#;
+    let (_, told) = python(&["crates/gapless/tests/examples/names.py"], wrong);
+    assert!(
+        ["a: gapless.enabel", "b: gapless.enable()", "c "].iter().all(|word| told.contains(word)),
+        "{told}"
+    );
     let runs = |text: &str| !PYTHON_NEEDS.iter().any(|need| text.contains(need));
     let wrong: Vec<&str> =
         all.iter().filter(|[_, text]| runs(text)).map(|[place, _]| place.as_str()).collect();

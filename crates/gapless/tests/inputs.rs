@@ -218,3 +218,73 @@ fn a_recording_torn_in_its_first_block_has_nothing_to_export_plan_or_check() {
         assert!(done.err.contains("help:"), "{args:?}: {}", done.err);
     }
 }
+
+/// Every verb that reads a file of a user, with the file as IN.
+const READERS: &[&[&str]] = &[
+    &["report", "IN"],
+    &["oom", "IN"],
+    &["check", "IN", "--max-peak-reserved", "1GiB"],
+    &["check", "good.csv", "--baseline", "IN"],
+    &["diff", "good.csv", "IN"],
+    &["replay", "IN"],
+    &["advise", "IN"],
+    &["export", "IN", "--to", "csv"],
+    &["plan", "IN"],
+    &["fit", "IN"],
+    &["fit-into", "IN"],
+    &["weights", "info", "IN"],
+    &["weights", "verify", "IN"],
+    &["weights", "pack", "IN", "-o", "out"],
+];
+
+/// Names of inputs that no verb can read, and words of which the message has one.
+const STRANGERS: &[(&str, &[&str])] = &[
+    ("empty", &["is empty"]),
+    ("folder", &["directory", "folder"]),
+    ("missing.pickle", &["there is no such file"]),
+    ("https://example.org/run.pickle", &["an address", "there is no such file"]),
+    ("hello.txt", &["text", "not the description of a model", "not a recorded step"]),
+    ("short.txt", &["text", "not the description of a model", "not a recorded step"]),
+    ("object.json", &["a JSON text", "rather than", "model_type", "recorded step", "report of schema"]),
+    ("list.json", &["a JSON text", "an empty trace", "is a list", "recorded step"]),
+    ("gzip.gz", &["text", "not the description of a model", "not a recorded step", "compressed"]),
+    (
+        "/dev/zero",
+        &["no kind that Gapless knows", "not a regular file", "neither a file", "not a recorded step"],
+    ),
+];
+
+#[test]
+fn every_verb_tells_each_stranger_for_what_it_is() {
+    let folder = temp();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("folder")).expect("made");
+    for (name, bytes) in [
+        ("empty", &b""[..]),
+        ("hello.txt", b"hello, this is no trace of anything\n"),
+        ("short.txt", b"hello\n"),
+        ("object.json", b"{}\n"),
+        ("list.json", b"[]\n"),
+        ("gzip.gz", &gzip(b"hello, this is no trace of anything\n")),
+        ("good.csv", b"id,lower,upper,size\na,0,4,8\n"),
+    ] {
+        fs::write(path(name), bytes).expect("written");
+    }
+    for verb in READERS {
+        for (name, words) in STRANGERS {
+            let args: Vec<&str> = verb.iter().map(|word| if *word == "IN" { *name } else { *word }).collect();
+            let done = run_in(folder.path(), &args, None);
+            assert_eq!((done.code, done.out.as_str()), (2, ""), "{args:?}: {}", done.err);
+            assert!(done.err.contains(name), "{args:?} lacks the name: {}", done.err);
+            assert!(words.iter().any(|word| done.err.contains(word)), "{args:?}: {}", done.err);
+            // Words of the machine in place of the tool's.
+            for raw in ["os error", "expected value", "the length of the header", "a header of"] {
+                assert!(!done.err.contains(raw), "{args:?}: {}", done.err);
+            }
+            assert!(!path("out").exists(), "{args:?} left a file");
+        }
+    }
+    // A pipe whose first command failed.
+    let done = run_in(folder.path(), &["report", "-"], Some(b""));
+    assert!(done.code == 2 && done.err.contains("nothing came from the standard input"), "{}", done.err);
+}

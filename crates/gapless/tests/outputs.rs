@@ -220,3 +220,38 @@ fn one_of_a_thing_is_told_as_one() {
         );
     }
 }
+
+#[test]
+fn an_ending_of_another_format_gets_no_text() {
+    let folder = temp();
+    fs::write(folder.path().join("in.csv"), BUFFERS).expect("written");
+    let verbs: [&[&str]; 5] = [
+        &["report", "in.csv"],
+        &["plan", "in.csv"],
+        &["replay", "in.csv"],
+        &["fit", "gpt2"],
+        &["diff", "in.csv", "in.csv"],
+    ];
+    for ending in ["pdf", "PDF", "png", "xlsx", "yaml", "gz", "pickle", "parquet"] {
+        let name = format!("out.{ending}");
+        for verb in verbs {
+            let done = run_in(folder.path(), &[verb, &["-o", &name][..]].concat(), None);
+            let asks = format!("its name asks for {}", ending.to_lowercase());
+            assert!(done.code == 2 && done.err.contains(&asks), "{verb:?} {name}: {}", done.err);
+            assert!(!folder.path().join(&name).exists());
+            // The flag says it clearly.
+            let done = run_in(folder.path(), &[verb, &["--format", "JSON", "-o", &name][..]].concat(), None);
+            assert!(
+                done.code < 2 && done.err.contains("gets json, as --format says"),
+                "{verb:?}: {}",
+                done.err
+            );
+            fs::remove_file(folder.path().join(&name)).expect("written");
+        }
+        if ending != "parquet" {
+            let done = run_in(folder.path(), &["export", "in.csv", "-o", &name], None);
+            let words = format!("no output format has the ending .{}", ending.to_lowercase());
+            assert!(done.code == 2 && done.err.contains(&words), "{name}: {}", done.err);
+        }
+    }
+}

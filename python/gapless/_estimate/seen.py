@@ -17,7 +17,7 @@ def told(found: "dict[str, Any]") -> "list[str]":
         return ["the program was stopped when its time was over: more may come; --time-limit SECONDS gives it more"] if stopped else []
     over = f"over {steps} steps" if steps > 1 else "over 1 step"
     lines = [f"{over}, to the end of the program" if stopped is None else over]
-    if found.get("varies") and found.get("largest"):
+    if found.get("varies") and found.get("largest") and found["spread"] >= 0.0005:
         largest = found["largest"]
         inputs = f": inputs {largest['inputs']}" if largest["inputs"] else ""
         lines[0] += f"; shapes vary by {found['spread']:.1%} of the peak"

@@ -53,6 +53,10 @@ pub fn open(text: &str) -> Result<Model, ReadError> {
 /// # Errors
 /// As `open`.
 pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
+    if text.trim().is_empty() {
+        return unsupported("the name of the model is empty", "give a model's file, its folder, or a name")
+            .named("MODEL");
+    }
     let path = Path::new(text);
     let Ok(about) = fs::metadata(path) else { return named(text) };
     if about.is_dir() {
@@ -106,6 +110,9 @@ pub fn open_with(text: &str, options: &Options) -> Result<Model, ReadError> {
             let read = || onnx::read(stem(path), File::open(path).map_err(Problem::Open)?, options.batch);
             read().named(text)
         }
+        None if filled == 0 => {
+            unsupported("the file is empty", "was the process that wrote it stopped before it was done?").named(text)
+        }
         None => unsupported(
             "this is not the description of a model",
             "give a config.json or its folder, a .safetensors, .gguf, .pt2 or .onnx file, or a built-in model's name; `gapless report` reads the recording of a run",
@@ -152,8 +159,11 @@ fn named(text: &str) -> Result<Model, ReadError> {
     }
     let extension = Path::new(text).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let path = text.starts_with(['.', '/', '~'])
-        || matches!(extension, "json" | "safetensors" | "gguf" | "pt2" | "onnx");
-    let problem = if path {
+        || matches!(extension, "json" | "safetensors" | "gguf" | "pt2" | "onnx")
+        || matches!(extension, "pickle" | "pkl" | "gz" | "zst" | "pt" | "pth" | "bin" | "py" | "gtrace");
+    let problem = if text.contains("://") {
+        Problem::Missing { help: "this is an address: download the file first, and give its path" }
+    } else if path {
         Problem::Missing { help: "check the path" }
     } else if let Some((owner, name)) = hub(text) {
         let help = format!(

@@ -24,9 +24,9 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
     TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(": "))
 }
 
-/// A name without case, dashes and underscores.
+/// A name without case, dashes, underscores and spaces.
 fn bare(name: &str) -> String {
-    name.chars().filter(|letter| *letter != '-' && *letter != '_').flat_map(char::to_lowercase).collect()
+    name.chars().filter(|letter| !['-', '_', ' '].contains(letter)).flat_map(char::to_lowercase).collect()
 }
 
 fn find(name: &str) -> Option<(&'static str, &'static str)> {
@@ -74,10 +74,11 @@ pub(crate) fn preset(text: &str) -> Option<Model> {
     Some(Model { name, architecture: Some(architecture), weights: None, stored, notes })
 }
 
-/// The known names that are nearest to an unknown one: those that begin with it, then those with the fewest edits.
+/// The known names that are nearest to an unknown one: those that begin with it, then those with the fewest edits. A
+/// name in which the last number goes on is another model: llama-30b does not begin with "llama3".
 pub(crate) fn nearest(text: &str) -> Vec<&'static str> {
     let name: String = bare(text.rsplit('/').next().unwrap_or(text)).chars().take(60).collect();
-    let score = |known: &str| (!bare(known).starts_with(&name), distance(&name, &bare(known)));
+    let score = |known: &str| (!begins(known, &name), distance(&name, &bare(known)));
     let mut scored: Vec<_> =
         rows().flat_map(|(names, _)| names.split(' ')).map(|known| (score(known), known)).collect();
     scored.sort_by_key(|(score, _)| *score);
@@ -85,9 +86,19 @@ pub(crate) fn nearest(text: &str) -> Vec<&'static str> {
     scored.into_iter().map(|(_, known)| known).collect()
 }
 
+fn begins(known: &str, name: &str) -> bool {
+    // The part of `known` whose letters and digits are those of `name`, and the character behind it.
+    let ends = |at: &usize| bare(&known[..*at]) == name;
+    let Some(at) = (0..=known.len()).filter(|at| known.is_char_boundary(*at)).find(ends) else {
+        return false;
+    };
+    let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    !(is_digit(name.chars().last()) && is_digit(known[at..].chars().next()))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{TEXT_ALONE, names, nearest, preset};
+    use super::{TEXT_ALONE, names, nearest, preset, row, rows};
 
     #[test]
     fn names_of_models_that_see_say_that_they_are_text_alone() {
@@ -102,6 +113,22 @@ mod tests {
     #[test]
     fn a_part_of_a_name_leads_to_names_that_begin_with_it() {
         assert!(nearest("llama3").iter().all(|name| name.starts_with("llama-3")), "{:?}", nearest("llama3"));
+        // Every beginning of every name that ends with a whole number.
+        let mut tried = 0;
+        for known in rows().flat_map(|(names, _)| names.split(' ')) {
+            let is_end = |at: &usize| {
+                let digit = |at: usize| known.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+                digit(at - 1) && !digit(*at)
+            };
+            for beginning in (1..known.len()).filter(is_end).map(|at| &known[..at]) {
+                let first = nearest(beginning)[0];
+                let rest = first.strip_prefix(beginning).unwrap_or_else(|| panic!("{beginning}: {first}"));
+                assert!(!rest.starts_with(|c: char| c.is_ascii_digit()), "{beginning}: {first}");
+                tried += 1;
+            }
+        }
+        assert!(tried > 50, "{tried}");
+        assert_eq!(row("Llama 3 8B").map(|(names, _)| names), Some("llama-3-8b"));
         assert_eq!(nearest("lama-3-8b")[0], "llama-3-8b");
         assert_eq!(nearest("gtp2")[0], "gpt2");
     }

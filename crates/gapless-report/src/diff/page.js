@@ -1,5 +1,10 @@
 // The flame graph of differences: a click zooms, the pointer and the keyboard read out a branch.
 "use strict";
+// In a narrow window each row is a card, whose cells have the heads of their columns.
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.querySelectorAll("th")].map((head) => head.textContent);
+  for (const row of table.querySelectorAll("tbody tr")) [...row.cells].slice(1).forEach((cell, i) => (cell.dataset.label = heads[i + 1] ?? ""));
+}
 for (const box of document.querySelectorAll(".flame-box")) {
   const tree = JSON.parse(box.querySelector("script").textContent);
   const [flame, said, field, whole] = [".flame", ".flame-said", "input", ".flame-bar button"].map((one) => box.querySelector(one));

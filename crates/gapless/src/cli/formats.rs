@@ -24,6 +24,12 @@ const ENDINGS: [(&str, &str); 13] = [
     ("prom", "prometheus"),
 ];
 
+/// Endings of formats that no command with `--format` writes: text in such a file would not open.
+const OTHERS: [&str; 18] = [
+    "pdf", "png", "jpg", "jpeg", "gif", "webp", "doc", "docx", "xls", "xlsx", "yaml", "yml", "parquet",
+    "pickle", "pkl", "gz", "zst", "zip",
+];
+
 /// Formats that are JSON too: a file of theirs may well be called `.json`.
 const JSON: [&str; 2] = ["sarif", "gitlab"];
 
@@ -103,7 +109,8 @@ pub(super) fn asked(mut command: &Command, mut matches: &ArgMatches) -> Asked {
 /// The format that the ending of a file's name asks for.
 fn of(path: &Path) -> Option<&'static str> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
-    ENDINGS.iter().find(|(known, _)| *known == ending).map(|(_, format)| *format)
+    let found = ENDINGS.iter().find(|(known, _)| *known == ending).map(|(_, format)| *format);
+    found.or_else(|| OTHERS.into_iter().find(|other| *other == ending))
 }
 
 /// The same command, with `format` for the one below these names where none is given.

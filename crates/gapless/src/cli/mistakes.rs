@@ -15,6 +15,7 @@ pub(super) fn words_for(words: &[OsString], error: &clap::Error) -> Option<Failu
         ErrorKind::InvalidSubcommand => subcommand(words, error),
         ErrorKind::UnknownArgument => unknown(words, error),
         ErrorKind::ValueValidation => value(error),
+        ErrorKind::InvalidValue => choice(words, error),
         _ => None,
     }
 }
@@ -115,7 +116,59 @@ fn unknown(words: &[OsString], error: &clap::Error) -> Option<Failure> {
             format!("write it behind: gapless {name} ... {word} ..."),
         ));
     }
-    None
+    let name = std::iter::once("gapless").chain(verbs(&root, &all[..at])).collect::<Vec<_>>().join(" ");
+    if !word.starts_with('-') {
+        return Some(Failure::new(
+            format!("`{name}`: {word:?} is one argument too many"),
+            format!("it takes {}; a name with spaces needs quotes", positionals(command)),
+        ));
+    }
+    // `--html` of `--format html`, `--bf16` of `--precision bf16`.
+    let value = if long == "md" { "markdown" } else { long };
+    let takes = |arg: &&clap::Arg| {
+        arg.get_long().is_some()
+            && !arg.is_hide_set()
+            && arg.get_possible_values().iter().any(|known| known.matches(value, true))
+    };
+    let what = format!("`{name}` has no flag {word}");
+    let flags: Vec<String> = command
+        .get_arguments()
+        .filter(takes)
+        .filter_map(clap::Arg::get_long)
+        .map(|flag| format!("--{flag} {value}"))
+        .collect();
+    if !flags.is_empty() {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        return Some(Failure::new(what, format!("did you mean {}?", alternatives(&flags))));
+    }
+    // Clap's own guess may have no letter in common, and its other advice is `-- --flag`.
+    let known: Vec<&str> =
+        command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(clap::Arg::get_long).collect();
+    let nearest: Vec<String> = near(long, known).iter().map(|flag| format!("--{flag}")).collect();
+    let help = if nearest.is_empty() {
+        format!("`{name} --help` lists its flags")
+    } else {
+        format!("did you mean {}?", alternatives(&nearest.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    Some(Failure::new(what, help))
+}
+
+/// The commands among the words, from the outermost.
+fn verbs<'a>(root: &'a Command, words: &[&str]) -> Vec<&'a str> {
+    let (mut command, mut found) = (root, Vec::new());
+    for word in words {
+        if let Some(below) = command.find_subcommand(word) {
+            found.push(below.get_name());
+            command = below;
+        }
+    }
+    found
+}
+
+/// The arguments without a flag, as the help has them.
+fn positionals(command: &Command) -> String {
+    let names: Vec<String> = command.get_positionals().map(ToString::to_string).collect();
+    if names.is_empty() { "no argument".to_owned() } else { names.join(" ") }
 }
 
 /// A value that begins with a dash, behind a flag that takes a number.
@@ -167,8 +220,42 @@ fn value(error: &clap::Error) -> Option<Failure> {
         "number too large to fit in target type" => {
             Some(Failure::new(format!("{flag}: {given} is too large"), "use a smaller number"))
         }
+        "invalid socket address syntax" => Some(Failure::new(
+            format!("{flag}: invalid address {given:?}"),
+            "use an address and a port, such as 127.0.0.1:9754",
+        )),
         _ => None,
     }
+}
+
+/// A value that is none of those that the flag takes, or no value.
+fn choice(words: &[OsString], error: &clap::Error) -> Option<Failure> {
+    let arg = text(error, ContextKind::InvalidArg)?;
+    // `--memory <SIZE>`, `--tree[=<BRANCHES>]` or `<FILE>...`.
+    let flag = arg.split([' ', '=']).next().unwrap_or(&arg).trim_matches(['<', '>', '.', '[', ']']);
+    let given = text(error, ContextKind::InvalidValue).unwrap_or_default();
+    let known: Vec<&str> = match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(known)) => known.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let all = format!("use one of {}", known.join(", "));
+    if given.is_empty() {
+        if words.iter().any(|word| word.is_empty() || word.to_string_lossy().ends_with('=')) {
+            let help = "give a value; is a variable of the shell empty?";
+            return Some(Failure::new(format!("{flag}: the value is empty"), help));
+        }
+        let takes = arg.split(['<', '>']).nth(1).unwrap_or("VALUE");
+        let help = if known.is_empty() { format!("write {flag} {takes}") } else { all };
+        return Some(Failure::new(format!("{flag} needs a value"), help));
+    }
+    if known.is_empty() {
+        return None;
+    }
+    let help = match near(&given, known.iter().copied()).as_slice() {
+        [] => all,
+        found => format!("did you mean {}? {all}", alternatives(found)),
+    };
+    Some(Failure::new(format!("{flag}: invalid value {given:?}"), help))
 }
 
 /// `1..=64` and `0..64` as people say them.
@@ -233,6 +320,66 @@ mod tests {
                 assert!(failure.help.starts_with("use "), "{}", failure.help);
             }
         }
+    }
+
+    /// Every flag of every command that takes one of some words.
+    fn choices(command: &Command, above: &str, found: &mut Vec<(String, String, Vec<String>)>) {
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_action().takes_values())
+        {
+            let known: Vec<String> =
+                arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+            if let Some(long) = arg.get_long().filter(|_| !known.is_empty()) {
+                found.push((above.to_owned(), long.to_owned(), known));
+            }
+        }
+        for verb in command.get_subcommands() {
+            choices(verb, &format!("{above}{} ", verb.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_word_of_every_flag_is_found_as_a_flag_in_capitals_and_misspelt() {
+        let mut flags = Vec::new();
+        choices(&super::super::command(), "", &mut flags);
+        assert!(flags.len() > 25, "{}", flags.len());
+        for (above, flag, known) in flags.into_iter().filter(|(above, ..)| above != "run ") {
+            if let Some(word) = known.last() {
+                // In capitals the word is taken, whatever else the line lacks.
+                let line = format!("{above}--{flag}={}", word.to_uppercase());
+                let words: Vec<OsString> =
+                    std::iter::once("gapless").chain(line.split(' ')).map(OsString::from).collect();
+                if let Err(super::super::Misread::Failure(failure)) = super::super::parse(&words) {
+                    assert!(!failure.what.contains("invalid value"), "{line}: {}", failure.what);
+                }
+            }
+            let strange = told(&format!("{above}--{flag}=qqqqqqqqqq"));
+            assert_eq!(strange.what, format!("--{flag}: invalid value \"qqqqqqqqqq\""));
+            assert!(known.iter().all(|word| strange.help.contains(word.as_str())), "{}", strange.help);
+            let empty = told(&format!("{above}--{flag}="));
+            assert_eq!(empty.what, format!("--{flag}: the value is empty"));
+        }
+        for (line, help) in [
+            ("report a --html", "did you mean --format html?"),
+            ("report a --json", "did you mean --format json?"),
+            ("report a --md", "did you mean --format markdown?"),
+            ("check a --sarif", "did you mean --format sarif?"),
+            ("fit gpt2 --bf16", "did you mean --precision bf16?"),
+            ("fit gpt2 --adafactor", "did you mean --optimizer adafactor?"),
+            ("fit gpt2 --vllm", "--engine vllm"),
+            ("export a --parquet", "did you mean --to parquet?"),
+            ("fit gpt2 --dim batch=8", "`gapless fit --help` lists its flags"),
+            ("fit gpt2 --bacth 8", "did you mean --batch"),
+            ("report a --zzz", "`gapless report --help` lists its flags"),
+            ("fleet sim --zzz", "`gapless fleet sim --help` lists its flags"),
+            ("fit gpt2 --optimizer adam8bit", "did you mean adamw8bit"),
+            ("metrics --listen 9754", "use an address and a port, such as 127.0.0.1:9754"),
+        ] {
+            assert!(told(line).help.contains(help), "{line}: {}", told(line).help);
+        }
+        assert_eq!(told("fit gpt2 --optimizer").what, "--optimizer needs a value");
+        let many = told("fit llama 3 8b");
+        assert_eq!(many.what, "`gapless fit`: \"3\" is one argument too many");
+        assert!(many.help.contains("MODEL") && many.help.contains("quotes"), "{}", many.help);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::ranks::{self, Inputs};
 use crate::{Answer, load, output, sizes};
 use anyhow::{Context, Result};
+use gapless_ingest::{Problem, ReadError};
 use gapless_report::Report;
 use gapless_report::check::{self, Budgets, CheckError, Subject, Verdict};
 use gapless_report::ranks::check::{self as ranks_check, Baseline, SavedRun};
@@ -197,7 +198,14 @@ fn baseline_report(path: &Path) -> Result<Report> {
             .into());
         }
     }
-    report_of(path, None).context("the baseline is neither a saved JSON report nor a trace")
+    report_of(path, None).map_err(|error| {
+        match error.downcast_ref::<ReadError>().map(|error| &error.problem) {
+            Some(Problem::NotATrace { .. }) => {
+                error.context("the baseline is neither a saved JSON report nor a trace")
+            }
+            _ => error.context("the baseline cannot be read"),
+        }
+    })
 }
 
 /// True if a schema stands near the top, under any file name.

@@ -95,8 +95,9 @@ fn endings(format: ExportFormat) -> &'static [&'static str] {
 fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
     let all = ExportFormat::value_variants();
     let ending = path.and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
-    let found =
-        ending.and_then(|ending| all.iter().find(|format| endings(**format).contains(&ending.as_str())));
+    let found = ending
+        .as_ref()
+        .and_then(|ending| all.iter().find(|format| endings(**format).contains(&ending.as_str())));
     found.copied().ok_or_else(|| {
         let names: Vec<String> = all
             .iter()
@@ -109,7 +110,10 @@ fn format_of(path: Option<&Path>) -> Result<ExportFormat> {
             .collect();
         let help =
             format!("use --to {}, or an -o file name that ends in {}", names.join("|"), endings.join(", "));
-        Failure::new("no output format was given", help).into()
+        match ending {
+            Some(ending) => Failure::new(format!("no output format has the ending .{ending}"), help).into(),
+            None => Failure::new("no output format was given", help).into(),
+        }
     })
 }
 

@@ -63,6 +63,10 @@ fn wrong(text: &str, error: &SpecError) -> anyhow::Error {
         SpecError::Settings(_) => "`gapless replay --help` shows the settings of each allocator",
         SpecError::NoSettings(_) => "remove the settings after the name",
         SpecError::MallocAsync => "compare with --with torch:default instead",
+        SpecError::Unknown { .. } if format!("torch:{text}").parse::<Spec>().is_ok() => {
+            return Failure::new(format!("--with {text}: {error}"), format!("write --with torch:{text}"))
+                .into();
+        }
         SpecError::Unknown { .. } => {
             "`gapless replay --help` shows what a SPEC is: torch, torch:default, torch:expandable_segments:True, torch@2.6, plan"
         }

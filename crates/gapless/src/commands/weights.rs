@@ -169,8 +169,7 @@ fn end(failures: usize, of: usize) -> Result<Answer> {
     if failures == 0 {
         return Ok(Answer::Yes);
     }
-    let what = format!("{failures} of {} failed, as listed above", plural(of as u64, "file"));
-    Err(Failure::new(what, "copy those files again").into())
+    Err(anyhow::anyhow!("{failures} of {} failed, as listed above", plural(of as u64, "file")))
 }
 
 fn pack(args: &PackArgs) -> Result<Answer> {
