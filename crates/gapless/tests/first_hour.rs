@@ -136,6 +136,7 @@ const SIZES: &[&[&str]] = &[
     &["fit-into", "train/step.json", "--budget"],
     &["run", "--reserve"],
     &["run", "--limit"],
+    &["run", "--process-limit"],
     &["run", "--budget"],
     &["run", "--stream-weights"],
     &["run", "--record", "/tmp/x.gtrace", "--record-limit"],

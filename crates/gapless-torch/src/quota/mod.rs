@@ -365,7 +365,7 @@ impl Quota {
         let Figures { budget, reserved, outside, tenant, .. } = self.figures();
         match why {
             Refusal::Process => Some(format!(
-                " The budget of this process is {}: its pool holds {}, and {} is counted for context, modules and libraries (GAPLESS_BUDGET).",
+                " The budget of this process is {}: its pool holds {}, and {} is counted for context, modules and libraries (GAPLESS_PROCESS_LIMIT).",
                 mib(budget?),
                 mib(reserved),
                 mib(outside)
