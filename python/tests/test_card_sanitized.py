@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,30 +11,26 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
-    import torch
-    x = torch.randn(64, 64, device="cuda")
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    torch.nn.Conv2d(3, 8, 3).cuda()(torch.randn(2, 3, 16, 16, device="cuda")).sum().backward()
-    torch.nn.LSTM(8, 8).cuda()(torch.randn(4, 2, 8, device="cuda"))[0].sum().backward()
-    torch.fft.fft(x)
-    torch.linalg.inv(x)
-    torch.bmm(x.bfloat16().view(4, 16, 64), x.bfloat16().view(4, 64, 16))
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        torch.empty(1 << 20, device="cuda").record_stream(torch.cuda.current_stream())
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        y = x + 1
-    graph.replay()
-    x.cpu()
-    torch.cuda.synchronize()
-    print("held", torch.cuda.memory_allocated() > 0)
+import torch
+x = torch.randn(64, 64, device="cuda")
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(x).square().mean().backward()
+    optimizer.step()
+torch.nn.Conv2d(3, 8, 3).cuda()(torch.randn(2, 3, 16, 16, device="cuda")).sum().backward()
+torch.nn.LSTM(8, 8).cuda()(torch.randn(4, 2, 8, device="cuda"))[0].sum().backward()
+torch.fft.fft(torch.linalg.inv(x))
+torch.bmm(x.bfloat16().view(4, 16, 64), x.bfloat16().view(4, 64, 16))
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    torch.empty(1 << 20, device="cuda").record_stream(torch.cuda.current_stream())
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x += 1
+graph.replay()
+x.cpu()
+print("held", torch.cuda.memory_allocated() > 0)
 """
 
 
@@ -50,8 +45,7 @@ def test_a_training_step_reaches_no_wrong_byte_of_the_card(real, tmp_path):
     card = tmp_path / "card"
     subprocess.run([sys.executable, str(ROOT / "card/build.py"), str(card)], env={**os.environ, "CC": str(compiler)}, check=True)
     # The sanitizer's dlopen does not look into the folders that torch's own libraries name.
-    packages = Path(sysconfig.get_paths()["purelib"])
-    folders = [card, packages / "torch/lib", *packages.glob("nvidia/*/lib")]
+    folders = [card, *Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/lib"), Path(sysconfig.get_paths()["purelib"], "torch/lib")]
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("GAPLESS_", "PYTEST_"))},
         "LD_LIBRARY_PATH": ":".join(map(str, folders)),
@@ -60,5 +54,5 @@ def test_a_training_step_reaches_no_wrong_byte_of_the_card(real, tmp_path):
         "ASAN_OPTIONS": "detect_leaks=0:alloc_dealloc_mismatch=0",
         "GAPLESS_CARD": str(ROOT / "python/gapless/cards/h200.card"),
     }
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "held True\n"), done.stderr[-4000:]
