@@ -1,13 +1,3 @@
-//! MiniMalloc CSV: the bytes follow its header.
-
 #![no_main]
 
-mod shared;
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| {
-    let mut file = b"id,lower,upper,size,offset,gaps\n".to_vec();
-    file.extend(bytes);
-    shared::read(&file);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gapless_fuzz::minimalloc(bytes));

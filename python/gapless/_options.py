@@ -1,49 +1,20 @@
 """Options: keywords of enable(), and GAPLESS_* environment variables of the same names in capitals.
 
-A keyword wins over its variable. A name that does not exist is an error that names the nearest, since an option that
-is silently ignored looks like one that does not help. Values become numbers here, so that the library only ever reads
-bytes.
+options.csv has their names, their types and their help. A keyword wins over its variable. A name that does not exist
+is an error that names the nearest, since an option that is silently ignored looks like one that does not help. Values
+become numbers here, so that the library only ever reads bytes.
 """
 
 import difflib
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Optional
 
-from ._errors import OptionError
+from ._errors import GaplessWarning, OptionError
 
 PREFIX = "GAPLESS_"
-# Variables that are no options: which driver, library, program and interpreter to use, whether `gapless run` started
-# this process, where processes meet, which one records, and the card of an estimate.
-_OTHER_VARIABLES = (
-    "DRIVER",
-    "LIBRARY",
-    "LOADER",
-    "WEIGHTS",
-    "PROGRAM",
-    "RUN",
-    "RUN_DIR",
-    "SLEEP_DIR",
-    "SLEEP_GUARD",
-    "RECORD_OWNER",
-    "CARD",
-    "CARDS",
-    "CARD_LIBRARIES",
-    "ESTIMATE_MEET",
-    "PYTHON",
-    # The host's allocator reads these itself, before the program begins.
-    "HOST_CHECK",
-    "HOST_HUGE",
-    "HOST_LIBRARY",
-    "HOST_LIMIT",
-    "HOST_LIMIT_FILE",
-    "HOST_LIMIT_GPU",
-    "HOST_RECORD",
-    "HOST_RECORD_EVERY",
-    "HOST_RECORD_PID",
-    "HOST_STATS",
-)
 
 _UNITS = {
     "": 1,
@@ -130,13 +101,6 @@ def _folder(value: Any) -> str:
     return os.path.abspath(path)
 
 
-def _stacks(value: Any) -> bool:
-    word = str(value).strip().lower()
-    if word in ("python", "off"):
-        return word == "python"
-    raise ValueError("python or off")
-
-
 _TENANT = "a tenant's share, such as a:30GiB, a:60% or a:30GiB:borrow"
 
 
@@ -166,63 +130,100 @@ def _tenant(value: Any) -> str:
         raise ValueError(_TENANT) from None
 
 
-class Option(NamedTuple):
-    parse: Callable[[Any], Any]
-    # True: the library reads it. False: it is for Python alone.
-    native: bool
-    help: str
+def _word(words: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        word = str(value).strip().lower()
+        if word not in words.split(","):
+            raise ValueError("one of " + words.replace(",", ", "))
+        return word
+
+    return parse
 
 
-OPTIONS: dict[str, Option] = {
-    "reserve": Option(parse_bytes, True, "take this much of each device's memory when CUDA starts"),
-    "limit": Option(positive_bytes, True, "hold at most this much of each device's memory"),
-    "budget": Option(positive_bytes, True, "hold at most this much of each device's memory, context and libraries included"),
-    "tenant": Option(_tenant, False, "share each device with others of this user: a:30GiB, a:60% or a:30GiB:borrow"),
-    "stream_weights": Option(positive_bytes, False, "keep at most this much of weights on the card; the rest streams from the host (docs/streaming.md)"),
-    "largest_page": Option(_page, True, "the largest physical page that is taken, 2MiB to 512MiB"),
-    "slack": Option(_count, True, "what may be held beyond the live peak before free pages are mapped again, in thousandths"),
-    "windows": Option(_count, True, "address windows that stay mapped for the next request of their size"),
-    "graph_windows": Option(_flag, True, "map free pages of graphs' pools and MemPools a second time too (1)"),
-    "lending": Option(_flag, True, "let a stream use memory that another one freed, once no work uses it any more (1)"),
-    "run_ahead": Option(parse_bytes, True, "wait for other streams instead of taking new memory if freed tensors wait for them with more than this"),
-    "plans": Option(_flag, True, "serve steps that repeat from a plan (1)"),
-    "record": Option(_path, False, "write every allocation and free to this file, which gapless report and the others open"),
-    "record_stacks": Option(_stacks, False, "python: with the Python lines that asked; off: without (off)"),
-    "record_limit": Option(positive_bytes, False, "what the recording may take on disk: the newest is kept"),
-    "oom_dir": Option(_folder, False, "where a failed request leaves its last events (the current folder); off: nowhere"),
-    "check": Option(_flag, True, "fill freed memory, and report a write to it before it is used again; slow (0)"),
-    "check_bytes": Option(positive_bytes, True, "with check: fill and look at this much of each block, at both ends (all of it)"),
-    "overlay": Option(_flag, False, "answer torch's own memory tools natively where the build of torch is known (1)"),
-    "pages": Option(_flag, True, "show this process to gapless top and gapless metrics of the same user (1)"),
-    "stats": Option(_flag, False, "print one line about memory at exit (0)"),
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "bytes": parse_bytes,
+    "size": positive_bytes,
+    "page": _page,
+    "number": _count,
+    "switch": _flag,
+    "file": _path,
+    "folder": _folder,
+    "share": _tenant,
 }
 
 
+class Option(NamedTuple):
+    name: str
+    old: str
+    type: str
+    unit: str
+    default: str
+    # Who reads it; the head of options.csv explains the words.
+    scope: str
+    flag: str
+    example: str
+    page: str
+    help: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    def parse(self, value: Any) -> Any:
+        parse: Callable[[Any], Any] = _TYPES.get(self.type) or _word(self.type)
+        return parse(value)
+
+
+def _table() -> list[Option]:
+    with open(os.path.join(os.path.dirname(__file__), "options.csv"), encoding="utf-8") as file:
+        return [Option(*line.rstrip("\n").split("|")) for line in file if not line.startswith("#")]
+
+
+# All rows; those that are keywords of enable(); those of gapless.weights.
+TABLE = _table()
+OPTIONS = {row.name: row for row in TABLE if row.scope in ("library", "package", "torch")}
+WEIGHTS = {row.name: row for row in TABLE if row.scope == "weights"}
+_OLD = {row.old: row.name for row in OPTIONS.values() if row.old}
+_OTHER_VARIABLES = {row.variable for row in TABLE if row.name not in OPTIONS}
+
+
+def current(name: str) -> str:
+    """The name of an option that may be given by its old name."""
+    return _OLD.get(name, name)
+
+
 def collect(keywords: Mapping[str, Any], environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
-    """All options that were set, parsed: variables first, keywords over them."""
+    """All options that were set, parsed: variables first, keywords over them. An option's own name wins over its old
+    one."""
     chosen = {}
-    for variable, text in sorted((os.environ if environ is None else environ).items()):
-        if not variable.startswith(PREFIX) or variable[len(PREFIX) :] in _OTHER_VARIABLES:
+    environ = os.environ if environ is None else environ
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES:
             continue
-        name = variable[len(PREFIX) :].lower()
-        if name not in OPTIONS or variable != PREFIX + name.upper():
-            raise _unknown("the environment variable " + variable, variable, _variables())
-        chosen[name] = _parsed(variable, name, text)
-    for name, value in keywords.items():
+        given = variable[len(PREFIX) :].lower()
+        name = current(given)
+        if name not in OPTIONS or variable != PREFIX + given.upper():
+            raise _unknown("the environment variable " + variable, variable, [row.variable for row in TABLE])
+        if given == name or not _is_replaced(variable, OPTIONS[name].variable, environ):
+            chosen[name] = _parsed(variable, name, text)
+    for given, value in keywords.items():
+        name = current(given)
         if name not in OPTIONS:
-            raise _unknown(f"the option {name!r}", name, list(OPTIONS))
-        if value is not None:
-            chosen[name] = _parsed(name, name, value)
+            raise _unknown(f"the option {given!r}", given, list(OPTIONS))
+        if value is not None and (given == name or not _is_replaced(given, name, keywords)):
+            chosen[name] = _parsed(given, name, value)
     return chosen
+
+
+def _is_replaced(old: str, name: str, given: Mapping[str, Any]) -> bool:
+    """Warns of an old name. True if the option is given by its own name too."""
+    warnings.warn(f"{old} is the old name of {name}: use {name}", GaplessWarning, stacklevel=4)
+    return given.get(name) is not None
 
 
 def text_for_library(chosen: Mapping[str, Any]) -> str:
     """The options that the library reads, as it reads them: key=value;key=value."""
-    return ";".join(f"{name}={int(value)}" for name, value in sorted(chosen.items()) if OPTIONS[name].native)
-
-
-def _variables() -> list[str]:
-    return [PREFIX + name.upper() for name in OPTIONS] + [PREFIX + name for name in _OTHER_VARIABLES]
+    return ";".join(f"{name}={int(value)}" for name, value in sorted(chosen.items()) if OPTIONS[name].scope == "library")
 
 
 def _parsed(shown: str, name: str, value: Any) -> Any:

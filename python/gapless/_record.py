@@ -40,7 +40,7 @@ def start(library: Library, chosen: dict[str, Any]) -> None:
     folder = os.path.dirname(path)
     if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise OptionError(f"record={path} cannot be written: name a file in a folder that is there and may be written to")
-    stacks = chosen.get("record_stacks", False)
+    stacks = chosen.get("record_stacks") == "python"
     if library.optional("gapless_record", os.fsencode(path), int(stacks), chosen.get("record_limit", 0)) != 0:
         raise OptionError(library.last_error())
     os.environ.setdefault(_TAKEN, str(pid))

@@ -39,7 +39,7 @@ def enable(
     *,
     reserve: Optional[Size] = None,
     limit: Optional[Size] = None,
-    budget: Optional[Size] = None,
+    process_limit: Optional[Size] = None,
     tenant: Optional[str] = None,
     stream_weights: Optional[Size] = None,
     largest_page: Optional[Size] = None,
@@ -56,74 +56,52 @@ def enable(
     check: Optional[Switch] = None,
     check_bytes: Optional[Size] = None,
     overlay: Optional[Switch] = None,
-    pages: Optional[Switch] = None,
+    visible: Optional[Switch] = None,
     stats: Optional[Switch] = None,
     **unknown: NoReturn,
 ) -> bool:
     """Makes Gapless the allocator of torch's GPU memory. Call it before CUDA starts; a second call is fine.
 
-    Options are those of `gapless run --help`. Each can also be set as an environment variable (GAPLESS_RESERVE=60GiB).
-    A keyword wins over its variable; None means that the keyword was not given. Sizes are numbers of bytes or text such
-    as "60GiB".
+    Each option can also be set as an environment variable (GAPLESS_RESERVE=60GiB) and by `gapless run`. A keyword wins
+    over its variable; None means that the keyword was not given. Sizes are numbers of bytes or text such as "60GiB".
 
-    reserve        take this much of each device's memory when CUDA starts
-    limit          hold at most this much of each device's memory
-    budget         hold at most this much of each device's memory, context and libraries included
-    tenant         share each device with others of this user: "a:30GiB", "a:60%" or "a:30GiB:borrow"
-    stream_weights keep at most this much of weights on the card: models that the program moves there stream
-    largest_page   the largest physical page that is taken, 2MiB to 512MiB
-    slack          what may be held beyond the live peak before free pages are mapped again, in thousandths
-    windows        address windows that stay mapped for the next request of their size
-    graph_windows  map free pages of graphs' pools and MemPools a second time too (True)
-    lending        let a stream use memory that another one freed, once no work uses it any more (True)
-    run_ahead      freed bytes that may wait for other streams (record_stream): beyond them a request waits for the
-                   oldest instead of taking new memory (no bound)
-    plans          serve steps that repeat from a plan (True)
-    record         write every allocation and free to this file, which `gapless report` and the others open
-    record_stacks  "python": with the Python lines that asked; "off": without ("off")
-    record_limit   what the recording may take on disk: the newest is kept
-    oom_dir        where a failed request leaves its last events (the current folder); "off": nowhere
-    check          fill freed memory, and report a write to it before it is used again; slow (False)
-    check_bytes    with check: fill and look at this much of each block, at both ends (all of it)
-    overlay        answer torch's own memory tools natively where the build of torch is known (True)
-    pages          show this process to `gapless top` and `gapless metrics` of the same user (True)
-    stats          print one line about memory at exit (False)
+    reserve        take this much of each device's memory when CUDA starts (0)
+    limit          the pool holds at most this much of each device's memory
+    process_limit  the process holds at most this much of each device's memory, context and libraries included
+    tenant         share each device with other processes of this user: a:30GiB, a:60% or a:30GiB:borrow
+    stream_weights keep at most this much of weights on each device: models that the program moves there stream
+    stats          print one line about memory to standard error when a process ends (0)
+    record         write every allocation and free to this .gtrace file
+    record_stacks  which stacks to record for each request (off)
+    record_limit   the most disk space for the recording; the newest events are kept
+    oom_dir        where a failed request writes the state of the heap; off: nowhere (.)
+    visible        show this process to gapless top and gapless metrics of the same user (1)
+    largest_page   the largest physical page to take, 2MiB to 512MiB (32MiB)
+    slack          how many thousandths more than the peak to hold before free pages are mapped again; at least 16MiB,
+                   and 4MiB for each stream (10)
+    windows        how many address windows stay mapped for later requests of their size (1024)
+    graph_windows  give pools of graphs and MemPools windows too (1)
+    run_ahead      if freed tensors wait for other streams (record_stream) with more than this, wait for the oldest
+                   instead of taking new memory
+    lending        let a stream use memory that another stream freed, once no work uses it any more (1)
+    plans          serve repeating steps from a plan (1)
+    check          fill freed memory, and verify it before it is used again; slow (0)
+    check_bytes    with check: fill only this much of each block, half at each end
+    overlay        answer torch's own memory tools natively where the build of torch is known (1)
 
     Returns True if Gapless is torch's allocator now. If this machine or this torch is not supported, it warns, returns
     False, and leaves torch's own allocator in place; disable_reason() gives the reason. If the call is wrong (CUDA has
     started, an unknown option), it raises GaplessError, and the message says what to do.
     """
     global _library, _allocator, _chosen, _overlay, _reason
-    named = {
-        "reserve": reserve,
-        "limit": limit,
-        "budget": budget,
-        "tenant": tenant,
-        "stream_weights": stream_weights,
-        "largest_page": largest_page,
-        "slack": slack,
-        "windows": windows,
-        "graph_windows": graph_windows,
-        "lending": lending,
-        "run_ahead": run_ahead,
-        "plans": plans,
-        "record": record,
-        "record_stacks": record_stacks,
-        "record_limit": record_limit,
-        "oom_dir": oom_dir,
-        "check": check,
-        "check_bytes": check_bytes,
-        "overlay": overlay,
-        "pages": pages,
-        "stats": stats,
-    }
+    given = dict(locals())
     # A type checker refuses a keyword that does not exist; at run time collect() does, and names the nearest.
-    options: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    options.update(unknown)
+    given.update(given.pop("unknown"))
+    options = {name: value for name, value in given.items() if value is not None or name not in _options.OPTIONS}
     with _lock:
         chosen = _options.collect(options)
         if _library is not None:
-            ignored = sorted(name for name in options if name in chosen and _chosen.get(name) != chosen[name])
+            ignored = sorted(name for name in map(_options.current, options) if name in chosen and _chosen.get(name) != chosen[name])
             if ignored:
                 message = f"gapless is on already: {', '.join(ignored)} cannot be changed any more and has no effect"
                 warnings.warn(message, GaplessWarning, stacklevel=2)
@@ -221,7 +199,7 @@ def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
     """Sets the options of the library, once. None, or why the allocator cannot run here."""
     global _started, _started_with
     # Options that concern only torch can still be chosen later.
-    of_all = {name: value for name, value in chosen.items() if name not in ("overlay", "stats", "stream_weights")}
+    of_all = {name: value for name, value in chosen.items() if _options.OPTIONS[name].scope != "torch"}
     if _started is not None:
         if of_all != _started_with:
             raise GaplessError(
@@ -241,7 +219,7 @@ def _start(library: "Library", chosen: dict[str, Any]) -> Optional[str]:
         _record.start(library, chosen)
     if "oom_dir" in chosen and library.has("gapless_oom_folder"):
         library.optional("gapless_oom_folder", os.fsencode(chosen["oom_dir"]))
-    if "tenant" in chosen or "budget" in chosen:
+    if "tenant" in chosen or "process_limit" in chosen:
         from . import _budget
 
         if "tenant" in chosen:

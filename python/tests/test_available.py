@@ -20,10 +20,13 @@ def serves(size):
     [
         ("", ""),
         ("limit=500 * MIB", ""),
-        ("budget=900 * MIB", ""),
+        ("process_limit=900 * MIB", ""),
         ("tenant='a:30%'", ""),
         ("", "scope = gapless.budget(200 * MIB); scope.__enter__()"),
-        ("budget=900 * MIB", "e = gapless.elastic((64, 4 * MIB), torch.uint8, page='4MiB', pool=gapless.elastic_pool(page='4MiB', ahead=0)); e.grow(40)"),
+        (
+            "process_limit=900 * MIB",
+            "e = gapless.elastic((64, 4 * MIB), torch.uint8, page='4MiB', pool=gapless.elastic_pool(page='4MiB', ahead=0)); e.grow(40)",
+        ),
     ],
 )
 def test_what_is_available_can_be_had_and_no_more(real, tmp_path, enable, more):

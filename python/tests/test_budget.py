@@ -319,8 +319,8 @@ def test_the_budget_of_a_process(real):
         b = empty(64)   # what is free in pieces serves it
         assert gapless.stats()["gapless.budget.refused"] > 0
     """
-    real.passes(program(body, budget="128MiB"))
-    real.passes(program(body), GAPLESS_BUDGET="128MiB")
+    real.passes(program(body, process_limit="128MiB"))
+    real.passes(program(body), GAPLESS_PROCESS_LIMIT="128MiB")
 
 
 def test_what_is_outside_of_the_pool_counts(real):
@@ -337,7 +337,7 @@ def test_what_is_outside_of_the_pool_counts(real):
         text = fails(20)
         assert "50.00 MiB is counted for context" in text, text
         """,
-            budget="128MiB",
+            process_limit="128MiB",
         )
     )
 
@@ -355,7 +355,7 @@ def test_where_nvml_knows_the_process_it_says_what_is_outside(real):
     """
     # The process keeps its number when the shell becomes the program.
     words = 'STANDIN_PROCESSES="1:1,$$:314572800+" exec "$0" "$@"'
-    done = real.start(["bash", "-c", words, sys.executable, "-c", program(body, budget="1GiB")])
+    done = real.start(["bash", "-c", words, sys.executable, "-c", program(body, process_limit="1GiB")])
     assert done.code == 0, done.out + done.err
 
 
@@ -383,7 +383,7 @@ OUTSIDE = """
 )
 def test_what_is_outside_is_known_on_other_cards_too(real, variables):
     words = f'{variables} exec "$0" "$@"'
-    done = real.start(["bash", "-c", words, sys.executable, "-c", program(OUTSIDE, budget="1GiB")])
+    done = real.start(["bash", "-c", words, sys.executable, "-c", program(OUTSIDE, process_limit="1GiB")])
     assert done.code == 0, done.out + done.err
 
 
@@ -394,13 +394,21 @@ def test_a_client_whose_memory_is_its_servers_is_not_taken_for_the_server(real):
         assert gapless.stats()["gapless.budget.outside"] <= 832 * MIB, gapless.stats()["gapless.budget.outside"]
     """
     words = 'STANDIN_PROCESSES="1:3221225472" exec "$0" "$@"'
-    done = real.start(["bash", "-c", words, sys.executable, "-c", program(body, budget="2GiB")])
+    done = real.start(["bash", "-c", words, sys.executable, "-c", program(body, process_limit="2GiB")])
     assert done.code == 0, done.out + done.err
 
 
 @pytest.mark.parametrize(
     "name, value",
-    [("budget", "0"), ("budget", "60%"), ("tenant", "a"), ("tenant", "a:0"), ("tenant", "a:101%"), ("tenant", "a:1GiB:lend"), ("tenant", "a b:1")],
+    [
+        ("process_limit", "0"),
+        ("process_limit", "60%"),
+        ("tenant", "a"),
+        ("tenant", "a:0"),
+        ("tenant", "a:101%"),
+        ("tenant", "a:1GiB:lend"),
+        ("tenant", "a b:1"),
+    ],
 )
 def test_wrong_values_say_what_they_should_be(name, value):
     with pytest.raises(OptionError, match=f"GAPLESS_{name.upper()}={value} is not a"):
@@ -678,7 +686,7 @@ def test_forked_children_change_nothing(real, run_dir):
         assert gapless.stats()["gapless.tenant.held"] == torch.cuda.memory_reserved()
         print("fine")
     """
-    done = real.passes(program(body, tenant="a:1GiB", budget="1GiB"), GAPLESS_RUN_DIR=str(run_dir))
+    done = real.passes(program(body, tenant="a:1GiB", process_limit="1GiB"), GAPLESS_RUN_DIR=str(run_dir))
     assert (done.out, done.err) == ("fine\n", "")
 
 
@@ -687,7 +695,7 @@ def test_the_command_passes_them_on(real, run_dir):
     if not command:
         pytest.skip("STANDIN_GAPLESS does not name the command")
     said = "import gapless, torch; torch.empty(9, device='cuda'); s = gapless.stats(); print(s['gapless.tenant.limit'], s['gapless.budget.limit'])"
-    words = [command, "run", "--budget", "1GiB", "--tenant", "a:2GiB:borrow", "--", sys.executable, "-c", said]
+    words = [command, "run", "--process-limit", "1GiB", "--tenant", "a:2GiB:borrow", "--", sys.executable, "-c", said]
     done = real.start(words, GAPLESS_RUN_DIR=str(run_dir))
     assert (done.code, done.out) == (0, f"{2 << 30} {1 << 30}\n"), done.err
     for wrong in ("a", "a:", "a:0%", "a:1GiB:lend", ":1GiB"):

@@ -163,7 +163,7 @@ def test_nothing_is_given_back_during_a_capture(real):
     real.passes(
         """
         import gapless, threading, torch
-        gapless.enable(budget="3GiB")
+        gapless.enable(process_limit="3GiB")
         of = lambda size: torch.empty(size, dtype=torch.uint8, device="cuda")
         x, y = of(40 << 20), of(40 << 20)
         graph, given = torch.cuda.CUDAGraph(), []

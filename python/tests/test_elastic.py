@@ -168,7 +168,7 @@ print(a.size, mapped(a)[:3], mapped(b)[:2])
 def test_budget_and_share_hold_for_elastic_pages(grows, tmp_path):
     lines = grows(
         """
-gapless.enable(budget="600MiB")
+gapless.enable(process_limit="600MiB")
 x = torch.empty(1, device="cuda")
 outside = gapless.stats()["gapless.budget.outside"]
 pool = gapless.elastic_pool(page="16MiB", ahead=0)

@@ -161,7 +161,7 @@ def test_our_threads_get_no_signals(real, tmp_path):
     real.passes(
         f"""
         import gapless, os, signal, time, torch
-        gapless.enable(budget="1GiB", record={str(tmp_path / "run.glt")!r}, record_stacks="python")
+        gapless.enable(process_limit="1GiB", record={str(tmp_path / "run.glt")!r}, record_stacks="python")
         x = torch.empty(5, device="cuda")
         def ours():
             found = {{}}

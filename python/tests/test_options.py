@@ -1,14 +1,17 @@
 """Options from keywords and variables: values that are taken or refused, and the names in the refusal."""
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 import gapless
-from gapless import OptionError
-from gapless._options import OPTIONS, collect, parse_bytes, text_for_library
+from gapless import GaplessWarning, OptionError
+from gapless._options import OPTIONS, TABLE, WEIGHTS, collect, parse_bytes, text_for_library
 from gapless.weights import _ways
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,7 @@ def test_sizes_mean_what_they_mean_on_the_command_line(text, count):
 
 
 def test_sizes_are_those_of_every_other_door():
-    lines = (Path(__file__).parents[2] / "testdata/sizes.csv").read_text().splitlines()
+    lines = (ROOT / "testdata/sizes.csv").read_text().splitlines()
     rows = [line.split("|") for line in lines if not line.startswith("#")]
     assert len(rows) > 40
     for text, count, _ in rows:
@@ -88,7 +91,8 @@ def test_every_option_is_a_typed_keyword_of_enable_and_is_explained_there():
     named = [keyword.name for keyword in keywords if keyword.kind is inspect.Parameter.KEYWORD_ONLY]
     assert sorted(named) == sorted(OPTIONS)
     assert all(keyword.annotation is not inspect.Parameter.empty for keyword in keywords)
-    assert all(f"\n    {name} " in gapless.enable.__doc__ for name in named)
+    told = " ".join(gapless.enable.__doc__.partition('such as "60GiB".')[2].partition("Returns True")[0].split())
+    assert told == " ".join(f"{row.name} {row.help}{f' ({row.default})' if row.default else ''}" for row in OPTIONS.values())
 
 
 def test_enable_refuses_an_unknown_keyword_and_names_the_nearest():
@@ -102,5 +106,77 @@ def test_enable_refuses_an_unknown_keyword_and_names_the_nearest():
         gapless.enable(reserve="lots")
 
 
-def test_every_option_has_a_line_of_help():
-    assert all(option.help for option in OPTIONS.values())
+def test_every_option_reads_its_own_default_and_example():
+    for name, option in {**OPTIONS, **WEIGHTS}.items():
+        assert option.help and option.default != option.example
+        if option.scope != "weights":
+            for text in filter(None, (option.default, option.example)):
+                assert collect({name: text}, {}) == collect({}, {option.variable: text}) == {name: option.parse(text)}
+
+
+@pytest.mark.parametrize("old, name, value", [("budget", "process_limit", "1GiB"), ("pages", "visible", False)])
+def test_an_old_name_works_with_a_warning_and_the_own_name_wins(old, name, value):
+    for door in (lambda **given: collect(given, {}), lambda **given: collect({}, {f"GAPLESS_{k.upper()}": str(v) for k, v in given.items()})):
+        with pytest.warns(GaplessWarning, match=f"(?i)use .*{name}"):
+            assert door(**{old: value}) == collect({name: value}, {})
+        with pytest.warns(GaplessWarning):
+            assert door(**{old: value, name: 7 if name == "process_limit" else True}) == {name: 7 if name == "process_limit" else True}
+
+
+def test_ways_of_weights_are_read_from_variables_and_from_the_old_list():
+    assert _ways._chosen({}) == {}
+    new = {"GAPLESS_WEIGHTS_CACHED": "map", "GAPLESS_WEIGHTS_WINDOW": "1MiB", "GAPLESS_WEIGHTS_KEEP": "no"}
+    wanted = {"weights_cached": "map", "weights_window": 1 << 20, "weights_keep": "no"}
+    assert _ways._chosen(new) == wanted
+    with pytest.warns(GaplessWarning, match="old form"):
+        assert _ways._chosen({"GAPLESS_WEIGHTS": "cached=map, window=1M,keep=no"}) == wanted
+    with pytest.warns(GaplessWarning, match="old form"):
+        assert _ways._chosen({"GAPLESS_WEIGHTS": "cached=copy", **new}) == wanted
+    for name, text in (("CACHED", "fast"), ("CACHD", "map"), ("PIECE", "x"), ("PIECE", "0"), ("WINDOW", "")):
+        with pytest.raises(OptionError, match=f"invalid GAPLESS_WEIGHTS_{name}="):
+            _ways._chosen({f"GAPLESS_WEIGHTS_{name}": text})
+
+
+def test_flags_of_run_take_their_help_from_the_table_and_are_called_like_their_options():
+    text = (ROOT / "crates/gapless/src/cli/run.rs").read_text()
+    for row in TABLE:
+        assert row.flag in ("", "--" + row.name.replace("_", "-")), row.name
+        assert (f"pub(crate) {row.name}:" in text) == bool(row.flag), row.name
+        assert (f'help = help("{row.name}")' in text) == bool(row.flag and row.scope != "host"), row.name
+
+
+def test_the_page_for_python_has_the_rows_of_the_table():
+    def code(text):
+        return f" `{text}`" if text else ""
+
+    page = (ROOT / "docs/python.md").read_text().partition("| keyword | variable | default | meaning |\n|---|---|---|---|\n")[2]
+    wanted = [
+        f"|{code(row.name if row.name in OPTIONS else '')} |{code(f'{row.variable}={row.example}')} |{code(row.default)} "
+        f"| {row.help}{f' ([{row.page}]({row.page}))' if row.page else ''} |"
+        for row in TABLE
+        if row.scope not in ("host", "inner")
+    ]
+    assert page.partition("\n\n")[0].splitlines() == wanted
+    host = (ROOT / "docs/host.md").read_text()
+    assert [row.name for row in TABLE if row.scope == "host" and not all(re.search(word + "(?![a-zA-Z_-])", host) for word in (row.variable, row.flag))] == []
+
+
+def test_every_variable_that_code_or_a_page_names_is_in_the_table():
+    """The library reads its own rows: crates/gapless-torch/src/options.rs compares them."""
+    known, old = {row.variable for row in TABLE}, {"GAPLESS_" + row.old.upper() for row in TABLE if row.old}
+    header = (ROOT / "include/gapless.h").read_text()
+    named, unknown = set(), {}
+    for folder, endings in (("crates", (".rs",)), ("python/gapless", (".py",)), ("python/packaging", (".py",)), ("card", (".c",)), ("docs", (".md",))):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix not in endings or {"tests", "examples"} & set(path.parts):
+                continue
+            text = path.read_text()
+            for name in set(re.findall(r"GAPLESS_[A-Z_]*", text)):
+                if name in known:
+                    named.add(name)
+                # Else it may be a family of variables, a word of the C header, a guard or a constant.
+                elif not (name.endswith(("_", "_H")) or name in header or f"const {name}:" in text):
+                    unknown[name] = str(path)
+    assert unknown == {}
+    assert old.isdisjoint(named)
+    assert [row.variable for row in TABLE if row.scope in ("host", "place", "inner") and row.variable not in named] == []

@@ -258,7 +258,7 @@ def test_a_limit_keeps_the_newest(real, command, tmp_path):
 
 def test_the_command_records(real, command, tmp_path):
     program = "import torch; x = torch.empty(10, device='cuda')"
-    words = [command, "run", "--record", "run.gtrace", "--stacks", "python", "--record-limit", "1GiB", "--", sys.executable, "-c", program]
+    words = [command, "run", "--record", "run.gtrace", "--record-stacks", "python", "--record-limit", "1GiB", "--", sys.executable, "-c", program]
     done = real.start(words, folder=tmp_path, PYTHONWARNINGS="ignore")
     assert done.code == 0, done.err
     assert report(command, tmp_path / "run.gtrace")["devices"][0]["allocations"] == 1

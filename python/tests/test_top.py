@@ -128,8 +128,8 @@ def test_an_end_of_its_own_removes_the_page_and_does_not_hang(top):
 
 @pytest.mark.parametrize("how", ["keyword", "variable"])
 def test_pages_can_be_switched_off(top, how):
-    program = HOLDING.replace("enable()", "enable(pages=False)") if how == "keyword" else HOLDING
-    with top.running(program, **({"GAPLESS_PAGES": "0"} if how == "variable" else {})):
+    program = HOLDING.replace("enable()", "enable(visible=False)") if how == "keyword" else HOLDING
+    with top.running(program, **({"GAPLESS_VISIBLE": "0"} if how == "variable" else {})):
         time.sleep(0.6)
         assert not top.pages.exists()
         assert top.once()["processes"] == []

@@ -168,7 +168,7 @@ class Child:
 
     def __init__(self, program, share, folder):
         environment = {**os.environ, "SHARE": share, "GAPLESS_RUN_DIR": folder}
-        for name in ("GAPLESS_TENANT", "GAPLESS_BUDGET", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        for name in ("GAPLESS_TENANT", "GAPLESS_PROCESS_LIMIT", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
             environment.pop(name, None)
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(

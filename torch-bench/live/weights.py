@@ -6,7 +6,7 @@ usage: GAPLESS_LOADER=FILE python torch-bench/live/weights.py [--gigabytes 32] [
 
 Makes a model of bf16 weights with normal distributions in a folder of the host's memory, packs it, loads both several
 times, and prints each figure beside what is wanted. Needs torch and numpy, and room for 1.7 times the model in the
-folder. `--alternatives 3` compares the ways in which cached files are brought to a card (GAPLESS_WEIGHTS): GB/s, CPU
+folder. `--alternatives 3` compares the ways in which cached files are brought to a card (GAPLESS_WEIGHTS_*): GB/s, CPU
 seconds a GB, and the share of a pinned copy in the same rounds. `--cold` names a folder on a disk, from which 4 GB are
 loaded that the page cache does not have, beside direct reads of the same file and safetensors. `--peers 3` loads the
 plain file with every loader that is installed, by turns. `--bench` names the program `weights_bench` (an example of
@@ -172,7 +172,7 @@ def sweep(name, path, size):
         say(f"{name}: {threads} threads", size / took / 1e9, f"GB/s, CPU {spent / (size / 1e9):.3f} s a GB")
 
 
-# Ways of bringing a cached file to a card, beside one another: GAPLESS_WEIGHTS, and threads.
+# Ways of bringing a cached file to a card, beside one another: GAPLESS_WEIGHTS_*, and threads.
 ALTERNATIVES = (
     [(f"cached=copy,piece={piece}M", threads) for piece in (1, 2, 4) for threads in (8, 10, 12, 16)]
     + [(f"cached=copy,ring={ring},keep={keep}", 12) for ring, keep in (("driver", "yes"), ("huge", "no"))]
@@ -184,12 +184,13 @@ def alternatives(name, path, size, repeats):
     """Each way in turn, several rounds: GB/s, CPU and the share of a pinned copy that is measured in the same round."""
     rows = {way: ([], []) for way in ALTERNATIVES}
     copies = []
-    before = os.environ.get("GAPLESS_WEIGHTS")
+    before = dict(os.environ)
     try:
         for _ in range(repeats):
             copies.append(pinned_speed())
             for way in ALTERNATIVES:
-                os.environ["GAPLESS_WEIGHTS"] = way[0]
+                chosen = [part.split("=") for part in way[0].split(",")]
+                os.environ.update({"GAPLESS_WEIGHTS_" + key.upper(): value for key, value in chosen})
                 # The first load after a change pins memory, and the second one finds it kept.
                 attempt(one_load, path, way[1])
                 tensors, took, spent = one_load(path, way[1])
@@ -197,13 +198,14 @@ def alternatives(name, path, size, repeats):
                 rows[way][0].append(size / took / 1e9)
                 rows[way][1].append(spent / (size / 1e9))
                 weights.release()
+                for key, _ in chosen:
+                    del os.environ["GAPLESS_WEIGHTS_" + key.upper()]
     finally:
-        os.environ.pop("GAPLESS_WEIGHTS", None)
-        if before is not None:
-            os.environ["GAPLESS_WEIGHTS"] = before
+        os.environ.clear()
+        os.environ.update(before)
     copied = statistics.median(copies)
     print(f"{name}; a pinned copy in these rounds: {copied:.1f} GB/s; wanted: 0.95 of it (packed 1.24), CPU 0.05 s a GB")
-    print(f"  {'GAPLESS_WEIGHTS':<44} threads   GB/s  of copy  CPU s/GB")
+    print(f"  {'GAPLESS_WEIGHTS_*':<44} threads   GB/s  of copy  CPU s/GB")
     for (way, threads), (speeds, used) in sorted(rows.items(), key=lambda row: -statistics.median(row[1][0]) if row[1][0] else 0):
         if speeds:
             speed, spent = statistics.median(speeds), statistics.median(used)
@@ -444,7 +446,7 @@ def main():
     parser.add_argument("--gigabytes", type=float, default=32)
     parser.add_argument("--folder", default="/dev/shm")
     parser.add_argument("--bench")
-    parser.add_argument("--alternatives", type=int, default=0, metavar="ROUNDS", help="compare the ways of GAPLESS_WEIGHTS in so many rounds")
+    parser.add_argument("--alternatives", type=int, default=0, metavar="ROUNDS", help="compare the ways of GAPLESS_WEIGHTS_* in so many rounds")
     parser.add_argument("--only-alternatives", action="store_true", help="nothing else but the plain file's exactness")
     parser.add_argument("--cold", metavar="FOLDER", help="load a cold file from a folder on a disk too")
     parser.add_argument("--peers", type=int, default=0, metavar="ROUNDS", help="load the plain file with other loaders too, in so many rounds")
@@ -492,9 +494,9 @@ def measure(args, folder):
         wrong = []
         for name, path in (("plain", plain), ("packed", packed)):
             attempt(alternatives, name, path, size, args.alternatives)
-            os.environ["GAPLESS_WEIGHTS"] = "cached=map"
+            os.environ["GAPLESS_WEIGHTS_CACHED"] = "map"
             found = attempt(exact, path, count)
-            del os.environ["GAPLESS_WEIGHTS"]
+            del os.environ["GAPLESS_WEIGHTS_CACHED"]
             print(f"{name}, mapped: {'failed' if found is None else count - len(found)} of {count} tensors bit for bit", flush=True)
             wrong.append(found)
         packed.unlink()

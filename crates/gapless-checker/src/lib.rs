@@ -20,7 +20,6 @@ mod clock;
 mod device;
 mod driver;
 mod generate;
-mod graphs;
 mod growing;
 mod memory;
 mod native;

@@ -5,13 +5,17 @@
 //! the clock of its stream joined with the host's, and one tick more. So work that is queued after the host saw an
 //! event happens after what the event stands for.
 
+mod graphs;
+
+pub(crate) use graphs::Graph;
+
 use super::clock::{Clock, Line, Moment, Uses};
-use super::graphs::Capture;
 use super::memory::{Broken, MapId, Memory, Owner, OwnerId, work_of};
 use super::ops::Config;
 use super::streams::{OTHER_CONTEXT, OWN_CONTEXT, Streams};
 use super::violation::{Rule, Violation};
 use gapless_pool::pool::PoolKey;
+use graphs::Capture;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 

@@ -3,7 +3,8 @@
 //! The streams neither wait for the program's streams nor make them wait, so the caller must know that no work uses the
 //! memory. Both directions run at once.
 
-use crate::device::{CudaDevice, enter};
+use crate::context::enter;
+use crate::device::CudaDevice;
 use crate::driver::{CopyDriver, Driver, Handle, NOT_SUPPORTED, SUCCESS, Status};
 use gapless_pool::DeviceError;
 

@@ -1,20 +1,19 @@
 //! One card behind the allocator: pages, addresses and events through the driver.
 
+use crate::context::{Entered, check, enter, told};
 use crate::driver::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_EXPORTS_FILES, ATTRIBUTE_INTEGRATED, ATTRIBUTE_RDMA,
-    AllocationProperties, CAPTURE_IMPLICIT, CAPTURE_RELAXED, Driver, DriverError, EVENT_DISABLE_TIMING,
-    HANDLE_FILE, Handle, INVALID_HANDLE, INVALID_VALUE, LEGACY_STREAM, LOCATION_DEVICE, Location,
-    NOT_CAPTURED, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status,
-    WaitDriver,
+    AllocationProperties, CAPTURE_IMPLICIT, Driver, DriverError, EVENT_DISABLE_TIMING, HANDLE_FILE, Handle,
+    INVALID_HANDLE, INVALID_VALUE, LEGACY_STREAM, LOCATION_DEVICE, Location, NOT_CAPTURED, NOT_PERMITTED,
+    NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status, WaitDriver,
 };
 use crate::identity::{self, Identity};
 use crate::mapped::Mapped;
 use crate::meter::Meter;
 use crate::shared_pages::SharedPages;
-use crate::{peers, places, room, streams, unified};
+use crate::{peers, places, room, streams};
 use gapless_pool::marks::{self, Calls};
 use gapless_pool::{Device, DeviceError, EventHandle, PageHandle, StreamHandle};
-use std::cell::Cell;
 use std::time::Instant;
 
 /// One card.
@@ -50,63 +49,10 @@ pub struct CudaDevice {
 // SAFETY: contexts and events are handles of the driver, which any thread may use; a lock guards the struct.
 unsafe impl Send for CudaDevice {}
 
-/// Makes the card's context current for a call, and keeps the call from ending captures of other streams.
-pub(crate) struct Entered<'a> {
-    driver: &'a Driver,
-    mode: i32,
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        let mut context: Handle = std::ptr::null_mut();
-        // SAFETY: out-pointers of our own. These calls undo those in `enter`.
-        unsafe {
-            (self.driver.exchange_capture_mode)(&mut self.mode);
-            (self.driver.pop_context)(&mut context);
-        }
-    }
-}
-
-thread_local! {
-    /// Number of times that this thread has entered the driver.
-    static ENTRIES: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Number of times that the calling thread has entered the driver through this crate.
-#[must_use]
-pub fn entries() -> u64 {
-    ENTRIES.get()
-}
-
-pub(crate) fn enter(driver: &'static Driver, context: Handle) -> Entered<'static> {
-    // A thread that ends may free memory after its thread-local variables are gone.
-    let _ = ENTRIES.try_with(|entries| entries.set(entries.get() + 1));
-    let mut mode = CAPTURE_RELAXED;
-    // SAFETY: `CudaDevice::new` retained the context, which is never released.
-    unsafe {
-        (driver.push_context)(context);
-        (driver.exchange_capture_mode)(&mut mode);
-    }
-    Entered { driver, mode }
-}
-
 /// True if the driver says for good that it lacks something. A value that it calls invalid counts too: the caller then
 /// asks without it, and that works.
 fn is_unsupported(status: Status) -> bool {
     matches!(status, INVALID_VALUE | NOT_PERMITTED | NOT_SUPPORTED)
-}
-
-pub(crate) fn check(status: Status) -> Result<(), DeviceError> {
-    match status {
-        SUCCESS => Ok(()),
-        OUT_OF_MEMORY => Err(DeviceError::OutOfMemory),
-        other => Err(DeviceError::Driver(other)),
-    }
-}
-
-/// Free and total bytes of a card, from the driver's figures, corrected if the memory is the host's.
-pub(crate) fn told(is_unified: bool, free: u64, total: u64) -> (u64, u64) {
-    if is_unified { (unified::free_of(free, total), total) } else { (free, total) }
 }
 
 impl CudaDevice {

@@ -20,6 +20,7 @@
 //! | [`locks`] | locks that a forked child never waits for |
 //! | [`mapped`], [`scrub`] | for checked mode: the page behind an address; filling and verifying memory |
 
+pub mod context;
 pub mod copies;
 pub mod device;
 pub mod driver;

@@ -5,7 +5,7 @@
 //! end none, and wait, but keep all other threads from queueing work meanwhile. `cuModuleUnload` ends none, waits, and
 //! does not disturb other threads. So this loads a module that does nothing, and unloads it to wait.
 
-use crate::device::{check, enter, told};
+use crate::context::{check, enter, told};
 use crate::driver::{Driver, Handle, SUCCESS, WaitDriver};
 use crate::locks::Lock;
 use gapless_pool::{DeviceError, EventHandle};

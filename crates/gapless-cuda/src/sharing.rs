@@ -3,7 +3,8 @@
 //! The card's memory behind a page lives as long as one process has it mapped, or has a file or a handle of it. So a
 //! reader keeps its mappings when the process that made the page ends.
 
-use crate::device::{CudaDevice, enter};
+use crate::context::enter;
+use crate::device::CudaDevice;
 use crate::driver::{
     ACCESS_READ, ACCESS_READ_WRITE, CopyDriver, Driver, HANDLE_FABRIC, HANDLE_FILE, Handle, IpcHandle,
     LAZY_PEERS, NOT_SUPPORTED, SUCCESS, SharingDriver, Status,

@@ -10,6 +10,10 @@ use std::process::Command;
 const MIB: u64 = 1 << 20;
 
 fn standin(name: &str) -> PathBuf {
+    standin_with(name, &[])
+}
+
+fn standin_with(name: &str, flags: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).expect("a folder");
     let bench = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../torch-bench");
@@ -26,7 +30,9 @@ fn standin(name: &str) -> PathBuf {
         "../card/properties.c",
     ];
     let built = Command::new("cc")
-        .args(["-std=gnu11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-std=gnu11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"])
+        .args(flags)
+        .arg("-o")
         .arg(folder.join("libamdhip64.so"))
         .args(sources.map(|source| bench.join(source)))
         .args(["-lpthread", "-ldl"])
@@ -61,6 +67,26 @@ fn the_allocator_runs_on_hip() {
 #[test]
 fn the_threads_device_is_as_before() {
     ask("child_devices", &standin("devices"), &[]);
+}
+
+/// The card and its driver are C, and every test of the Python package runs on them.
+#[test]
+fn the_card_in_c_is_clean_under_address_and_undefined_behaviour_sanitizers() {
+    let found = Command::new("cc").arg("-print-file-name=libasan.so").output().expect("a C compiler").stdout;
+    let runtime = PathBuf::from(String::from_utf8_lossy(&found).trim());
+    if !runtime.is_absolute() {
+        assert!(std::env::var_os("CI").is_none(), "CI has a compiler with libasan.so");
+        return eprintln!("not run: this C compiler has no libasan.so");
+    }
+    let flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let folder = standin_with("sanitized", &flags);
+    let runtime = runtime.to_str().expect("UTF-8");
+    // The program ends with the card's state in use, so what is reachable is no leak.
+    for case in ["child_pool", "child_devices"] {
+        let environment =
+            [("LD_PRELOAD", runtime), ("ASAN_OPTIONS", "detect_leaks=0"), ("STANDIN_CAPACITY", "1073741824")];
+        ask(case, &folder, &environment);
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use crate::addresses::Addresses;
 use crate::budget::Budget;
 use crate::device::StreamHandle;
+use crate::heap::SMALL;
 use crate::ids::{HeapId, LaneId, WindowId};
-use crate::pool::SMALL;
 use crate::visits;
 
 /// The place of an allocation.

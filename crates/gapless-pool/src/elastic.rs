@@ -220,11 +220,6 @@ impl Book {
     }
 
     #[must_use]
-    pub fn has_ranges(&self) -> bool {
-        !self.ranges.is_empty()
-    }
-
-    #[must_use]
     pub fn page(&self) -> u64 {
         self.page
     }

@@ -123,7 +123,7 @@ impl Fronts {
         budget: Option<&'static Budget>,
         then: impl FnOnce(u64),
     ) -> Option<u64> {
-        if self.detour.load(Ordering::Relaxed) || size > crate::pool::LARGEST {
+        if self.detour.load(Ordering::Relaxed) || size > crate::heap::LARGEST {
             return None;
         }
         let mut shard = lock(self.find(|key| key.is_of(stream, pool))?);

@@ -21,6 +21,10 @@ pub(crate) use picture::Picture;
 pub(crate) use stock::{FRAGMENT, Shelf};
 use stock::{Listed, Stock};
 
+/// The unit of block sizes.
+pub const UNIT: u64 = 512;
+/// A request above this size is refused before the device is asked.
+pub(crate) const LARGEST: u64 = 1 << 50;
 /// Requests up to this size have heaps of their own, because small blocks would pin the pages of large ones.
 pub const SMALL: u64 = 1 << 20;
 /// The unit of pages and of reserved addresses.

@@ -5,6 +5,17 @@
 //! + 1` and `heap.lane() == heap / 2`. They never change. A page's number is its place in its heap, and changes when
 //! pages before it are cut anew ([`PageId::moved`]).
 
+/// The number of a private pool; 0 is the default pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolKey(pub u64, pub u64);
+
+impl PoolKey {
+    #[must_use]
+    pub fn is_private(self) -> bool {
+        self != PoolKey(0, 0)
+    }
+}
+
 /// A stream in a memory pool, numbered in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(u32);

@@ -4,9 +4,8 @@
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
 use crate::device::StreamHandle;
-use crate::heap::Heap;
-use crate::ids::LaneId;
-use crate::pool::{PoolKey, SMALL, UNIT};
+use crate::heap::{Heap, SMALL, UNIT};
+use crate::ids::{LaneId, PoolKey};
 use crate::steps::{Steps, UNBORN};
 use crate::tally::Tally;
 

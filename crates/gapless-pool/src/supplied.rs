@@ -8,7 +8,8 @@
 //! holds the free blocks and no others; `held` is the sum of the segments.
 
 use crate::device::StreamHandle;
-use crate::pool::{PoolKey, SMALL, UNIT};
+use crate::heap::{SMALL, UNIT};
+use crate::ids::PoolKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;

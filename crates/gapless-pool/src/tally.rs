@@ -5,7 +5,6 @@
 //! goes through the pool, which adds everything up. A shard may take again what it had and gave back, even if the pool
 //! added up meanwhile. So a loop of equal steps at the very peak stays within its shares.
 
-use crate::shard::Shard;
 use crate::stats::{ClassStats, Gauge, Stats};
 
 /// Allocations, their block bytes and their requested bytes: in all, of small requests, of large ones.
@@ -158,17 +157,16 @@ fn below_peaks(stats: &Stats) -> Amounts {
 /// Divides the room below the peaks: each shard gets what it is due, and the same part of the rest. The shards' peaks
 /// may lie at different times, so less may be left than is due in all. Then busy shards come before idle ones, and the
 /// first shards get all that they are due: so only the last ones have to go through the pool.
-pub(crate) fn divide(stats: &Stats, shards: &mut [Box<Shard>]) {
+pub(crate) fn divide<S>(stats: &Stats, shards: &mut [S], tally: impl Fn(&mut S) -> &mut Tally) {
     let count = shards.len().max(1) as u64;
     let mut left = below_peaks(stats);
     let mut due = Amounts::default();
-    for shard in &*shards {
-        due = each(|kind, what| due[kind][what] + shard.tally.due[kind][what]);
+    for tally in shards.iter_mut().map(&tally) {
+        due = each(|kind, what| due[kind][what] + tally.due[kind][what]);
     }
     let rest = each(|kind, what| left[kind][what].saturating_sub(due[kind][what]) / count);
     for is_busy in [true, false] {
-        for tally in shards.iter_mut().map(|shard| &mut shard.tally).filter(|tally| tally.is_busy == is_busy)
-        {
+        for tally in shards.iter_mut().map(&tally).filter(|tally| tally.is_busy == is_busy) {
             let room = each(|kind, what| (tally.due[kind][what] + rest[kind][what]).min(left[kind][what]));
             left = each(|kind, what| left[kind][what] - room[kind][what]);
             tally.give(room);

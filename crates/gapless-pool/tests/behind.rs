@@ -1,18 +1,9 @@
 //! The memory that the pool reports behind an allocation is what the device has mapped there, in heaps and in windows.
 
+use crate::support::Numbers;
 use gapless_pool::{Behind, Options, Pool, PoolKey, SimDevice, StreamHandle};
 
 const MIB: u64 = 1 << 20;
-
-/// Pseudo-random numbers, the same in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// Page, offset in it, and bytes, as [`SimDevice::physical`] returns them.
 fn told(pool: &Pool<SimDevice>, addr: u64, size: u64) -> Vec<(u64, u64, u64)> {

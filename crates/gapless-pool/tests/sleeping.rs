@@ -1,5 +1,6 @@
 //! Memory that sleeps: random programs with failures of any driver call, checked after every step.
 
+use crate::support::Numbers;
 use gapless_pool::{Device, Options, Pool, PoolKey, SimDevice, SleepError, StreamHandle};
 
 const MIB: u64 = 1 << 20;
@@ -94,17 +95,6 @@ fn what_a_graph_uses_is_kept_whole() {
     pool.check().expect("sound");
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % most
-    }
-}
-
 /// Random programs: allocations come and go awake and asleep, any driver call may fail, and all bytes that are kept at
 /// sleep are offered again at waking, at their old addresses.
 #[test]
@@ -112,7 +102,7 @@ fn random_programs_lose_nothing() {
     let groups: [&[PoolKey]; 2] = [&[WEIGHTS, GRAPH], &[CACHE]];
     let (mut sleeps, mut wakes, mut failures) = (0, 0, 0);
     for seed in 1..=120 {
-        let mut dice = Dice(seed * 0x9e37_79b9);
+        let mut dice = Numbers(seed);
         let mut pool = pool(3 << 30);
         let mut held: Vec<(u64, u64, PoolKey)> = Vec::new();
         let mut saved: [Option<Vec<(u64, u64)>>; 2] = [None, None];

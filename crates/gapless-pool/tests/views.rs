@@ -1,6 +1,7 @@
 //! The views of the pool: segments and blocks add up to the counters, the log of changes leads to the same segments,
 //! and a private pool's saved state comes back at its addresses.
 
+use crate::support::Numbers;
 use gapless_pool::{
     BlockState, Change, Device, Options, Pool, PoolKey, RestoreError, SegmentView, SimDevice, StreamHandle,
 };
@@ -8,16 +9,6 @@ use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 const PRIVATE: PoolKey = PoolKey(0, 7);
-
-/// Pseudo-random numbers, the same in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-}
 
 fn pool(capacity: u64) -> Pool<SimDevice> {
     let mut device = SimDevice::new(capacity);

@@ -58,11 +58,6 @@ impl Action {
     }
 
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Action> {
-        Action::ALL.into_iter().find(|action| action.name() == name)
-    }
-
-    #[must_use]
     pub fn from_u8(value: u8) -> Option<Action> {
         Action::ALL.get(value as usize).copied()
     }

@@ -30,14 +30,3 @@ impl Default for AllocatorSettings {
         }
     }
 }
-
-impl AllocatorSettings {
-    /// The value of `key` in the configuration string, if it is written as `key:value`.
-    #[must_use]
-    pub fn conf_value(&self, key: &str) -> Option<&str> {
-        self.conf.split(',').find_map(|pair| {
-            let (name, value) = pair.split_once(':')?;
-            (name.trim() == key).then(|| value.trim())
-        })
-    }
-}

@@ -97,11 +97,7 @@ impl Step {
         self.ops[op as usize].cost + self.launch_us
     }
 
-    /// Values that may leave the device in their gap.
-    pub fn droppable(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.values.len() as u32).filter(|&v| self.can_drop(v))
-    }
-
+    /// True if a value may leave the device in its gap.
     #[must_use]
     pub fn can_drop(&self, v: u32) -> bool {
         let value = &self.values[v as usize];

@@ -9,6 +9,7 @@ mod load;
 mod machine;
 mod near;
 mod opener;
+mod options;
 mod output;
 mod progress;
 mod ranks;

@@ -138,6 +138,7 @@ const SIZES: &[&[&str]] = &[
     &["estimate", "train.py", "--train-in"],
     &["run", "--reserve"],
     &["run", "--limit"],
+    &["run", "--process-limit"],
     &["run", "--budget"],
     &["run", "--stream-weights"],
     &["run", "--record", "/tmp/x.gtrace", "--record-limit"],

@@ -3,6 +3,10 @@
 //!
 //! These tests have a file of their own because they measure the memory of the whole process.
 
+#[path = "../../../fuzz/src/lib.rs"]
+#[allow(unreachable_pub, reason = "the targets of libFuzzer call the bodies by name")]
+mod fuzz;
+
 use gapless_fit::model::Model;
 use gapless_fit::parameters;
 use gapless_fit::read::{self as models, Options};
@@ -246,4 +250,55 @@ fn models_as_onnx() {
     torment(&graphs, BINARY, 50, |bytes| {
         models::onnx("damaged", bytes, &Options::default()).inspect(count).is_ok()
     });
+}
+
+/// Damaged files of each fuzz target, and those of the target whose turn it is today.
+const OF_A_TARGET: u64 = 50;
+const IN_TURN: u64 = 1_000;
+
+#[test]
+fn bodies_of_the_fuzz_targets_hold_on_damaged_seeds() {
+    let day = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |now| now.as_secs() / 86_400);
+    let turn = day as usize % fuzz::TARGETS.len();
+    eprintln!("day {day}: {} runs {IN_TURN} times, with this day's seeds", fuzz::TARGETS[turn].0);
+    for (at, (name, run, seeds, head)) in fuzz::TARGETS.iter().enumerate() {
+        let corpus: Vec<Vec<u8>> = seeds.iter().map(|seed| file(seed)[*head..].to_vec()).collect();
+        corpus.iter().for_each(|bytes| run(bytes));
+        let seeds = if at == turn { day * IN_TURN..(day + 1) * IN_TURN } else { 0..OF_A_TARGET };
+        for seed in seeds {
+            let mut dice = Dice::new(seed + 1);
+            let mut bytes = corpus[dice.below(corpus.len())].clone();
+            let other = corpus[dice.below(corpus.len())].clone();
+            for _ in 0..=dice.below(4) {
+                damage(&mut bytes, &other, if dice.below(2) == 0 { TEXT } else { BINARY }, &mut dice);
+            }
+            let done = std::panic::catch_unwind(|| run(&bytes));
+            assert!(done.is_ok(), "the fuzz target {name} panicked with seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn every_fuzz_target_has_its_file_and_its_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("a manifest");
+    let mut names: Vec<String> = std::fs::read_dir(root.join("fuzz_targets"))
+        .expect("a folder")
+        .map(|entry| {
+            entry.expect("an entry").path().file_stem().expect("a name").to_string_lossy().into_owned()
+        })
+        .collect();
+    names.sort();
+    let known: Vec<&str> = fuzz::TARGETS.iter().map(|target| target.0).collect();
+    assert_eq!(names, known);
+    for name in known {
+        let text = std::fs::read_to_string(root.join(format!("fuzz_targets/{name}.rs"))).expect("a target");
+        assert!(text.contains(&format!("gapless_fuzz::{name}(bytes)")), "{name} runs its body");
+        assert!(
+            manifest.contains(&format!("name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"")),
+            "{name}"
+        );
+    }
 }

@@ -76,6 +76,17 @@ fn the_program_gets_the_hook_the_options_its_arguments_and_its_exit_code() {
 }
 
 #[test]
+fn flags_and_options_by_their_old_names_work_and_are_told() {
+    let installed = Installed::new(WHOLE);
+    let shown = "echo $GAPLESS_PROCESS_LIMIT $GAPLESS_RECORD_STACKS $GAPLESS_PAGES";
+    let old =
+        ["run", "--budget", "2GiB", "--record", "/tmp/x.gtrace", "--stacks", "python", "--set", "pages=0"];
+    let (code, out, err) = installed.run(&[&old[..], &["--", "sh", "-c", shown]].concat(), &[]);
+    assert_eq!((code, out.as_str()), (0, "2147483648 python 0\n"), "{err}");
+    assert!(err.contains("use --process-limit") && err.contains("use --record-stacks"), "{err}");
+}
+
+#[test]
 fn run_within_run_names_the_folder_once() {
     let installed = Installed::new(WHOLE);
     let inner = installed.binary().display().to_string();
@@ -95,7 +106,10 @@ fn what_is_wrong_is_said_before_anything_starts() {
         (&["run", "--", "no-such-program"][..], "no-such-program cannot be started"),
         (&["run", "--reserve", "much", "--", "sh"], "--reserve"),
         (&["run", "--set", "slack", "--", "sh"], "is not NAME=VALUE"),
-        (&["run", "--set", "Sl ack=1", "--", "sh"], "is not NAME=VALUE"),
+        (&["run", "--set", "=1", "--", "sh"], "is not NAME=VALUE"),
+        (&["run", "--set", "Sl ack=1", "--", "sh"], "did you mean slack?"),
+        (&["run", "--set", "library=/x.so", "--", "sh"], "there is no option"),
+        (&["run", "--budget", "1GiB", "--process-limit", "2GiB", "--", "sh"], "--process-limit"),
         (&["run"], "<COMMAND>"),
     ] {
         let (code, out, err) = installed.run(args, &[]);

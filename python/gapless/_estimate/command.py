@@ -10,11 +10,11 @@ Exit codes: 0 it fits, 1 it does not, 2 there is no answer, and why is told on s
 import argparse
 import os
 import sys
-import traceback
 from typing import Any, NoReturn, Optional
 
 from .._errors import GaplessError
 from .._options import positive_bytes
+from . import exits
 from .api import run
 from .assumed import parse
 from .cards import card, names
@@ -22,7 +22,7 @@ from .configured import ATTENTION, CHECKPOINTING, Settings, is_configuration
 from .optimizers import NAMES as OPTIMIZERS
 from .pace import SECONDS
 from .ranks import run_ranks
-from .shown import ascii_of, is_ascii, shown
+from .shown import shown
 from .sizes import Sizes
 from .steps import PRECISIONS, STEPS
 
@@ -46,26 +46,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(words: "Optional[list[str]]" = None) -> int:
-    try:
-        return _main(sys.argv[1:] if words is None else words)
-    except GaplessError as error:
-        return _refused(str(error))
-    except BrokenPipeError:
-        # The reader of the answer has closed the pipe, and standard output takes no more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        # Python would end with 1 here, which says that the program does not fit.
-        if os.environ.get("GAPLESS_ESTIMATE_TELL"):
-            traceback.print_exc()
-        return _refused(f"no answer: {type(error).__name__}: {error}\n  This is an error of gapless itself: GAPLESS_ESTIMATE_TELL=1 prints where.")
+    return exits.code(lambda: _main(sys.argv[1:] if words is None else words), _failed)
 
 
-def _refused(why: str) -> int:
-    told = f"error: {why}"
-    # Wraps lines for a terminal only: programs read whole lines.
-    print(shown(told, sys.stderr) if sys.stderr.isatty() else ascii_of(told) if is_ascii(sys.stderr) else told, file=sys.stderr)
-    return 2
+def _failed(error: Exception) -> str:
+    return f"no answer: {type(error).__name__}: {error}\n  This is an error of gapless itself: GAPLESS_ESTIMATE_TELL=1 prints where."
 
 
 def _main(words: "list[str]") -> int:

@@ -14,35 +14,24 @@ import traceback
 from typing import Optional
 
 from .._errors import GaplessError
+from .._estimate import exits
 from .._estimate.cards import names
-from .._estimate.shown import ascii_of, is_ascii, shown
+from .._estimate.shown import shown
 from .estimate import SECONDS, of_script
+
+# The folders whose frames are those of an estimate, not of the script.
+_OURS = (os.path.dirname(__file__), os.path.dirname(exits.__file__))
 
 
 def main(words: "Optional[list[str]]" = None) -> int:
-    try:
-        return _main(sys.argv[1:] if words is None else words)
-    except GaplessError as error:
-        return _refused(str(error))
-    except BrokenPipeError:
-        # The reader of the answer has closed the pipe, and standard output takes no more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        # Python would end with 1 here, which says that the program does not fit.
-        if os.environ.get("GAPLESS_ESTIMATE_TELL"):
-            traceback.print_exc()
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(os.path.dirname(__file__))]
-        where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-        return _refused(
-            f"the script failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{where}; GAPLESS_ESTIMATE_TELL=1 prints where"
-        )
+    return exits.code(lambda: _main(sys.argv[1:] if words is None else words), _failed)
 
 
-def _refused(why: str) -> int:
-    told = f"error: {why}"
-    print(shown(told, sys.stderr) if sys.stderr.isatty() else ascii_of(told) if is_ascii(sys.stderr) else told, file=sys.stderr)
-    return 2
+def _failed(error: Exception) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    first = str(error).partition("\n")[0]
+    return f"the script failed: {type(error).__name__}: {first}{where}; GAPLESS_ESTIMATE_TELL=1 prints where"
 
 
 def _main(words: "list[str]") -> int:

@@ -1,29 +1,27 @@
-"""How files are read: a limit, time-outs, and GAPLESS_WEIGHTS, which chooses among ways that give the same bytes.
+"""How files are read: a limit, time-outs, and the options weights_*, which choose among ways that give the same bytes.
 
-GAPLESS_WEIGHTS is a list such as "cached=map,window=64M,ring=huge". It is for measurements on a machine: the defaults
-are the best ways on the machines that were measured.
+The options are variables such as GAPLESS_WEIGHTS_CACHED=map. They are for measurements on a machine: the defaults are
+the best ways on the machines that were measured.
 """
 
 import os
+import warnings
+from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 from .. import _options
-from .._errors import OptionError
+from .._errors import GaplessWarning, OptionError
 
-VARIABLE = "GAPLESS_WEIGHTS"
+# A list such as "cached=map,window=64M" of the same words.
+OLD = "GAPLESS_WEIGHTS"
 # Bits of `ways` in crates/gapless-loader/src/shared.rs.
 MAPPED, HUGE, KEPT, CACHED, THREADS = 1, 2, 4, 8, 16
-CHOICES: "dict[str, dict[str, int]]" = {
-    # Cached bytes that go to a GPU: copied to pinned memory, or from the mapped file, pinned in place.
-    "cached": {"copy": 0, "map": MAPPED},
-    # Pinned memory: the driver's, or huge pages that are pinned.
-    "ring": {"driver": 0, "huge": HUGE},
-    # Pinned memory, streams and the kernel: freed after the load, or kept for the next one.
-    "keep": {"no": 0, "yes": KEPT},
-    # Direct reads of cold files.
-    "direct": {"uring": 0, "threads": THREADS, "no": CACHED},
+_BITS = {
+    "weights_cached": {"copy": 0, "map": MAPPED},
+    "weights_ring": {"huge": HUGE, "driver": 0},
+    "weights_keep": {"yes": KEPT, "no": 0},
+    "weights_direct": {"uring": 0, "threads": THREADS, "no": CACHED},
 }
-DEFAULTS = {"cached": "copy", "ring": "huge", "keep": "yes", "direct": "uring"}
 
 
 def rate(given: "Optional[Union[int, float, str]]") -> int:
@@ -51,16 +49,32 @@ def apply(settings: Any, limit_rate: "Optional[Union[int, float, str]]", timeout
         if not 0 < timeout <= 86_400:
             raise OptionError(f"invalid timeout={timeout!r}: use seconds, such as 30")
         settings.timeout = max(1, int(timeout * 1000))
-    chosen = dict(DEFAULTS)
-    for part in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        key, _, value = part.strip().partition("=")
-        if key in ("piece", "window") and (length := size(value)):
-            setattr(settings, key, length)
-        elif value in CHOICES.get(key, {}):
-            chosen[key] = value
-        else:
-            known = ", ".join(f"{name}={'|'.join(values)}" for name, values in CHOICES.items())
-            raise OptionError(f"invalid {VARIABLE}: {part!r}: use {known}, piece=4M, window=64M")
-    settings.ways = sum(CHOICES[key][value] for key, value in chosen.items())
+    chosen = _chosen(os.environ)
+    for name, attribute in (("weights_piece", "piece"), ("weights_window", "window")):
+        if name in chosen:
+            setattr(settings, attribute, chosen[name])
+    settings.ways = sum(bits[chosen.get(name, _options.WEIGHTS[name].default)] for name, bits in _BITS.items())
     if shared:
         settings.ways |= CACHED
+
+
+def _chosen(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options weights_* that are set. The old list is read too, and the variables win over it."""
+    given: list[tuple[str, str, str]] = []
+    if environ.get(OLD):
+        warnings.warn(f"{OLD} is the old form of {OLD}_CACHED and the like: use these", GaplessWarning, stacklevel=4)
+        for part in filter(None, environ[OLD].split(",")):
+            key, _, value = part.strip().partition("=")
+            given.append((f"invalid {OLD}: {part!r}", f"weights_{key}", value))
+    for variable, text in environ.items():
+        if variable.startswith(OLD + "_"):
+            given.append((f"invalid {variable}={text!r}", variable[len(_options.PREFIX) :].lower(), text))
+    chosen = {}
+    for shown, name, value in given:
+        if name not in _options.WEIGHTS:
+            raise OptionError(f"{shown}: there are {', '.join(row.variable for row in _options.WEIGHTS.values())}")
+        try:
+            chosen[name] = _options.WEIGHTS[name].parse(value)
+        except ValueError as error:
+            raise OptionError(f"{shown}: not {error}") from None
+    return chosen

@@ -109,17 +109,9 @@ fn row(found: &Found, rows: &[Row]) -> String {
     let before = before(found, rows);
     let functions = before.iter().find(|row| has_functions(found, row));
     let structures = before.iter().find(|row| has_structures(found, row));
-    let mut out = format!("//! Written by `cargo xtask torch-table {}`.\n\nuse super::", found.version);
-    out.push_str(match (functions, structures) {
-        (Some(_), Some(_)) => "Row",
-        (None, Some(_)) => "{Row, exported, hidden}",
-        (Some(_), None) => "{Row, Structure}",
-        (None, None) => "{Row, Structure, exported, hidden}",
-    });
     let (version, commit) = (&found.version, &found.commit);
-    let _ = write!(
-        out,
-        ";\n\n#[rustfmt::skip]\npub(super) const ROW: Row = Row {{\n    version: {version:?},\n    commit: {commit:?},\n"
+    let mut out = format!(
+        "#[rustfmt::skip]\npub(super) const ROW: Row = Row {{\n    version: {version:?},\n    commit: {commit:?},\n"
     );
     match functions {
         Some(row) => drop(writeln!(out, "    functions: super::{}::ROW.functions,", module(row.version))),
@@ -137,13 +129,28 @@ fn row(found: &Found, rows: &[Row]) -> String {
         None => {
             out.push_str("    structures: &[\n");
             for (name, shape) in &found.structures {
-                write_structure(&mut out, name, shape);
+                match known(name, shape, &before) {
+                    Some((row, at)) => {
+                        let row = module(row.version);
+                        let _ = writeln!(out, "        super::{row}::ROW.structures[{at}], // {name}");
+                    }
+                    None => write_structure(&mut out, name, shape),
+                }
             }
             out.push_str("    ],\n");
         }
     }
     out.push_str("};\n");
-    out
+    let used = ["Structure {", "exported(", "hidden("].into_iter().filter(|word| out.contains(word));
+    let used: Vec<&str> = used.map(|word| word.trim_end_matches([' ', '{', '('])).collect();
+    let uses = if used.is_empty() { "Row".to_owned() } else { format!("{{Row, {}}}", used.join(", ")) };
+    format!("//! Written by `cargo xtask torch-table {version}`.\n\nuse super::{uses};\n\n{out}")
+}
+
+/// The oldest row that has this structure, and its place there.
+fn known<'a>(name: &str, shape: &Shape, rows: &[&'a Row]) -> Option<(&'a Row, usize)> {
+    let place = |row: &Row| row.structures.iter().position(|s| s.name == name && is_same(shape, s));
+    rows.iter().find_map(|row| Some((*row, place(row)?)))
 }
 
 /// One structure, its fields in lines of at most this many columns.
@@ -188,7 +195,28 @@ fn with_module(text: &str, version: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::with_module;
+    use super::super::rows::ROWS;
+    use super::{Found, Shape, module, row, with_module};
+
+    #[test]
+    fn each_row_of_the_table_is_what_would_be_written_again() {
+        for known in ROWS {
+            let functions = known.functions.iter().map(|f| (f.symbol.to_owned(), f.is_exported));
+            let structures = known.structures.iter().map(|s| {
+                let fields = s.fields.iter().map(|(name, at)| ((*name).to_owned(), *at)).collect();
+                (s.name, Shape { size: s.size, fields })
+            });
+            let found = Found {
+                version: known.version.to_owned(),
+                commit: known.commit.to_owned(),
+                functions: functions.collect(),
+                structures: structures.collect(),
+            };
+            let file = format!("crates/gapless-torch/src/overlay/rows/{}.rs", module(known.version));
+            let text = std::fs::read_to_string(crate::shell::root().join(&file)).expect(&file);
+            assert_eq!(row(&found, ROWS), text, "{file}");
+        }
+    }
 
     #[test]
     fn a_release_takes_its_place_in_the_list_once() {

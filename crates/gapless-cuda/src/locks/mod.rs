@@ -331,14 +331,14 @@ pub mod known {
                 return;
             }
             self.word.store(ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+            // At the end, so that the numbers of other locks stay.
             let own = ptr::from_ref(self).cast_mut();
-            let mut first = FIRST.load(Ordering::Acquire);
-            loop {
-                self.next.store(first, Ordering::Relaxed);
-                match FIRST.compare_exchange(first, own, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return,
-                    Err(other) => first = other,
-                }
+            let mut end = &FIRST;
+            while let Err(other) =
+                end.compare_exchange(ptr::null_mut(), own, Ordering::AcqRel, Ordering::Acquire)
+            {
+                // SAFETY: only locks of `static`s are listed, which are never freed.
+                end = unsafe { &(*other).next };
             }
         }
     }
@@ -348,7 +348,7 @@ pub mod known {
         std::iter::from_fn(move || {
             // SAFETY: only locks of `static`s are listed, which are never freed.
             let entry = unsafe { next.as_ref() }?;
-            next = entry.next.load(Ordering::Relaxed);
+            next = entry.next.load(Ordering::Acquire);
             Some(entry)
         })
     }

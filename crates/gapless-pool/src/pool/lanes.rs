@@ -129,7 +129,7 @@ impl Lanes {
 
     /// Divides the room below the peaks among the shards, and tells them whether frees are pending.
     pub(super) fn prepare(&mut self, stats: &Stats, is_pending: bool) {
-        tally::divide(stats, &mut self.shards);
+        tally::divide(stats, &mut self.shards, |shard| &mut shard.tally);
         self.shards_mut().for_each(|shard| shard.is_pending = is_pending);
     }
 

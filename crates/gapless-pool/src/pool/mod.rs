@@ -66,7 +66,8 @@ mod waiting;
 mod waste;
 mod windows;
 
-pub use crate::heap::SMALL;
+pub use crate::heap::{SMALL, UNIT};
+pub use crate::ids::PoolKey;
 pub use asking::{Patience, Unserved, Wait};
 pub use behind::Behind;
 pub use checkpoint::{RestoreError, Saved};
@@ -82,7 +83,7 @@ pub use waste::{HeapWaste, Waste};
 use crate::allocations::{Allocation, Allocations, Place};
 use crate::budget::Budget;
 use crate::device::{Device, DeviceError, StreamHandle};
-use crate::heap::Heap;
+use crate::heap::{Heap, LARGEST};
 use crate::ids::{Fence, HeapId, LaneId};
 use crate::mutants::{self, Mutant};
 use crate::options::Options;
@@ -99,23 +100,8 @@ use sleeping::Sleepers;
 use std::collections::BTreeSet;
 use windows::Windows;
 
-/// The unit of block sizes.
-pub const UNIT: u64 = 512;
-/// A request above this size is refused before the device is asked.
-pub(crate) const LARGEST: u64 = 1 << 50;
 /// A request looks at this many cached windows at most.
 const TRIES: usize = 24;
-
-/// The number of a private pool; 0 is the default pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PoolKey(pub u64, pub u64);
-
-impl PoolKey {
-    #[must_use]
-    pub fn is_private(self) -> bool {
-        self != PoolKey(0, 0)
-    }
-}
 
 /// Reason of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The log of a lane's large requests: their sizes, the live bytes before each, and the end of each. Finds repetitions.
 
 use super::{Gram, Recurring};
-use crate::pool::UNIT;
+use crate::heap::UNIT;
 use rustc_hash::FxHashMap;
 
 /// This number of requests identifies a place in a sequence.

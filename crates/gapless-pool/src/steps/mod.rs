@@ -437,7 +437,7 @@ impl Steps {
 /// Sizes are kept in units, in 32 bits. Sizes above 2 TiB count as equal.
 #[inline]
 fn units(size: u64) -> u32 {
-    u32::try_from(size / crate::pool::UNIT).unwrap_or(u32::MAX)
+    u32::try_from(size / crate::heap::UNIT).unwrap_or(u32::MAX)
 }
 
 /// The hash of the sizes of the last [`GRAM`] requests.

@@ -5,16 +5,17 @@
 
 pub mod planner;
 
-/// Pseudo-random numbers, the same in every run.
+/// Pseudo-random numbers, the same in every run (SplitMix64): every seed is good.
 #[derive(Debug)]
 pub struct Numbers(pub u64);
 
 impl Numbers {
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
     }
 
     pub fn below(&mut self, n: u64) -> u64 {

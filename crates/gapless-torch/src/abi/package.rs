@@ -336,5 +336,5 @@ pub extern "C" fn gapless_python_ends() {
 /// Number of the calling thread's driver calls through this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn gapless_driver_entries() -> u64 {
-    gapless_cuda::device::entries()
+    gapless_cuda::context::entries()
 }

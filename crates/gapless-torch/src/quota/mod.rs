@@ -62,7 +62,8 @@ impl Default for Quota {
             outside: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            seat: Lock::new(|| None),
+            // Not `Lock::new`: that lists the lock for good, and a quota may move and end.
+            seat: Lock::with(None, || None),
             meter: SetOnce::new(),
             patience: PATIENCE,
             lent: AtomicU64::new(0),
@@ -365,7 +366,7 @@ impl Quota {
         let Figures { budget, reserved, outside, tenant, .. } = self.figures();
         match why {
             Refusal::Process => Some(format!(
-                " The budget of this process is {}: its pool holds {}, and {} is counted for context, modules and libraries (GAPLESS_BUDGET).",
+                " The budget of this process is {}: its pool holds {}, and {} is counted for context, modules and libraries (GAPLESS_PROCESS_LIMIT).",
                 mib(budget?),
                 mib(reserved),
                 mib(outside)

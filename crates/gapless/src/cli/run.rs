@@ -1,5 +1,6 @@
 //! The flags of `gapless run`.
 
+use crate::options::help;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ Examples:
   gapless run --stream-weights 8GiB -- python infer.py
   gapless run --set largest_page=32MiB -- python -m package.train
   gapless run --check -- python train.py
-  gapless run --record run.gtrace --stacks python -- python train.py
+  gapless run --record run.gtrace --record-stacks python -- python train.py
   gapless run --host --host-limit 200GiB -- python train.py
   gapless run --host --host-record run.gtrace -- python train.py
   gapless run --host --host-leaks -- python train.py
@@ -24,47 +25,43 @@ interpreters that ignore PYTHONPATH (python -I, -E, -S).
 
 Exit code: that of the program, or 2 if the program could not be started.")]
 pub(crate) struct RunArgs {
-    /// Take this much of each device's memory when CUDA starts
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help = help("reserve"))]
     pub(crate) reserve: Option<String>,
 
-    /// Let the allocator hold at most this much of each device's memory
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help = help("limit"))]
     pub(crate) limit: Option<String>,
 
-    /// Use at most this much of each device's memory, including context and libraries
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) budget: Option<String>,
+    #[arg(long, value_name = "SIZE", help = help("process_limit"))]
+    pub(crate) process_limit: Option<String>,
 
-    /// Share each device with other processes of this user: a tenant's name and share, such as a:30GiB, a:60% or
-    /// a:30GiB:borrow
-    #[arg(long, value_name = "NAME:SHARE")]
+    #[arg(long, value_name = "NAME:SHARE", help = help("tenant"))]
     pub(crate) tenant: Option<String>,
 
-    /// Keep at most this much of weights on the card: what the program moves there by `.to("cuda")` streams from
-    /// pinned host memory while it runs
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help = help("stream_weights"))]
     pub(crate) stream_weights: Option<String>,
 
-    /// Print one line about memory when a process ends
-    #[arg(long)]
+    #[arg(long, help = help("stats"))]
     pub(crate) stats: bool,
 
-    /// Fill freed memory, and verify it before it is used again; slow
-    #[arg(long)]
+    #[arg(long, help = help("check"))]
     pub(crate) check: bool,
 
-    /// Write every allocation and free to this .gtrace file, for report, diff, check, replay, advise and plan
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = help("record"))]
     pub(crate) record: Option<PathBuf>,
 
-    /// Which stacks to record for each request
-    #[arg(long, value_enum, requires = "record", default_value_t = RecordStacks::Off)]
-    pub(crate) stacks: RecordStacks,
+    #[arg(long, value_enum, requires = "record", default_value_t = RecordStacks::Off, help = help("record_stacks"))]
+    pub(crate) record_stacks: RecordStacks,
 
-    /// The most disk space for the recording; Gapless keeps the newest events, in FILE and in an older file beside it
-    #[arg(long, value_name = "SIZE", requires = "record")]
+    #[arg(long, value_name = "SIZE", requires = "record", help = help("record_limit"))]
     pub(crate) record_limit: Option<String>,
+
+    /// The old name of --process-limit
+    #[arg(long, value_name = "SIZE", hide = true, conflicts_with = "process_limit")]
+    pub(crate) budget: Option<String>,
+
+    /// The old name of --record-stacks
+    #[arg(long, value_enum, requires = "record", hide = true, conflicts_with = "record_stacks")]
+    pub(crate) stacks: Option<RecordStacks>,
 
     /// Also serve the host's memory: every malloc of the program and of the programs that it starts
     #[arg(long)]

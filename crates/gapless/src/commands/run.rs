@@ -1,9 +1,9 @@
 //! `gapless run`: starts a program on the Gapless allocator, through its environment.
 //!
 //! The Python package has a folder whose `sitecustomize.py` installs an import hook. `gapless run` puts this folder
-//! first in PYTHONPATH, which child processes inherit, and turns flags into GAPLESS_* variables. It checks only the
-//! form of option names; the package knows them, and refuses an unknown one when torch is imported. On Unix the program
-//! replaces this process, so signals and the exit code are its own. Only `--host-leaks` waits for it.
+//! first in PYTHONPATH, which child processes inherit, and turns flags into GAPLESS_* variables. It checks the names of
+//! options; the package checks the values of those without a flag when torch is imported. On Unix the program replaces
+//! this process, so signals and the exit code are its own. Only `--host-leaks` waits for it.
 //!
 //! `--host` also puts Gapless below `malloc`. A program without torch may have it alone, so the package may be missing
 //! then, unless an option for the GPU was given.
@@ -15,8 +15,8 @@ mod leaks;
 
 use crate::Answer;
 use crate::cli::run::{RecordStacks, RunArgs};
-use crate::failure::Failure;
-use crate::sizes;
+use crate::failure::{self, Failure};
+use crate::{near, options, sizes};
 use anyhow::{Context, Result};
 use gapless_ledger::Share;
 use std::ffi::{OsStr, OsString};
@@ -64,10 +64,18 @@ fn host_variables(_: &RunArgs, _: Option<&Path>) -> Result<Vec<(String, OsString
 /// The flags as variables. Sizes are checked here, so that a mistake is reported before the program starts.
 fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     let mut set = Vec::new();
+    for (is_given, old, name) in [
+        (args.budget.is_some(), "budget", "process-limit"),
+        (args.stacks.is_some(), "stacks", "record-stacks"),
+    ] {
+        if is_given {
+            failure::note(&format!("--{old} is the old name of --{name}: use --{name}"));
+        }
+    }
     let sizes = [
         ("reserve", &args.reserve),
         ("limit", &args.limit),
-        ("budget", &args.budget),
+        ("process-limit", args.process_limit.as_ref().map_or(&args.budget, |_| &args.process_limit)),
         ("record-limit", &args.record_limit),
         ("stream-weights", &args.stream_weights),
     ];
@@ -88,7 +96,7 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
     }
     if let Some(file) = &args.record {
         set.push((variable("record"), recording("--record", file)?));
-        if args.stacks == RecordStacks::Python {
+        if args.stacks.unwrap_or(args.record_stacks) == RecordStacks::Python {
             set.push((variable("record_stacks"), "python".to_owned()));
         }
     }
@@ -98,11 +106,19 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
         };
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         let name = name.trim();
-        if name.is_empty()
-            || !name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
-            || value.contains('\0')
-        {
+        if name.is_empty() || value.contains('\0') {
             return Err(wrong().into());
+        }
+        let known: Vec<options::Row> = options::rows().filter(options::Row::is_keyword).collect();
+        if !known.iter().any(|row| row.name == name || row.old == name) {
+            let names: Vec<&str> = known.iter().map(|row| row.name).collect();
+            let near = near::near(name, names.iter().copied());
+            let help = if near.is_empty() {
+                names.join(", ")
+            } else {
+                format!("did you mean {}?", near::alternatives(&near))
+            };
+            return Err(Failure::new(format!("--set {pair:?}: there is no option {name:?}"), help).into());
         }
         set.push((variable(name), value.trim().to_owned()));
     }

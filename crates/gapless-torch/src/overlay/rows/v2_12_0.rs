@@ -61,9 +61,7 @@ pub(super) const ROW: Row = Row {
         exported("_ZN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator4nameB5cxx11Ev"),
     ],
     structures: &[
-        Structure { name: "Stat", size: 32, fields: &[
-            ("current", 0), ("peak", 8), ("allocated", 16), ("freed", 24),
-        ] },
+        super::v2_8_0::ROW.structures[0], // Stat
         Structure { name: "DeviceStats", size: 984, fields: &[
             ("allocation", 0), ("segment", 96), ("active", 192), ("inactive_split", 288),
             ("allocated_bytes", 384), ("reserved_bytes", 480), ("active_bytes", 576),
@@ -72,49 +70,17 @@ pub(super) const ROW: Row = Row {
             ("num_sync_all_streams", 944), ("num_device_alloc", 952), ("num_device_free", 960),
             ("num_oom_rejections", 968), ("max_split_size", 976),
         ] },
-        Structure { name: "BlockInfo", size: 40, fields: &[
-            ("size", 0), ("requested_size", 8), ("gc_counter", 16), ("allocated", 20), ("active", 21),
-            ("context_when_allocated", 24),
-        ] },
-        Structure { name: "SegmentInfo", size: 120, fields: &[
-            ("device", 0), ("registration_counter", 4), ("address", 8), ("total_size", 16),
-            ("requested_size", 24), ("allocated_size", 32), ("active_size", 40), ("stream", 48),
-            ("is_large", 56), ("is_expandable", 57), ("owner_private_pool_id", 64), ("blocks", 80),
-            ("context_when_allocated", 104),
-        ] },
-        Structure { name: "TraceEntry", size: 136, fields: &[
-            ("action_", 0), ("device_", 4), ("addr_", 8), ("context_", 16), ("stream_", 32), ("size_", 40),
-            ("mempool_", 48), ("time_", 64), ("compile_context_", 72), ("user_metadata_", 104),
-        ] },
-        Structure { name: "AnnotationEntry", size: 72, fields: &[
-            ("device_", 0), ("time_", 8), ("metadata_", 16),
-        ] },
-        Structure { name: "AllocatorConfigInfo", size: 88, fields: &[
-            ("garbage_collection_threshold", 0), ("max_split_size", 8), ("pinned_num_register_threads", 16),
-            ("expandable_segments", 24), ("release_lock_on_malloc", 25), ("pinned_use_host_register", 26),
-            ("graph_capture_record_stream_reuse", 27), ("last_allocator_settings", 32),
-            ("roundup_power2_divisions", 64),
-        ] },
-        Structure { name: "SnapshotInfo", size: 160, fields: &[
-            ("segments", 0), ("device_traces", 24), ("external_annotations", 48), ("config_metadata", 72),
-        ] },
-        Structure { name: "CheckpointDelta", size: 48, fields: &[
-            ("ptrs_freed", 0), ("dataptrs_allocd", 24),
-        ] },
-        Structure { name: "ShareableHandle", size: 40, fields: &[
-            ("offset", 0), ("handle", 8),
-        ] },
-        Structure { name: "StreamSegmentSize", size: 24, fields: &[
-            ("stream", 0), ("is_small_pool", 8), ("total_size", 16),
-        ] },
-        Structure { name: "DataPtr", size: 32, fields: &[
-            ("ptr_", 0), ("device_", 24),
-        ] },
-        Structure { name: "UniqueVoidPtr", size: 24, fields: &[
-            ("data_", 0), ("ctx_", 8),
-        ] },
-        Structure { name: "CUDAStream", size: 16, fields: &[
-            ("stream_", 0),
-        ] },
+        super::v2_8_0::ROW.structures[2], // BlockInfo
+        super::v2_11_0::ROW.structures[3], // SegmentInfo
+        super::v2_10_0::ROW.structures[4], // TraceEntry
+        super::v2_8_0::ROW.structures[5], // AnnotationEntry
+        super::v2_9_0::ROW.structures[6], // AllocatorConfigInfo
+        super::v2_8_0::ROW.structures[7], // SnapshotInfo
+        super::v2_8_0::ROW.structures[8], // CheckpointDelta
+        super::v2_8_0::ROW.structures[9], // ShareableHandle
+        super::v2_10_0::ROW.structures[10], // StreamSegmentSize
+        super::v2_8_0::ROW.structures[10], // DataPtr
+        super::v2_8_0::ROW.structures[11], // UniqueVoidPtr
+        super::v2_8_0::ROW.structures[12], // CUDAStream
     ],
 };

@@ -4,10 +4,10 @@
 //! as one piece of work on the stream on which it is launched. A graph's own allocations may be free again by then;
 //! their addresses must still lie over the same bytes.
 
-use super::clock::{Clock, Line};
-use super::memory::{MapId, OwnerId};
-use super::violation::Rule;
-use super::world::World;
+use super::super::clock::{Clock, Line};
+use super::super::memory::{MapId, OwnerId};
+use super::super::violation::Rule;
+use super::World;
 use gapless_pool::pool::PoolKey;
 use std::rc::Rc;
 
