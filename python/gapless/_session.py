@@ -42,6 +42,7 @@ def enable(
     process_limit: Optional[Size] = None,
     tenant: Optional[str] = None,
     stream_weights: Optional[Size] = None,
+    train_in: Optional[Size] = None,
     largest_page: Optional[Size] = None,
     slack: Union[int, str, None] = None,
     windows: Union[int, str, None] = None,
@@ -70,6 +71,8 @@ def enable(
     process_limit  the process holds at most this much of each device's memory, context and libraries included
     tenant         share each device with other processes of this user: a:30GiB, a:60% or a:30GiB:borrow
     stream_weights keep at most this much of weights on each device: models that the program moves there stream
+    train_in       train the program's models within this much of each device's memory: saved tensors are dropped and
+                   made again
     stats          print one line about memory to standard error when a process ends (0)
     record         write every allocation and free to this .gtrace file
     record_stacks  which stacks to record for each request (off)
@@ -163,6 +166,10 @@ def enable(
             from ._stream import auto
 
             auto.install(torch, chosen["stream_weights"])
+        if "train_in" in chosen:
+            from ._fit_into import auto as training
+
+            training.install(torch, chosen["train_in"])
         if chosen.get("check"):
             from . import _check
 

@@ -2,6 +2,7 @@
 the first step on. test_fit_into.py compares gradients."""
 
 import os
+import sys
 
 import pytest
 
@@ -172,3 +173,15 @@ def test_a_budget_that_cannot_be_planned_for_is_refused(estimated, tmp_path, wor
     script.write_text("")
     code, _, err = estimated(*words, script)
     assert code == 2 and why in err, err
+
+
+def test_run_trains_a_program_within_a_budget(bench, tmp_path, real):
+    binary = os.environ.get("STANDIN_GAPLESS")
+    if not binary:
+        pytest.skip("STANDIN_GAPLESS does not name the command")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT + "print(torch.cuda.max_memory_allocated())")
+    words = [binary, "run", "--train-in", "1GiB", "--", sys.executable, script]
+    done = bench.start(words, GAPLESS_PROGRAM=binary)
+    assert done.code == 0 and int(done.out) <= 1 << 30, done.out + done.err
+    assert "gapless: Model: a step takes" in done.err, done.err

@@ -141,6 +141,7 @@ const SIZES: &[&[&str]] = &[
     &["run", "--process-limit"],
     &["run", "--budget"],
     &["run", "--stream-weights"],
+    &["run", "--train-in"],
     &["run", "--record", "/tmp/x.gtrace", "--record-limit"],
     &["run", "--host", "--host-limit"],
 ];

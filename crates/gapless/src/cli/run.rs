@@ -12,6 +12,7 @@ Examples:
   gapless run --reserve 60GiB --stats -- torchrun --nproc-per-node 8 train.py
   gapless run --tenant a:60%:borrow -- python train.py
   gapless run --stream-weights 8GiB -- python infer.py
+  gapless run --train-in 20GiB -- python train.py
   gapless run --set largest_page=32MiB -- python -m package.train
   gapless run --check -- python train.py
   gapless run --record run.gtrace --record-stacks python -- python train.py
@@ -39,6 +40,9 @@ pub(crate) struct RunArgs {
 
     #[arg(long, value_name = "SIZE", help = help("stream_weights"))]
     pub(crate) stream_weights: Option<String>,
+
+    #[arg(long, value_name = "SIZE", help = help("train_in"))]
+    pub(crate) train_in: Option<String>,
 
     #[arg(long, help = help("stats"))]
     pub(crate) stats: bool,

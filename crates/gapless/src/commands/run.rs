@@ -78,6 +78,7 @@ fn options(args: &RunArgs) -> Result<Vec<(String, String)>> {
         ("process-limit", args.process_limit.as_ref().map_or(&args.budget, |_| &args.process_limit)),
         ("record-limit", &args.record_limit),
         ("stream-weights", &args.stream_weights),
+        ("train-in", &args.train_in),
     ];
     for (name, value) in sizes {
         if let Some(text) = value {
