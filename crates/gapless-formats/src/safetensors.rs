@@ -73,7 +73,12 @@ pub fn read<R: Read + Seek>(file: R) -> Result<Header, Fault> {
         && let Some(other) = other_format(&first)
     {
         let what = format!("this is {other}, not a safetensors file");
-        return unsupported(what, "save its tensors as .safetensors first");
+        let help = match other {
+            "text" => "check that it is the file that you meant",
+            packed if packed.ends_with("compressed") => "decompress it first",
+            _ => "save its tensors as .safetensors first",
+        };
+        return unsupported(what, help);
     }
     if first.len() < 8 {
         source.u64("the length of the header")?;
