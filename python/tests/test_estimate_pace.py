@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gapless._errors import GaplessError
-from gapless._estimate import bars, pace, seen
+from gapless._estimate import bars, loops, pace, seen
 from gapless._estimate.assumed import Assumptions, parse, shaped
 from gapless._estimate.unknown import Unknown
 
@@ -161,6 +161,49 @@ def test_later_batches_and_an_evaluation_count(script):
     assert cut["peak_allocated"] < whole["peak_allocated"] and cut["bars"]["peak_allocated"] > 0.2
     code, evaluated, err = script(GROWING, arguments=["evaluate"])
     assert code == 0 and evaluated["peak_allocated"] >= 1 << 29 and "to the end of the program" in " ".join(seen.told(evaluated)), err
+
+
+# A loop, the answer that its condition got, and whether it may make more rounds on a card.
+LOOPS = (
+    ("while t < 1:\n    t = t + h", 1, "true", True),
+    ("while not done:\n    step()", 1, "false", True),
+    ("while True:\n    step()\n    if small:\n        break", 3, "false", True),
+    ("for _ in range(9):\n    if all_done:\n        break", 2, "false", False),
+    ("for _ in range(9):\n    if all_done:\n        break", 2, "true", True),
+    ("for _ in range(9):\n    if not changed:\n        break", 2, "true", False),
+    ("for _ in range(9):\n    if not changed:\n        break", 2, "false", True),
+    ("for _ in range(9):\n    if loss < 3:\n        break", 2, "a number next to 0", True),
+    ("for _ in range(9):\n    if loss < 3:\n        save()", 2, "a number next to 0", False),
+    ("for _ in range(9):\n    if bad or all_done:\n        break", 2, "false", True),
+    ("for _ in range(9):\n    def f():\n        if late:\n            return 1", 3, "true", False),
+    ("def f():\n    for x in y:\n        if found:\n            return x", 3, "true", True),
+    ("if rare:\n    step()", 1, "false", False),
+    ("while (", 1, "true", False),
+)
+
+
+def test_a_loop_whose_rounds_are_not_known_says_at_least(tmp_path):
+    for number, (source, line, answer, more) in enumerate(LOOPS):
+        file = tmp_path / f"loop{number}.py"
+        file.write_text(source)
+        assert loops.open_ended(f"{file}:{line}", answer) == more, (source, answer)
+    assert not loops.open_ended("torch", "true") and not loops.open_ended(str(tmp_path / "none.py:3"), "true")
+    assert bars.at_least(found(Run([5, 6, 9, 4]), open_loops=["solve.py:3"]))
+
+
+def test_a_solver_that_ends_by_its_error_may_make_more_rounds(script):
+    program = """
+        import torch
+        rate = torch.nn.Linear(64, 64).cuda()
+        y = torch.ones(64, 64, device="cuda")
+        error = rate(y).abs().max()
+        while error > 1e-3:
+            y = y + rate(y)
+            error = rate(y).abs().max() / 2
+    """
+    code, answer, err = script(program)
+    assert code == 0 and answer["at_least"] and [place[-10:] for place in answer["open_loops"]] == ["train.py:6"], (err, answer["decided"])
+    assert "the loop there may make more rounds" in " ".join(answer["assumptions"])
 
 
 def test_a_value_that_steers_is_named_and_can_be_said(script):

@@ -131,6 +131,9 @@ impl Simulated {
     #[must_use]
     pub fn verdict(&self, gpu: &Gpu, memory: Bytes) -> Verdict {
         let left = self.left(gpu, memory);
+        if !self.figures.is_whole {
+            return Verdict::DoesNotFit;
+        }
         if self.figures.peak_reserved <= left {
             return Verdict::Fits;
         }

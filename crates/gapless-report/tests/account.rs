@@ -222,6 +222,27 @@ fn minimum(path: &str, asked: &Asked, what: &str) -> bool {
     true
 }
 
+/// The card that an answer names is enough if it is asked for, and one of less than the least is not.
+fn named_card(path: &str, asked: &Asked, answer: &Answer, what: &str) -> bool {
+    let Some(plans) = answer.plans.as_ref().filter(|plans| plans.rows.is_empty()) else { return false };
+    let Some((card, least)) = plans.least_card.zip(plans.least_needed) else {
+        assert_eq!(plans.least_needed, None, "{what}: no card is named");
+        return false;
+    };
+    assert!(card > least, "{what}: {card} for {least}");
+    let holds = |memory: u64| {
+        let q = Question::read(path, &Asked { memory: Some(Bytes(memory)), ..asked.clone() })
+            .expect("a question");
+        let answer = ask(&q, &Wishes::default()).expect("an answer");
+        answer.fits || answer.fits_with().is_some()
+    };
+    // A person asks for what the text shows.
+    let shown: Bytes = Bytes(card).to_string().replace(' ', "").parse().expect("a size");
+    assert!(holds(card) && holds(shown.0), "{what}: {} is not enough", Bytes(card));
+    assert!(!holds(least - least / 50), "{what}: less than {} is enough", Bytes(least));
+    true
+}
+
 /// Files of `--emit` agree with the answer.
 fn written(q: &Question, path: &str, asked: &Asked, what: &str) -> u64 {
     if asked.infer {
@@ -263,6 +284,7 @@ fn random_questions_have_one_account() {
     let seed = std::env::var("ACCOUNT_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut chance = Chance(seed.unwrap_or(23));
     let (mut answered, mut refused, mut adapted, mut quantised, mut least, mut emitted) = (0, 0, 0, 0, 0, 0);
+    let mut named = 0;
     while answered < QUESTIONS {
         let (path, asked) = question(&mut chance, &folder, answered + refused);
         let what = format!("{path} {asked:?}");
@@ -280,6 +302,7 @@ fn random_questions_have_one_account() {
         adapted += u64::from(q.run.lora.is_some());
         quantised += u64::from(q.stored.is_some());
         least += u64::from(minimum(&path, &asked, &what));
+        named += u64::from(named_card(&path, &asked, &answer, &what));
         if chance.once_in(3) {
             emitted += written(&q, &path, &asked, &what);
         }
@@ -289,6 +312,7 @@ fn random_questions_have_one_account() {
         "{adapted} with adapters, {quantised} quantised, {refused} refused"
     );
     assert!(emitted > 40 && least > 3, "{emitted} written down, {least} minima");
+    assert!(named > 10, "{named} cards named");
 }
 
 #[test]

@@ -149,6 +149,41 @@ fn two_recordings_of_one_training_with_and_without_stacks_are_not_odd() {
     }
 }
 
+/// The recording as a ring of events leaves it that lost the first `lost` tenths.
+fn late(trace: &Trace, lost: usize) -> Trace {
+    let mut trace = trace.clone();
+    for device in &mut trace.devices {
+        let events = std::mem::take(&mut device.events);
+        let first = events.len() * lost / 10;
+        events.iter().skip(first).for_each(|event| device.events.push(event));
+    }
+    trace
+}
+
+#[test]
+fn a_recording_that_began_late_accuses_no_rank_and_no_fragmentation() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces/gpt2_train_stacks.pickle.gz");
+    let whole =
+        gapless_ingest::open(&path, &gapless_ingest::ReadOptions::default()).expect("a readable trace");
+    for lost in [2, 5, 9, 10] {
+        let cut = late(&whole, lost);
+        for count in 2..5 {
+            let of = |rank: u32| if rank + 1 == count { &cut } else { &whole };
+            let ranks = run((0..count).map(|rank| file(rank, of(rank))).collect());
+            assert_eq!(named(&ranks), [], "{lost} tenths are lost of one in {count}");
+            assert!(ranks.differences.is_empty(), "{lost} tenths are lost of one in {count}");
+            let said = ranks.not_compared.join(" ");
+            assert!(said.contains("recorded from"), "{lost} tenths are lost of one in {count}: {said}");
+        }
+        // Of three steps a fifth less leaves two, and less than one tells nothing of the cache.
+        let report = Analysis::of(&cut).expect("a run that can be").report("run.pickle", 5);
+        let accused =
+            report.findings.iter().any(|finding| ["GAP101", "GAP102"].contains(&finding.code.as_str()));
+        assert!(lost == 5 || accused == (lost < 5), "{lost} tenths are lost");
+    }
+}
+
 #[test]
 fn a_leak_diverges_in_the_step_in_which_it_begins_to_show() {
     let base = base("gpt2_train");

@@ -30,9 +30,10 @@ _UNMEASURED_CARD = (0.03, 0.10)
 
 
 def at_least(found: "dict[str, Any]") -> bool:
-    """True if more may come than was seen: the program was stopped before its end, or masks of unknown numbers chose
-    nothing, and what they would have chosen may grow from step to step."""
-    return bool(found.get("stopped")) or _by_masks(found) > _FEW * found["peak_allocated"]
+    """True if more may come than was seen: the program was stopped before its end, the rounds of a loop follow from an
+    unknown number, or masks of unknown numbers chose nothing, and what they would have chosen may grow from step to
+    step."""
+    return bool(found.get("stopped") or found.get("open_loops")) or _by_masks(found) > _FEW * found["peak_allocated"]
 
 
 def _by_masks(found: "dict[str, Any]") -> int:

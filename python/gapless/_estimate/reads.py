@@ -7,13 +7,15 @@ A check that would end the program is taken to pass. An assumption of the user a
 import os
 from typing import Any, Callable, Optional
 
-from . import calls, checks
+from . import calls, checks, loops
 from .assumed import Assumptions, shaped
 from .calls import mapped
 from .unknown import ALMOST_ZERO, Unknown
 
 # A loop that ends by an unknown value would never end, so after every so many reads the answer is yes.
 _PATIENCE = 1000
+# The answer at a place that compares a number: it is taken for one next to 0.
+NUMBER = "a number next to 0"
 _COMPARES = {"__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__"}
 
 
@@ -98,7 +100,7 @@ class Reads:
         assumed = self.assumptions.at(place)
         if assumed is None:
             _note(self.reads, place, "a comparison" if question in _COMPARES else "int", 0)
-            self.decided.setdefault(place, "as a number next to 0")
+            self.decided.setdefault(place, NUMBER)
         return assumed
 
     @property
@@ -107,8 +109,13 @@ class Reads:
         return next(iter(self.decided), None)
 
     @property
+    def open_loops(self) -> "list[str]":
+        """Places that decided how often a loop ran, which may run more often on a card."""
+        return [place for place, answer in self.decided.items() if loops.open_ended(place, answer)]
+
+    @property
     def rows(self) -> "dict[str, Any]":
-        return {"reads": _rows(self.reads), "choices": _rows(self.choices), "sampled": _rows(self.sampled), "decided": self.decided}
+        return {"reads": _rows(self.reads), "choices": _rows(self.choices), "sampled": _rows(self.sampled), "decided": self.decided, "open_loops": self.open_loops}
 
 
 def short(place: str) -> str:

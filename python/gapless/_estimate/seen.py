@@ -44,6 +44,8 @@ def reads(found: "dict[str, Any]") -> "list[str]":
             said.append(f"a check at {place} read a value that is not known, and was taken to pass {times}")
         elif place in decided:
             what = f"took the branch for {decided[place]}" if row["function"] in _TRUTHS else f"got {decided[place]}"
+            if place in found.get("open_loops", []):
+                what += ", so the loop there may make more rounds on a card than here"
             said.append(f"{row['function']} at {place} read a value that is not known, and {what} {times}: --assume {_short(place)}=VALUE says what it is")
         elif row["function"] in ("item", "tolist", "__float__"):
             printed.append(row)

@@ -95,6 +95,12 @@ impl Estimate {
         self.peak_reserved + self.context + self.outside
     }
 
+    /// False if the run takes more than [`policy::MOST_BYTES`]: its figures are not those of the whole run.
+    pub(super) fn is_countable(&self) -> bool {
+        let whole = self.simulated.as_ref().is_none_or(|simulated| simulated.figures.is_whole);
+        whole && self.peak_allocated.0 <= policy::MOST_BYTES
+    }
+
     /// One GPU, simulated.
     ///
     /// # Errors
@@ -227,7 +233,8 @@ impl Estimate {
             .map(|(name, bytes)| (name, bytes as u64))
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
-        let peak_allocated = Bytes(components.iter().map(|(_, bytes)| bytes).sum());
+        let sum = components.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let peak_allocated = Bytes(sum.min(u64::MAX >> 8));
         let peak_reserved = policy::typically_reserved(peak_allocated);
         let total = peak_reserved + context(gpu) + Bytes(outside);
         let error = policy::closed_form_error(q.is_picture());

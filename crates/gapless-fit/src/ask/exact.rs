@@ -7,13 +7,14 @@ use super::question::Question;
 use super::row::{Plans, Row, UNIT, alone};
 use super::words::{describe, terms};
 use crate::eager::{Recomputed, Run};
+use crate::hardware::Gpu;
 use crate::search::cost::CostModel;
 use crate::search::holding::Holding;
 use crate::search::memory::Layout;
 use crate::search::profile::Profile;
 use crate::search::space::{Space, divisors};
 use crate::settings::Optimizer;
-use crate::simulated::Simulated;
+use crate::simulated::{Simulated, context};
 use crate::tune;
 use gapless_trace::Bytes;
 
@@ -29,6 +30,30 @@ pub(super) fn largest(q: &Question, row: &Row, simulated: &mut u64) -> Result<Op
     *simulated += found.as_ref().map_or(1, |f| f.looked_at);
     // Recomputing costs bytes too: if the batch at hand fits without it, it may be the larger one.
     Ok(Some(found.map_or(0, |f| f.batch).max(answer.run.batch)))
+}
+
+/// Takes a run that was simulated and does not fit, if it needs less than the least known.
+pub(super) fn at_least(plans: &mut Plans, q: &Question, run: &Simulated) {
+    if run.figures.is_whole {
+        let card = smallest_card(run, q.gpu());
+        let reserved = run.reserved_on(q.gpu(), Bytes(card));
+        plans.at_least((reserved + context(q.gpu())).0, card);
+    }
+}
+
+/// The memory of the smallest card that holds a run, to a thousandth: its allocator may have to give back memory.
+fn smallest_card(run: &Simulated, gpu: &Gpu) -> u64 {
+    let of = |allocator: Bytes| policy::card_for(allocator + context(gpu), run.error) >> 20;
+    let (mut low, mut high) = (of(run.figures.peak_allocated), of(run.figures.peak_reserved));
+    while low + (high >> 10).max(1) < high {
+        let middle = low + (high - low) / 2;
+        if run.verdict(gpu, Bytes(middle << 20)).fits() {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    high << 20
 }
 
 pub(super) fn simulates(q: &Question) -> bool {
@@ -75,11 +100,9 @@ pub(super) fn exactly(
             // The smallest micro-batch, recomputed as far as the question allows, needs least.
             let recomputed = if q.given.checkpointing { run.recomputed.clone() } else { Recomputed::All };
             let least = Simulated::of(&q.architecture, &Run { recomputed, ..run.clone() })
-                .map_err(|error| AskError::planned(&q.path, &error))?
-                .process_total(q.gpu())
-                .0;
+                .map_err(|error| AskError::planned(&q.path, &error))?;
             plans.simulated += 1;
-            plans.least_needed = Some(plans.least_needed.map_or(least, |before| before.min(least)));
+            at_least(plans, q, &least);
         }
         plans.census.examined += modes;
         let Some(answer) = answer else {

@@ -132,6 +132,9 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
         found.config = Some(config);
     }
     // There is nothing to vary in an exported graph.
+    if found.estimate.as_ref().is_some_and(|e| !e.is_countable()) {
+        return Err(refuse::beyond());
+    }
     if found.fits && !wishes.optimize || q.is_graph() {
         return Ok(found);
     }
@@ -139,7 +142,12 @@ pub fn ask(q: &Question, wishes: &Wishes) -> Result<Answer, AskError> {
         if !matches!(q.architecture, Architecture::Decoder(_)) {
             return Ok(found);
         }
-        serving::serve(q, wishes.top)?
+        let mut plans = serving::serve(q, wishes.top)?;
+        let run = found.estimate.as_ref().and_then(|e| e.simulated.as_ref());
+        if let Some(run) = run.filter(|_| plans.rows.is_empty()) {
+            exact::at_least(&mut plans, q, run);
+        }
+        plans
     } else {
         let target = match wishes.emit {
             Some(Emit::Train(target)) => Some(target),

@@ -149,23 +149,22 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
         proof: String::new(),
         notes: Vec::new(),
         least_needed: None,
+        least_card: None,
         share: None,
         census: Census::default(),
         simulated: 0,
     };
     collect(q, &profile, &space, top, &mut plans)?;
+    let kept = (plans.least_needed, plans.least_card);
     if plans.rows.is_empty() && q.run.lora.is_some() && q.stored.is_none() && target.is_none() {
-        let kept = plans.least_needed;
         plans.keeps_recipe = false;
         plans.title =
             "Nothing fits that keeps the recipe. Plans with the frozen weights in 4 bits (QLoRA)".to_owned();
         for format in policy::FALLBACK_BASES.into_iter().filter(|format| *format != Format::Half) {
             below(q, &profile, &space, format, top, &mut plans)?;
         }
-        plans.least_needed = kept.or(plans.least_needed);
     }
     if plans.rows.is_empty() && !q.given.optimizer && q.run.lora.is_none() && target.is_none() {
-        let kept = plans.least_needed;
         plans.keeps_recipe = false;
         plans.title =
             "Nothing fits that keeps the recipe. Plans with another optimizer, or with LoRA".to_owned();
@@ -182,7 +181,10 @@ pub(super) fn train(q: &Question, target: Option<Target>, top: usize) -> Result<
                 below(q, &profile, &adapters, format, top, &mut plans)?;
             }
         }
-        plans.least_needed = kept.or(plans.least_needed);
+    }
+    if !plans.rows.is_empty() {
+        // A fallback fits: the least is the recipe's own.
+        (plans.least_needed, plans.least_card) = kept;
     }
     plans.rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     plans.rows.truncate(top.max(1));
@@ -263,8 +265,9 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
     c.by_memory += found.census.by_memory;
     c.by_cost += found.census.by_cost;
     c.by_rule += found.census.by_rule;
-    plans.least_needed =
-        [plans.least_needed, found.least_needed.map(|least| total_of(q, least))].into_iter().flatten().min();
+    if let Some(least) = found.least_needed {
+        plans.at_least(total_of(q, least), card_of(q, least));
+    }
     let rows = found.plans.iter().map(|plan| searched(q, profile, plan));
     plans.rows.extend(rows.filter(|row| row.estimate.as_ref().is_some_and(|e| e.verdict.fits())));
     Ok(())
@@ -274,6 +277,13 @@ fn collect(q: &Question, profile: &Profile, space: &Space, top: usize, plans: &m
 fn total_of(q: &Question, counted: u64) -> u64 {
     let allocated = Bytes(counted.saturating_sub(overhead::context(true).value));
     (policy::typically_reserved(allocated) + context(q.gpu())).0
+}
+
+/// The memory of the card on which the search would take so many bytes: [`policy::headroom`], turned round.
+fn card_of(q: &Question, counted: u64) -> u64 {
+    let more = context(q.gpu()).0.saturating_sub(overhead::context(true).value);
+    let total = policy::typically_reserved(Bytes(counted)).0 + more;
+    policy::card_for(Bytes(total), policy::closed_form_error(q.is_picture()))
 }
 
 /// A plan of the search over closed forms.

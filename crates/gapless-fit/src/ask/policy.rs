@@ -5,7 +5,7 @@ use crate::formulas::overhead;
 use crate::formulas::weights::Format;
 use crate::hardware::Gpu;
 use crate::settings::Optimizer;
-use crate::simulated::{CLOSED_FORM_ERROR, Verdict, context, room};
+use crate::simulated::{CLOSED_FORM_ERROR, RESERVE, Verdict, context, room};
 use gapless_trace::Bytes;
 
 /// Tokens of a sequence if none are given: as usual recipes of fine-tuning have.
@@ -18,8 +18,11 @@ pub const T5_LENGTH: u64 = 512;
 pub const USUAL_IMAGE: u64 = 224;
 /// The smallest picture: convolutional networks halve it five times.
 pub const SMALLEST_IMAGE: u64 = 32;
-/// The largest number that a count may have: no run is larger, and a typing error is found before it is simulated.
+/// The largest number that a count, the tokens of a batch or the sequences of a step may have: no run is larger, and a
+/// typing error is found before it is simulated. Products with it stay within 64 bits.
 pub const LARGEST_COUNT: u64 = 1 << 40;
+/// The most bytes on one GPU that are counted: a simulated card has no more, and no real one comes near.
+pub const MOST_BYTES: u64 = 1 << 50;
 /// Steps that are simulated: the first makes the optimizer's states, the second is the first whole one, the third
 /// shows that it repeats.
 pub const STEPS: u32 = 3;
@@ -72,6 +75,17 @@ pub fn counted(total: Bytes, memory: Bytes, error: f64) -> Verdict {
     if total <= room(memory, error) { Verdict::Fits } else { Verdict::DoesNotFit }
 }
 
+/// The memory of a card that leaves [`room`] for `total` bytes, in whole MiB as cards are asked for.
+#[must_use]
+pub fn card_for(total: Bytes, error: f64) -> u64 {
+    let whole = (total.0 as f64 * (1.0 + error) / (1.0 - RESERVE)) as u64;
+    let mut mib = whole >> 20;
+    while room(Bytes(mib << 20), error) < total {
+        mib += 1;
+    }
+    mib << 20
+}
+
 /// How far closed forms may be off, as a share.
 #[must_use]
 pub fn closed_form_error(pictures: bool) -> f64 {
@@ -107,6 +121,17 @@ mod tests {
         assert!(fits(98 * GIB, 100 * GIB, 0.0) && !fits(98 * GIB + 1, 100 * GIB, 0.0));
         assert!(fits(89 * GIB, 100 * GIB, 0.1) && !fits(90 * GIB, 100 * GIB, 0.1));
         assert!(!fits(1, 0, 0.0));
+    }
+
+    #[test]
+    fn a_card_for_a_run_holds_it_and_a_mebibyte_less_does_not() {
+        for total in [1, 1 << 20, 123_456_789, 80 * GIB, 5000 * GIB] {
+            for error in [0.0, 0.02, 0.1, 0.25] {
+                let card = card_for(Bytes(total), error);
+                assert!(counted(Bytes(total), Bytes(card), error).fits(), "{total} {error}");
+                assert!(!counted(Bytes(total), Bytes(card - (1 << 20)), error).fits(), "{total} {error}");
+            }
+        }
     }
 
     #[test]

@@ -102,6 +102,7 @@ impl Question {
             refuse::counted(path, asked, counted)?;
         }
         let length = refuse::length(asked, &architecture, &mut notes)?;
+        refuse::tokens(asked.batch.unwrap_or(1), length)?;
         let (gpu, gpu_name) = device(asked)?;
         let checkpointing = asked.checkpointing.unwrap_or_default();
         if matches!(architecture, Architecture::Vision(Vision::Vgg { .. }))

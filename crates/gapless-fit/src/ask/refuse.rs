@@ -33,7 +33,40 @@ pub(super) fn counts(asked: &Asked) -> Result<()> {
             return Err(AskError::new(format!("{flag} is more than 2^40"), "check the number"));
         }
     }
+    let d = &asked.degrees;
+    let degrees = [d.data, d.tensor, d.pipeline, d.context];
+    product("GPUs", "--gpus, --nodes and the degrees", &[asked.gpus.max(d.expert), asked.nodes])?;
+    product("GPUs", "--gpus, --nodes and the degrees", &degrees)?;
+    let gpus = asked.gpus.max(d.data);
+    product(
+        "sequences of a step",
+        "--batch, --grad-accum and --gpus",
+        &[asked.batch, asked.grad_accum, gpus, asked.nodes],
+    )
+}
+
+/// Refuses a batch whose tokens are more than [`policy::LARGEST_COUNT`].
+pub(super) fn tokens(batch: u64, length: u64) -> Result<()> {
+    product("tokens of a batch", "--batch and --seq", &[Some(batch), Some(length)])
+}
+
+fn product(what: &str, flags: &str, factors: &[Option<u64>]) -> Result<()> {
+    let product = factors.iter().try_fold(1u64, |n, factor| n.checked_mul(factor.unwrap_or(1)));
+    if product.is_none_or(|n| n > policy::LARGEST_COUNT) {
+        return Err(AskError::new(format!("the {what} are more than 2^40"), format!("check {flags}")));
+    }
     Ok(())
+}
+
+/// A run that is larger than anything that is counted.
+pub(super) fn beyond() -> AskError {
+    AskError::new(
+        format!(
+            "the run takes more than {} on one GPU, which is more than is counted",
+            Bytes(policy::MOST_BYTES)
+        ),
+        "check --batch and --seq, or the sizes in the configuration",
+    )
 }
 
 /// Settings that have no meaning for this run, or that exclude each other.

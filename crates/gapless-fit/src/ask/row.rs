@@ -45,12 +45,40 @@ pub struct Plans {
     pub rows: Vec<Row>,
     pub proof: String,
     pub notes: Vec<String>,
+    /// If no row keeps the recipe: the bytes of the process that needs least.
     pub least_needed: Option<u64>,
+    /// The memory of a card that is enough for one of them, its error bar and the promised share free included.
+    pub least_card: Option<u64>,
     /// The engine's share of the card, if it is why nothing fits.
     pub share: Option<Share>,
     pub census: Census,
     /// Runs simulated from beginning to end.
     pub simulated: u64,
+}
+
+impl Plans {
+    /// Takes a process of so many bytes, and the card that it needs, where they are less than those known.
+    pub(super) fn at_least(&mut self, needed: u64, card: u64) {
+        self.least_needed = Some(self.least_needed.map_or(needed, |before| before.min(needed)));
+        self.least_card = Some(self.least_card.map_or(readable(card), |before| before.min(readable(card))));
+    }
+}
+
+/// The smallest memory of a card, no less than `bytes`, that people can read and ask for: three digits and a unit, as
+/// [`Bytes`] prints it.
+pub(super) fn readable(bytes: u64) -> u64 {
+    let asked =
+        |card: u64| Bytes(card).to_string().replace(' ', "").parse::<Bytes>().map_or(0, |b| b.0 >> 20 << 20);
+    // A step is at most a hundredth, and the third digit moves within two.
+    let step = (bytes / 2000).max(1 << 18);
+    let mut card = bytes;
+    for _ in 0..64 {
+        if asked(card) >= bytes {
+            return asked(card);
+        }
+        card = card.saturating_add(step);
+    }
+    card
 }
 
 /// The unit of a time, if a model is trained.

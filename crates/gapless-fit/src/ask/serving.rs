@@ -4,7 +4,8 @@ use super::error::AskError;
 use super::estimate::Estimate;
 use super::policy;
 use super::question::Question;
-use super::row::{Plans, Row, Share};
+use super::refuse;
+use super::row::{Plans, Row, Share, readable};
 use crate::formulas::weights::Format;
 use crate::formulas::{engine, overhead};
 use crate::model::Architecture;
@@ -116,6 +117,20 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         }
     }
     let least = least.filter(|_| rows.is_empty() || !keeps_recipe);
+    if rows.is_empty() && least.is_some_and(|least| least > policy::MOST_BYTES) {
+        return Err(refuse::beyond());
+    }
+    let on_card = |memory: u64| -> Result<bool> {
+        let mut q = q.clone();
+        q.cluster.gpu.memory_mib = memory >> 20;
+        let (_, larger) = space(&q, sequences, context, absorbed)?;
+        let formats =
+            Serving { formats: serving.formats.clone(), cache_bytes: serving.cache_bytes.clone(), ..larger };
+        let served = formats.search(&profile, &q.cluster).map_err(|error| AskError::search(&error))?;
+        let mut rows = served.plans.iter().map(|plan| serve_row(&q, plan, context * sequences));
+        Ok(rows.any(|row| row.estimate.is_some_and(|e| e.verdict.fits())))
+    };
+    let card = least.filter(|_| rows.is_empty()).map(|least| smallest_card(least, on_card)).transpose()?;
     let share = if rows.is_empty() && least.is_some_and(|least| least <= q.memory().0) {
         let holds = |serving: &Serving| Ok(!ways(serving)?.0.is_empty());
         Some(Share { taken: serving.utilization, enough: enough(&serving, holds)? })
@@ -143,6 +158,7 @@ pub(super) fn serve(q: &Question, top: usize) -> Result<Plans> {
         proof: format!("{} looked at, none left out; {nothing}", plural(examined, "configuration")),
         notes,
         least_needed: least,
+        least_card: card.flatten().map(readable),
         share,
         rows,
         census: Census { points: examined, examined, ..Census::default() },
@@ -160,6 +176,26 @@ fn enough(serving: &Serving, holds: impl Fn(&Serving) -> Result<bool>) -> Result
         }
     }
     Ok(None)
+}
+
+/// The memory of the smallest card that `holds` what needs so many bytes, to a thousandth.
+fn smallest_card(needs: u64, holds: impl Fn(u64) -> Result<bool>) -> Result<Option<u64>> {
+    let (mut low, mut high) = (needs, needs);
+    while !holds(high)? {
+        if high > 2 * policy::MOST_BYTES {
+            return Ok(None);
+        }
+        (low, high) = (high, high + high / 4 + (1 << 20));
+    }
+    while low + (high >> 10).max(1 << 20) < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle)? {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Ok(Some(high))
 }
 
 fn no_text() -> AskError {

@@ -33,6 +33,8 @@ pub struct Figures {
     pub peak_reserved: Bytes,
     /// The event that led to the peak of allocated bytes.
     pub peak_event: u32,
+    /// False if the run takes more than any simulated card has: the figures then end before it does.
+    pub is_whole: bool,
     pub phases: Vec<PhaseFigures>,
 }
 
@@ -101,7 +103,13 @@ pub(crate) fn ops(log: &Log, from: usize) -> impl Iterator<Item = Op> {
 }
 
 /// Serves requests and frees from an allocator on a card without end.
-pub(crate) fn serve<A: Allocator, W: Watch>(ops: impl Iterator<Item = Op>, allocator: &mut A, watch: &mut W) {
+///
+/// False if the card was too small all the same.
+pub(crate) fn serve<A: Allocator, W: Watch>(
+    ops: impl Iterator<Item = Op>,
+    allocator: &mut A,
+    watch: &mut W,
+) -> bool {
     for (at, op) in (0u32..).zip(ops) {
         let served = match op {
             Op::Alloc { slot, size, lane } => allocator.alloc(slot, size, lane).is_ok(),
@@ -113,10 +121,11 @@ pub(crate) fn serve<A: Allocator, W: Watch>(ops: impl Iterator<Item = Op>, alloc
             _ => true,
         };
         if !served {
-            return;
+            return false;
         }
         watch.after(at, Tick(at + 1), allocator.stats());
     }
+    true
 }
 
 impl Steps {
@@ -140,9 +149,9 @@ impl Steps {
     pub fn figures(&self) -> Figures {
         let mut torch = torch();
         let mut watcher = Watcher { log: &self.log, figures: Figures::default(), next: 0 };
-        serve(ops(&self.log, 0), &mut torch, &mut watcher);
+        let is_whole = serve(ops(&self.log, 0), &mut torch, &mut watcher);
         let stats = torch.stats();
-        let mut figures = watcher.figures;
+        let mut figures = Figures { is_whole, ..watcher.figures };
         figures.peak_requested = Bytes(stats.requested.peak);
         figures.peak_reserved = Bytes(stats.reserved.peak);
         figures

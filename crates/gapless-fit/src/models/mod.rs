@@ -51,7 +51,7 @@ pub enum BuildError {
 /// More blocks than any model has: their records would outgrow memory.
 const MOST_BLOCKS: u64 = 10_000;
 /// Tokens of a batch, and of one sequence (or pixels a side), so that no product of sizes wraps.
-const MOST_TOKENS: u64 = 1 << 28;
+pub(crate) const MOST_TOKENS: u64 = 1 << 28;
 const LONGEST: u64 = 1 << 20;
 
 /// Refuses runs that cannot be simulated, before anything is allocated.

@@ -119,6 +119,7 @@ impl Holding {
                 // A gradient is copied into its bucket.
                 let copied = config.data * config.context > 1 && !frozen;
                 self.at_first = if copied { stage.head as f64 * gradient } else { 0.0 };
+                self.at_end = if stage.rank == 0 && !frozen { layout.ending } else { 0.0 };
             }
             Sharding::Fsdp => {
                 let root = stage.root as f64 * compute;
@@ -306,10 +307,10 @@ pub fn chain(profile: &Profile, layout: &Layout, holding: &Holding, config: &Con
     let blocks = profile.order.iter().map(|&kind| {
         let bytes = &layout.blocks[kind];
         Measured {
-            input: (bytes.input * batch) as u64,
+            input: (bytes.input * batch + bytes.input_once) as u64,
             saved: (bytes.kept * batch + bytes.once) as u64,
-            forward_working: (bytes.forward_working * batch) as u64,
-            backward_working: (bytes.backward_working * batch) as u64,
+            forward_working: (bytes.forward_working * batch + bytes.working_once) as u64,
+            backward_working: (bytes.backward_working * batch + bytes.working_once) as u64,
             output_gradient: (bytes.input * batch / widths.activation as f64) as u64,
             gradient: gradient(profile.kinds[kind].parameters.total()),
             forward_cost: (bytes.flops * batch) as u64,

@@ -29,8 +29,12 @@ pub struct BlockBytes {
     pub once: f64,
     pub selective: f64,
     pub input: f64,
+    /// Once, not for each sequence.
+    pub input_once: f64,
     pub forward_working: f64,
     pub backward_working: f64,
+    /// Once, not for each sequence.
+    pub working_once: f64,
     pub flops: f64,
     pub core_flops: f64,
 }
@@ -66,6 +70,8 @@ pub struct Layout {
     pub head: f64,
     /// Of the head, once whatever the sequences.
     pub head_once: f64,
+    /// When the embedding's gradients are computed.
+    pub ending: f64,
     pub overhead: f64,
     pub tensor: u64,
     pub pipeline: u64,
@@ -153,8 +159,10 @@ impl Layout {
                     once: kept.once / t,
                     selective: all - scores,
                     input: residual * kind.input * tokens / wide,
+                    input_once: kind.input_once / t,
                     forward_working: x * kind.forward_working * tokens / t + ring,
                     backward_working: x * kind.backward_working * tokens / t + ring,
+                    working_once: kind.working_once / t,
                     flops: kind.flops * tokens / t + core,
                     core_flops: core,
                 }
@@ -179,8 +187,14 @@ impl Layout {
             blocks,
             stages,
             head: tokens * (vocab + x * 5.0 * profile.hidden as f64 / wide),
-            head_once: head::autocast_copy(profile.vocab, profile.hidden, config.tensor, config.precision)
-                .value as f64,
+            head_once: profile.head_once.map_or_else(
+                || {
+                    head::autocast_copy(profile.vocab, profile.hidden, config.tensor, config.precision).value
+                        as f64
+                },
+                |bytes| bytes / t,
+            ),
+            ending: profile.ending / t,
             overhead: overhead as f64,
             tensor: config.tensor,
             pipeline: config.pipeline,

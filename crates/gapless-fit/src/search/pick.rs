@@ -54,7 +54,7 @@ pub(super) fn choose(layout: &Layout, stage: &Stage, config: &Config, room: &Roo
     let batch = config.micro_batch as f64;
     let away = config.offload.activations;
     let ways = |block: &BlockBytes| {
-        let working = block.backward_working.max(block.forward_working) * batch;
+        let working = block.backward_working.max(block.forward_working) * batch + block.working_once;
         let way = |retained: f64, once: f64, again: f64, cost: f64| {
             let all = retained * batch * in_flight + once;
             // Activations on the host are fetched one block ahead.
@@ -69,7 +69,7 @@ pub(super) fn choose(layout: &Layout, stage: &Stage, config: &Config, room: &Roo
         [
             way(block.kept, block.once, 0.0, 0.0),
             way(block.selective, block.once, block.kept - block.selective, block.core_flops),
-            way(block.input, 0.0, block.kept + block.once / batch, block.flops),
+            way(block.input, block.input_once, block.kept + block.once / batch, block.flops),
         ]
     };
     let mut kinds: Vec<(usize, u64, [Way; 3])> = Vec::with_capacity(stage.counts.len());
@@ -153,6 +153,9 @@ impl Picker<'_> {
                             [rest - needed.clamp(1, rest), half, needed.clamp(1, rest)],
                             &ways,
                         );
+                    }
+                    if rest > 0 {
+                        // Also if nothing is retained either way: what a block fetches from the host gets smaller.
                         self.take(place, sum, [0, half, rest], &ways);
                     }
                 }

@@ -14,9 +14,13 @@ pub struct Kind {
     pub kept: Vec<(Precision, PerToken)>,
     /// Elements a token of the block's input, which a checkpoint keeps.
     pub input: f64,
+    /// Bytes beside it, once whatever the sequences.
+    pub input_once: f64,
     /// Elements a token that forward holds beyond the saved ones, and backward beyond them; cut by tensor parallelism.
     pub forward_working: f64,
     pub backward_working: f64,
+    /// Bytes beside them, once whatever the sequences.
+    pub working_once: f64,
     /// Operations of one token's forward, the attention core apart; and the core's, for each position looked at.
     pub flops: f64,
     pub core_flops: f64,
@@ -60,6 +64,10 @@ pub struct Profile {
     pub heads: u64,
     pub kv_heads: u64,
     pub vocab: u64,
+    /// Bytes of the head once whatever the sequences, if they were counted in a simulated step.
+    pub head_once: Option<f64>,
+    /// Bytes that the embedding's backward holds for a moment: a gradient that is added to the head's, if they share it.
+    pub ending: f64,
     /// 0 without experts.
     pub experts: u64,
     /// Elements of the largest parameter.
@@ -94,6 +102,8 @@ impl Profile {
             heads: decoder.heads,
             kv_heads: decoder.kv_heads,
             vocab: decoder.vocab,
+            head_once: None,
+            ending: 0.0,
             experts: decoder.moe.as_ref().map_or(0, |moe| moe.experts),
             largest,
             selective: decoder.attention == Attention::Eager,
@@ -128,8 +138,10 @@ impl Profile {
                 parameters: divided(list),
                 kept: Vec::new(),
                 input: text.hidden as f64,
+                input_once: 0.0,
                 forward_working: outputs(list, text.top_k),
                 backward_working: 0.0,
+                working_once: 0.0,
                 flops: 0.0,
                 core_flops: 0.0,
                 kv: cache.token as f64 * held + cache.state as f64 / context.max(1) as f64,
@@ -157,6 +169,8 @@ impl Profile {
             heads: text.heads,
             kv_heads: text.kv_heads,
             vocab: text.vocab,
+            head_once: None,
+            ending: 0.0,
             experts: text.experts,
             largest: text.vocab * text.hidden,
             selective: false,
@@ -205,8 +219,10 @@ fn kind(decoder: &Decoder, layer: u64) -> Kind {
         parameters,
         kept: precisions.map(|p| (p, activations::eager(decoder, p, layer))).to_vec(),
         input: h as f64,
+        input_once: 0.0,
         forward_working: (2 * inner + 2 * h) as f64 + scores,
         backward_working: (3 * inner + h) as f64 + scores,
+        working_once: 0.0,
         flops: 2.0 * (parameters.sharded as f64 + active),
         // Scores and their product with the values, half of them behind the mask.
         core_flops: 2.0 * (a * width) as f64,

@@ -45,7 +45,7 @@ pub struct Census {
 pub struct Found {
     pub plans: Vec<Plan>,
     pub census: Census,
-    /// If nothing fits: a lower bound of the bytes that a point needs.
+    /// If nothing fits: the bytes of the point that needs least.
     pub least_needed: Option<u64>,
 }
 
@@ -84,19 +84,17 @@ pub fn search(
     space.check(profile, cluster)?;
     let mut best = Best { plans: Vec::new(), keep: keep.max(1) };
     let mut census = Census::default();
-    let mut least = f64::INFINITY;
     for layout in layouts(profile, cluster, space) {
         Group { profile, cluster, space, model, usable: usable(cluster, space) }.run(
             &layout,
             &mut best,
             &mut census,
-            &mut least,
         );
     }
     for plan in &mut best.plans {
         plan.largest_micro_batch = largest_micro_batch(profile, cluster, space, &plan.config);
     }
-    let least_needed = (best.plans.is_empty() && least.is_finite()).then_some(least as u64);
+    let least_needed = if best.plans.is_empty() { least(profile, cluster, space) } else { None };
     Ok(Found { plans: best.plans, census, least_needed })
 }
 
@@ -165,20 +163,13 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    fn run(&self, first: &Config, best: &mut Best, census: &mut Census, least: &mut f64) {
-        let local = self.space.global_batch / first.data;
-        let micro_batches: Vec<u64> = divisors(local)
-            .into_iter()
-            .filter(|b| self.space.micro_batches.is_empty() || self.space.micro_batches.contains(b))
-            .collect();
+    fn run(&self, first: &Config, best: &mut Best, census: &mut Census) {
+        let micro_batches = micro_batches(self.space, first);
         let modes = self.space.checkpointing.len() as u64;
         let inner = micro_batches.len() as u64 * modes;
         let groups = (self.space.shardings.len() * self.space.offloads.len()) as u64;
         census.points += groups * inner;
-        let interleaves = first.chunks > 1;
-        if interleaves
-            && (first.pipeline == 1 || !self.profile.blocks().is_multiple_of(first.pipeline * first.chunks))
-        {
+        if !interleaves_well(self.profile, first) {
             census.by_rule += groups * inner;
             return;
         }
@@ -187,14 +178,7 @@ impl Group<'_> {
         for &sharding in &self.space.shardings {
             for &offload in &self.space.offloads {
                 let mut config = Config { sharding, offload, ..*first };
-                let gathers = matches!(sharding, Sharding::Zero3 | Sharding::Fsdp);
-                let alone = config.data * config.context == 1;
-                // A shard of one rank is no shard. Parameters come from the host block by block only if the scheme
-                // gathers them block by block.
-                if alone && sharding != Sharding::Ddp && !only(&self.space.shardings, sharding)
-                    || offload.parameters && !gathers && !alone
-                    || config.pipeline > 1 && gathers && config.accumulation > 1 && offload.parameters
-                {
+                if is_ruled_out(self.space, &config) {
                     census.by_rule += inner;
                     continue;
                 }
@@ -204,13 +188,10 @@ impl Group<'_> {
                 let floor = holdings.iter().map(Holding::floor).fold(0.0, f64::max);
                 let host = holdings.iter().map(|holding| holding.host).fold(0.0, f64::max);
                 if floor > room || host > layout.host {
-                    if host <= layout.host {
-                        *least = least.min(floor + layout.overhead);
-                    }
                     census.by_memory += inner;
                     continue;
                 }
-                self.points(&mut config, &layout, &traffic, &holdings, &micro_batches, best, census, least);
+                self.points(&mut config, &layout, &traffic, &holdings, &micro_batches, best, census);
             }
         }
     }
@@ -226,7 +207,6 @@ impl Group<'_> {
         micro_batches: &[u64],
         best: &mut Best,
         census: &mut Census,
-        least: &mut f64,
     ) {
         let room = self.usable - layout.overhead;
         let local = self.space.global_batch / config.data;
@@ -234,7 +214,7 @@ impl Group<'_> {
         let optimal = modes.contains(&Checkpointing::Optimal);
         let mut mine: Option<Plan> = None;
         let mut is_full = false;
-        for (place, &micro_batch) in micro_batches.iter().enumerate() {
+        for &micro_batch in micro_batches {
             // The only micro-batch of a step may fit though smaller ones do not: no gradients wait for the next.
             if is_full && micro_batch < local {
                 census.by_memory += modes.len() as u64;
@@ -271,9 +251,6 @@ impl Group<'_> {
                     mine = Some(plan(layout, holdings, config, cost, &chosen));
                 }
             }
-            if !fits && place == 0 && best.plans.is_empty() {
-                *least = least.min(self.least_peak(layout, holdings, config));
-            }
             // In a pipeline, larger micro-batches mean fewer in flight, so a larger one may fit again.
             is_full |= !fits && config.pipeline == 1;
         }
@@ -283,20 +260,59 @@ impl Group<'_> {
     }
 }
 
-impl Group<'_> {
-    /// Bytes of the point with the most recomputation that is allowed.
-    fn least_peak(&self, layout: &Layout, holdings: &[Holding], config: &Config) -> f64 {
-        let modes = &self.space.checkpointing;
-        let most = modes.iter().copied().max().unwrap_or(Checkpointing::Full);
-        let checkpointing = if most == Checkpointing::Optimal { Checkpointing::Full } else { most };
-        let config = Config { checkpointing, ..*config };
-        let peaks = layout.stages.iter().zip(holdings).filter_map(|(stage, holding)| {
-            let chosen = holding.fit(layout, stage, &config, f64::MAX / 4.0)?;
-            // (A stage whose host is full is left out: the least is a lower bound.)
-            Some(holding.account(layout, stage, &config, &chosen).peak)
-        });
-        peaks.fold(0.0, f64::max)
+/// The micro-batches of a layout that may be tried, ascending.
+fn micro_batches(space: &Space, layout: &Config) -> Vec<u64> {
+    let mut all = divisors(space.global_batch / layout.data);
+    all.retain(|b| space.micro_batches.is_empty() || space.micro_batches.contains(b));
+    all
+}
+
+fn interleaves_well(profile: &Profile, config: &Config) -> bool {
+    let cut = config.pipeline * config.chunks;
+    config.chunks == 1 || config.pipeline > 1 && profile.blocks().is_multiple_of(cut)
+}
+
+/// A shard of one rank is no shard. Parameters come from the host block by block only if the scheme gathers them block
+/// by block.
+fn is_ruled_out(space: &Space, config: &Config) -> bool {
+    let Config { sharding, offload, .. } = *config;
+    let gathers = matches!(sharding, Sharding::Zero3 | Sharding::Fsdp);
+    let alone = config.data * config.context == 1;
+    alone && sharding != Sharding::Ddp && !only(&space.shardings, sharding)
+        || offload.parameters && !gathers && !alone
+        || config.pipeline > 1 && gathers && config.accumulation > 1 && offload.parameters
+}
+
+/// Bytes of the point of the space that needs least, each with the most recomputation that is allowed; `None` if the
+/// host is too small for all.
+fn least(profile: &Profile, cluster: &Cluster, space: &Space) -> Option<u64> {
+    let modes = &space.checkpointing;
+    let most = modes.iter().copied().max().unwrap_or(Checkpointing::Full);
+    let checkpointing = if most == Checkpointing::Optimal { Checkpointing::Full } else { most };
+    let mut least: Option<f64> = None;
+    for first in layouts(profile, cluster, space).iter().filter(|first| interleaves_well(profile, first)) {
+        let layout = Layout::new(profile, cluster, first);
+        let ways = space.shardings.iter().flat_map(|s| space.offloads.iter().map(move |o| (*s, *o)));
+        for (sharding, offload) in ways {
+            let config = Config { sharding, offload, checkpointing, ..*first };
+            if is_ruled_out(space, &config) {
+                continue;
+            }
+            let holdings: Vec<Holding> =
+                layout.stages.iter().map(|stage| Holding::new(&layout, stage, &config)).collect();
+            for micro_batch in micro_batches(space, first) {
+                let accumulation = space.global_batch / first.data / micro_batch;
+                let config = Config { micro_batch, accumulation, ..config };
+                let Some(chosen) = fit_all(&layout, &holdings, &config, f64::MAX / 4.0) else { continue };
+                let stages = layout.stages.iter().zip(&holdings).zip(&chosen);
+                let peak = stages
+                    .map(|((stage, holding), chosen)| holding.account(&layout, stage, &config, chosen).peak)
+                    .fold(0.0, f64::max);
+                least = Some(least.map_or(peak, |least| least.min(peak)));
+            }
+        }
     }
+    least.map(|least| least.ceil() as u64)
 }
 
 fn only(shardings: &[Sharding], sharding: Sharding) -> bool {

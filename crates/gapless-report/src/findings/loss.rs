@@ -7,13 +7,18 @@ use crate::model::PoolLossesInfo;
 pub(super) const RULES: &[Rule] =
     &[fragmentation, stranded, rounding, pending, spike, other_streams, private_pools];
 
+/// True if the recording began late and saw no two steps: the step that needed most may lie before it.
+fn saw_too_little(c: &Context<'_>) -> bool {
+    c.has_note("recording-began-late") && c.device.steps.count < 2
+}
+
 /// GAP101: peak reserved is at least 10 % and 256 MiB above peak allocated.
 fn fragmentation(c: &Context<'_>) -> Option<Finding> {
     let d = c.device;
     let reserved = d.peak_reserved?;
     let lost = reserved.saturating_sub(d.peak_allocated);
     let fragmentation = d.fragmentation?;
-    if fragmentation < 0.10 || lost < 256 * MIB {
+    if fragmentation < 0.10 || lost < 256 * MIB || saw_too_little(c) {
         return None;
     }
     let at = &d.at_peak_reserved;
@@ -105,7 +110,7 @@ fn fragmentation_help(c: &Context<'_>, whole: u64, stranded: u64) -> String {
 fn stranded(c: &Context<'_>) -> Option<Finding> {
     let at = &c.device.at_peak_allocated;
     let (lost, reserved) = (at.losses.stranded, at.figures.reserved);
-    if lost < 256 * MIB || lost < reserved / 10 {
+    if lost < 256 * MIB || lost < reserved / 10 || saw_too_little(c) {
         return None;
     }
     let headline = format!(

@@ -9,7 +9,6 @@ use crate::text::plural;
 use gapless_fit::ask::{Answer, Estimate, Plans, Question};
 use gapless_fit::settings::Engine;
 use gapless_fit::simulated::Verdict;
-use gapless_trace::Bytes;
 
 /// The head of the page.
 #[must_use]
@@ -141,10 +140,9 @@ fn table(plans: &Plans) -> List {
             cost.join(", "),
         ]
     });
-    let least = plans
-        .least_needed
+    let least = super::text::least(plans)
         .filter(|_| plans.rows.is_empty())
-        .map(|bytes| vec![String::new(), format!("none: the least that any needs is {}", Bytes(bytes))]);
+        .map(|least| vec![String::new(), format!("none: {least}")]);
     List {
         title: format!("{}, cheapest first", plans.title),
         columns: columns.map(str::to_owned).to_vec(),
@@ -156,6 +154,7 @@ fn table(plans: &Plans) -> List {
 mod tests {
     use super::*;
     use gapless_fit::ask::{Asked, Wishes, ask};
+    use gapless_trace::Bytes;
 
     fn of(memory: &str, optimize: bool) -> Headline {
         let asked = Asked {

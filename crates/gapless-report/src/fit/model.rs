@@ -129,6 +129,7 @@ pub struct SearchInfo {
     pub left_out_by_rule: u64,
     pub simulated: u64,
     pub least_needed: Option<u64>,
+    pub least_card: Option<u64>,
 }
 
 /// The first plan, if the configuration that was asked for does not fit.
@@ -338,6 +339,7 @@ fn search(plans: &Plans) -> SearchInfo {
         left_out_by_rule: plans.census.by_rule,
         simulated: plans.simulated,
         least_needed: plans.least_needed,
+        least_card: plans.least_card,
     }
 }
 

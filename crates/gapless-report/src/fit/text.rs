@@ -96,17 +96,25 @@ pub(super) fn no_layout(q: &Question, answer: &Answer) -> String {
     let gpus = plural(q.cluster.gpus(), "GPU");
     let refused = format!("no layout over {gpus} holds what was asked");
     let Some(plans) = &answer.plans else { return refused };
-    let Some(least) = plans.least_needed.map(Bytes) else { return refused };
+    let Some(least) = least(plans) else { return refused };
     let Some(share) = plans.share else {
-        return format!("{refused}; the least that any needs is {least} of {} each", q.memory());
+        return format!("{refused} in {} each; {least}", q.memory());
     };
     let taken = format!("an engine that takes {:.1} % of {} each", share.taken * 100.0, q.memory());
     let instead = match share.enough {
-        Some(enough) if q.is_paged() => format!("--utilization {enough:.2} is enough"),
-        Some(enough) => format!("{:.0} % is enough", enough * 100.0),
-        None => "no larger share would hold it".to_owned(),
+        Some(enough) if q.is_paged() => format!("--utilization {enough:.2} is enough here"),
+        Some(enough) => format!("{:.0} % is enough here", enough * 100.0),
+        None => "no larger share would hold it here".to_owned(),
     };
-    format!("{refused} in {taken}; the least that any needs is {least}: {instead}")
+    format!("{refused} in {taken}; {least}; {instead}")
+}
+
+/// The plan that needs least if none fits, and the card that it needs.
+pub(super) fn least(plans: &Plans) -> Option<String> {
+    let needed = Bytes(plans.least_needed?);
+    let card =
+        plans.least_card.map(Bytes).map_or_else(String::new, |card| format!(": a card of {card} is enough"));
+    Some(format!("the least that any needs is {needed}{card}"))
 }
 
 /// The first plan that fits, in one line.
@@ -273,9 +281,10 @@ fn components(out: &mut String, e: &Estimate) {
     rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let largest = rows.first().map_or(1, |(_, bytes)| (*bytes).max(1));
     // Components below a thousandth share one row.
-    let small: u64 = rows.iter().filter(|(_, bytes)| bytes * 1000 < total).map(|(_, bytes)| bytes).sum();
-    if rows.iter().filter(|(_, bytes)| bytes * 1000 < total).count() > 1 {
-        rows.retain(|(_, bytes)| bytes * 1000 >= total);
+    let is_small = |bytes: u64| u128::from(bytes) * 1000 < u128::from(total);
+    let small: u64 = rows.iter().map(|(_, bytes)| *bytes).filter(|bytes| is_small(*bytes)).sum();
+    if rows.iter().filter(|(_, bytes)| is_small(*bytes)).count() > 1 {
+        rows.retain(|(_, bytes)| !is_small(*bytes));
         rows.push(("all else", small));
     }
     for (name, bytes) in rows {
@@ -413,10 +422,8 @@ fn largest_batch(out: &mut String, q: &Question, found: Option<&LargestBatch>) {
 fn plans(out: &mut String, plans: &Plans) {
     section(out, &plans.title, "cheapest first");
     if plans.rows.is_empty() {
-        let least = plans
-            .least_needed
-            .map_or_else(String::new, |bytes| format!(": the least that any needs is {}", Bytes(bytes)));
-        let _ = writeln!(out, "    {RED}none{RESET}{least}");
+        let least = least(plans).map_or_else(String::new, |least| format!(": {least}"));
+        paragraph(out, &format!("    {RED}none{RESET}"), "    ", &least, "");
     }
     for (place, row) in plans.rows.iter().enumerate() {
         plan(out, place + 1, row);

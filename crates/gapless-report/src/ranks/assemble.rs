@@ -113,10 +113,16 @@ fn compare(number: u32, group: &[usize], members: &[Member<'_>], run: &[&Summary
         odd.push(odd_rank(number, id(at), &causes, group.len() - 1));
         odd_at.extend(causes.into_iter().next().map(|main| (at, main)));
     }
-    let difference = (group.len() == 2).then(|| two(number, [id(0), id(1)], &replicas));
+    let elsewhere: Vec<u32> = replicas.evidence.elsewhere().map(|at| id(at).rank).collect();
+    let difference =
+        (group.len() == 2 && elsewhere.is_empty()).then(|| two(number, [id(0), id(1)], &replicas));
     let unlike: Vec<u32> = replicas.evidence.unlike().map(|at| id(at).rank).collect();
     Found {
-        not_compared: (group.len() > 1 && !unlike.is_empty()).then(|| not_compared(&unlike, group.len())),
+        not_compared: match group.len() {
+            ..=1 => None,
+            replicas if !elsewhere.is_empty() => Some(other_parts(&elsewhere, replicas)),
+            replicas => (!unlike.is_empty()).then(|| not_compared(&unlike, replicas)),
+        },
         group: group_row(group, members),
         difference: difference.filter(|d| odd.is_empty() && d.holders.iter().any(|rows| !rows.is_empty())),
         odd,
@@ -218,6 +224,21 @@ fn not_compared(unlike: &[u32], replicas: usize) -> String {
     format!(
         "{which} (with stacks, without, or with other frames): who holds what is compared by the size of requests there, \
          and times and the number of steps are not compared"
+    )
+}
+
+/// The same if their recordings begin at other moments of the run.
+fn other_parts(elsewhere: &[u32], replicas: usize) -> String {
+    let which = match elsewhere {
+        [one] => format!("rank {one} was recorded from another moment on than its replicas"),
+        all if all.len() == replicas => {
+            format!("ranks {} were recorded from different moments on", ranges(all))
+        }
+        some => format!("ranks {} were recorded from other moments on than their replicas", ranges(some)),
+    };
+    format!(
+        "{which}, or without a history: only failed requests and settings are compared there; record all ranks from \
+         the start, with the same max_entries"
     )
 }
 

@@ -2,9 +2,12 @@
 //!
 //! Recorders may have different settings: one rank records stacks, another none or other frames. The same bytes then
 //! have other origins, and steps take longer. Such a rank is compared by the sizes of its requests, and not by time.
+//!
+//! A recording may also begin late, because its ring of events was too short, or have no history at all. A rank that
+//! saw another part of its run than most others is compared by nothing but its failed requests and its settings.
 
 use super::held::Held;
-use super::summary::Summary;
+use super::summary::{Seen, Summary};
 use rustc_hash::FxHashMap;
 
 /// Two recordings are alike if this share of each rank's bytes has an origin that other ranks have too.
@@ -14,6 +17,8 @@ const SHARED: f64 = 0.5;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     alike: Vec<bool>,
+    /// True if it saw the part of its run that most others saw.
+    covers: Vec<bool>,
 }
 
 impl Evidence {
@@ -38,7 +43,21 @@ impl Evidence {
         if alike.iter().filter(|alike| **alike).count() < least {
             alike.fill(false);
         }
-        Evidence { alike }
+        let usual = [Seen::FromItsStart, Seen::Later, Seen::TheEnd]
+            .into_iter()
+            .find(|seen| group.iter().filter(|rank| rank.seen == *seen).count() >= least);
+        let covers = group.iter().map(|rank| usual == Some(rank.seen)).collect();
+        Evidence { alike, covers }
+    }
+
+    /// True if the rank at `at` was recorded from where most others were.
+    pub(crate) fn covers(&self, at: usize) -> bool {
+        self.covers[at]
+    }
+
+    /// Positions of the ranks that were recorded from elsewhere.
+    pub(crate) fn elsewhere(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.covers.len()).filter(|&at| !self.covers[at])
     }
 
     /// True if the rank at `at` can be compared with most others by origins and by time.
@@ -90,6 +109,24 @@ mod tests {
 
     fn alike(ranks: &[Summary]) -> Vec<bool> {
         Evidence::of(&ranks.iter().collect::<Vec<_>>()).alike
+    }
+
+    #[test]
+    fn a_recording_covers_what_most_others_cover() {
+        use Seen::{FromItsStart as Whole, Later, TheEnd as End};
+        for (seen, expected) in [
+            (vec![Whole, Whole], vec![true, true]),
+            (vec![Later, Later, Later], vec![true, true, true]),
+            (vec![Whole, Later], vec![false, false]),
+            (vec![Whole, Whole, Later], vec![true, true, false]),
+            (vec![Later, Whole, Later], vec![true, false, true]),
+            (vec![End, Whole, Whole, Whole], vec![false, true, true, true]),
+            (vec![Whole, Later, End], vec![false, false, false]),
+        ] {
+            let ranks: Vec<Summary> = seen.iter().map(|&seen| Summary { seen, ..rank(&[(7, 90)]) }).collect();
+            let found = Evidence::of(&ranks.iter().collect::<Vec<_>>());
+            assert_eq!(found.covers, expected, "{seen:?}");
+        }
     }
 
     #[test]

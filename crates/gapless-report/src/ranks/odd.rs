@@ -127,6 +127,10 @@ pub(crate) fn causes(replicas: &Replicas<'_>, at: usize, all: &[&Summary]) -> Ve
     if view.group.len() < 2 {
         return found;
     }
+    if !replicas.evidence.covers(at) {
+        // Memory that it does not hold may have gone, or come, while it was not recorded.
+        return found;
+    }
     if found.first().is_some_and(|cause| cause.why == Why::OutOfMemory) {
         // The rank ended at its failed request, so its other figures cannot be compared with runs that went on.
         return found;

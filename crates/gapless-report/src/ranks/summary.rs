@@ -21,6 +21,8 @@ const STEPS: usize = 1024;
 const LARGEST: usize = 64;
 /// The last step reaches into the end of the program if live bytes fall below this share of earlier steps' minimum.
 const TORN_DOWN: f64 = 0.95;
+/// A recording began late if more than one in so many bytes of the peak were there before.
+const LITTLE: u64 = 50;
 /// Ranks agree on an inferred step if its beginnings lie no further apart than this part of a step.
 const APART: f64 = 0.3;
 /// Parts that a run without steps is cut into.
@@ -28,10 +30,22 @@ const PARTS: usize = 32;
 /// Rows of peaks: long enough that a rank that is a little ahead does not matter.
 const ROWS: u64 = 4;
 
+/// The part of a run that a recording has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Seen {
+    #[default]
+    FromItsStart,
+    /// It began when memory was in use already.
+    Later,
+    /// Only the memory that is in use at the end.
+    TheEnd,
+}
+
 /// One device of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     pub device: u32,
+    pub(crate) seen: Seen,
     pub events: u64,
     pub allocations: u64,
     pub duration_us: Option<u64>,
@@ -195,8 +209,17 @@ fn device(analysis: &Analysis<'_>, d: &DeviceAnalysis<'_>) -> Summary {
     let none = Steps { spans: Vec::new(), unfinished: None, evidence: StepEvidence::None, ..d.steps };
     let without = || Box::new(cut(trace, &Cut { d, steps: &none }));
     let notes = assemble::origin(analysis, "").1.notes;
+    let before =
+        history.allocations.iter().filter(|a| a.start == Tick(0)).map(|a| a.requested.0).sum::<u64>();
     Summary {
         device: d.device.device,
+        seen: if events.is_empty() {
+            Seen::TheEnd
+        } else if before > usage.live.peak.0 / LITTLE {
+            Seen::Later
+        } else {
+            Seen::FromItsStart
+        },
         events: events.len() as u64,
         allocations: events.count(Action::Alloc) as u64,
         duration_us: time(history.last_tick),
