@@ -1,4 +1,5 @@
-// Pages that the real binary wrote: of a run, of a run that ran out of memory, of `fit`, of a replay, of a plan, of two runs, of equal ranks.
+// Pages that the real binary wrote: of a run, of a run that ran out of memory, of `fit`, of a replay, of a plan, of two
+// runs, of equal ranks.
 
 import { execFileSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync } from "node:fs";

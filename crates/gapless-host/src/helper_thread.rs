@@ -9,8 +9,8 @@
 //!
 //! The helper must not keep a process alive that would end without it. The process of a C program ends with the last of
 //! its threads, so the helper ends with the first thread if that one ends alone (`pthread_exit`). A process that the
-//! bare system call made (`clone`) may end with the function that it runs, so it gets no helper. In both, the threads of
-//! the program do its work.
+//! bare system call made (`clone`) may end with the function that it runs, so it gets no helper. In both, the threads
+//! of the program do its work.
 //!
 //! The C library frees the memory of ended threads while it holds the lock that the start of a thread needs
 //! (`pthread_join` of one of thousands). Calls of `free` from the loader's code must not start a helper.

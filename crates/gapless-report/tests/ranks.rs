@@ -174,7 +174,11 @@ fn a_recording_that_began_late_accuses_no_rank_and_no_fragmentation() {
             assert_eq!(named(&ranks), [], "{lost} tenths are lost of one in {count}");
             assert!(ranks.differences.is_empty(), "{lost} tenths are lost of one in {count}");
             let said = ranks.not_compared.join(" ");
-            assert!(said.contains("recorded from"), "{lost} tenths are lost of one in {count}: {said}");
+            // A recording of little may look like another stage of a pipeline, which is compared with none.
+            assert!(
+                said.contains("recorded from") || ranks.groups.len() > 1,
+                "{lost} tenths are lost of one in {count}: {said}"
+            );
         }
         // Of three steps a fifth less leaves two, and less than one tells nothing of the cache.
         let report = Analysis::of(&cut).expect("a run that can be").report("run.pickle", 5);

@@ -299,8 +299,10 @@ fn headers_that_lie_are_refused() {
     }
     fs::write(&path, u64::MAX.to_le_bytes()).unwrap();
     assert!(verify(&path, 1).unwrap_err().to_string().contains("limit"));
-    fs::write(&path, b"short").unwrap();
+    fs::write(&path, [1, 2, 3, 4, 5]).unwrap();
     assert!(verify(&path, 1).unwrap_err().to_string().contains("ends at byte 5"));
+    fs::write(&path, b"short").unwrap();
+    assert!(verify(&path, 1).unwrap_err().to_string().contains("this is text"));
 }
 
 #[test]

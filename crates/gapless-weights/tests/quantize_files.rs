@@ -254,7 +254,7 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
     let at = |name: &str| room.path().join(name);
     let fp8 = options(Scheme::Fp8);
     model(&at("model"));
-    refused(quantize(&at("none"), &at("out"), &fp8), "cannot be read");
+    refused(quantize(&at("none"), &at("out"), &fp8), "there is no such file");
     refused(quantize(&at("model"), &at("model"), &fp8), "not empty");
     refused(quantize(&at("model"), &at("model/deep/out"), &fp8), "within the input");
 

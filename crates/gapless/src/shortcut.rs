@@ -1,6 +1,7 @@
 //! `gapless FILE` means `gapless report FILE`: the verb is left out if the first argument is a file.
 //!
-//! A verb wins over a file of the same name. For a word that is neither, the message names the nearest verb. A name that can only be a file's gets a message that the file does not exist.
+//! A verb wins over a file of the same name. For a word that is neither, the message names the nearest verb. A name
+//! that can only be a file's gets a message that the file does not exist.
 
 use crate::cli::Args;
 use crate::failure::Failure;

@@ -64,8 +64,8 @@ class Estimate:
 
     @property
     def at_least(self) -> bool:
-        """True if more may come than was seen: the program was stopped, a loop may make more rounds, or masks of unknown
-        numbers chose nothing."""
+        """True if more may come than was seen: the program was stopped, a loop may make more rounds, or masks of
+        unknown numbers chose nothing."""
         return at_least(self._found)
 
     @property

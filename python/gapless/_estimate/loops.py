@@ -23,8 +23,8 @@ def open_ended(place: str, answer: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _tests(file: str) -> "dict[int, tuple[bool, Optional[bool]]]":
-    """The lines with a condition that ends a loop: whether that loop goes through something that ends by itself, and the
-    answer of a plain or negated condition that leaves it."""
+    """The lines with a condition that ends a loop: whether that loop goes through something that ends by itself, and
+    the answer of a plain or negated condition that leaves it."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):

@@ -40,7 +40,7 @@ class Watch:
         ]
 
     def fitted(self) -> list[Any]:
-        """What gapless.fit_into() gave for each model."""
+        """The result of gapless.fit_into() for each model."""
         return [one for one in self._known.values() if one is not None]
 
     def _before(self, module: Any, args: Any) -> None:
@@ -104,7 +104,7 @@ def install(torch: Any, budget: int, wait: bool = False, tell: Any = None) -> Wa
 
 
 def fitted() -> list[Any]:
-    """What gapless.fit_into() gave for each model of the program."""
+    """The result of gapless.fit_into() for each model of the program."""
     return _watch.fitted() if _watch is not None else []
 
 

@@ -84,7 +84,7 @@ class Held:
         self.recorder, self.value, self.token = recorder, value, token
         # A tensor of its own even for leaves: the recorder counts who holds the storage.
         kept = tensor if value is None and tensor.is_leaf else tensor.detach()
-        # What was there before the step is not followed to the host, so it stays.
+        # A value from before the step is not followed to the host, so it stays.
         self.saved = Kept(kept) if recorder.aside is None or value is None else recorder.aside.pack(kept)
         if value is not None:
             value.held += 1

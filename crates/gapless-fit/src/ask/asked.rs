@@ -1,6 +1,5 @@
 //! The settings of a run that a user gives. Each may be left out: [`super::Question::read`] then chooses it.
 
-use super::streamed::StreamBudget;
 use crate::emit::Target;
 use crate::formulas::sharding::Sharding;
 use crate::formulas::weights::Format;
@@ -54,6 +53,14 @@ pub struct Asked {
     pub utilization: Option<f64>,
     /// The program that shall run the plan. Settings that were not given are chosen so that it can keep them.
     pub emit: Option<Emit>,
+}
+
+/// The budget for weights on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamBudget {
+    /// As much as the card has room for.
+    Largest,
+    Given(Bytes),
 }
 
 /// The program for which files are written.

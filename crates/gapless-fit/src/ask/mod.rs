@@ -22,14 +22,14 @@ mod streamed;
 mod why;
 mod words;
 
-pub use asked::{Adapters, Asked, Degrees, Emit};
+pub use asked::{Adapters, Asked, Degrees, Emit, StreamBudget};
 pub use error::AskError;
 pub use estimate::{Estimate, Method, PeakAt};
 pub use files::files;
 pub use question::{Given, Question};
 pub use row::{Plans, Row, Share};
 pub use shape::Shape;
-pub use streamed::{StreamBudget, Streamed, StreamedPass};
+pub use streamed::{Streamed, StreamedPass};
 pub use why::terms;
 
 use crate::eager::{Recomputed, Run};

@@ -1,8 +1,7 @@
 //! Turns a user's settings into a question: chooses all others, and notes each choice that may surprise.
 
-use super::asked::{Asked, Degrees, Emit};
+use super::asked::{Asked, Degrees, Emit, StreamBudget};
 use super::error::AskError;
-use super::streamed::StreamBudget;
 use super::{kept, policy, refuse};
 use crate::eager::{Mode, Recomputed, Run};
 use crate::emit::Target;

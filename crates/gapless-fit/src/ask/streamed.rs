@@ -6,6 +6,7 @@
 //! the rows of a pass cross the link, so tables count in neither. A layer's experts are one tensor in transformers, so
 //! all of them cross it.
 
+use super::asked::StreamBudget;
 use super::estimate::{Estimate, Method};
 use super::question::Question;
 use crate::model::{Architecture, Decoder, Role};
@@ -22,14 +23,6 @@ const EFFICIENCY: f64 = 0.6;
 const READING: f64 = 0.7;
 /// A budget that is chosen is a multiple of this, so that it can be written down.
 const ROUND: u64 = 64 << 20;
-
-/// The budget for weights on the card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamBudget {
-    /// As much as the card has room for.
-    Largest,
-    Given(Bytes),
-}
 
 /// Where the weights are, and the least times of passes.
 #[derive(Clone, Debug, PartialEq)]

@@ -98,7 +98,7 @@ fn begins(known: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{TEXT_ALONE, names, nearest, preset, row, rows};
+    use super::{TEXT_ALONE, bare, names, nearest, preset, row, rows};
 
     #[test]
     fn names_of_models_that_see_say_that_they_are_text_alone() {
@@ -122,7 +122,9 @@ mod tests {
             };
             for beginning in (1..known.len()).filter(is_end).map(|at| &known[..at]) {
                 let first = nearest(beginning)[0];
-                let rest = first.strip_prefix(beginning).unwrap_or_else(|| panic!("{beginning}: {first}"));
+                // Names of one model differ in their dashes: olmo2 and olmo-2.
+                let end = (1..=first.len()).find(|at| bare(&first[..*at]) == bare(beginning));
+                let rest = end.map_or_else(|| panic!("{beginning}: {first}"), |at| &first[at..]);
                 assert!(!rest.starts_with(|c: char| c.is_ascii_digit()), "{beginning}: {first}");
                 tried += 1;
             }

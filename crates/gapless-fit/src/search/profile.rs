@@ -66,7 +66,7 @@ pub struct Profile {
     pub vocab: u64,
     /// Bytes of the head once whatever the sequences, if they were counted in a simulated step.
     pub head_once: Option<f64>,
-    /// Bytes that the embedding's backward holds for a moment: a gradient that is added to the head's, if they share it.
+    /// Bytes that the embedding's backward holds for a moment: a gradient that is added to the head's if tied.
     pub ending: f64,
     /// 0 without experts.
     pub experts: u64,

@@ -85,7 +85,7 @@ fn row(q: &Question, pass: &StreamedPass) -> [String; 5] {
     [each, pass.moved.to_string(), seconds(pass.link), work, seconds(pass.least())]
 }
 
-/// What the figures rest on, and the budget from which a pass loses nothing.
+/// The basis of the figures, and the budget from which a pass loses nothing.
 pub(super) fn notes(q: &Question, streamed: &Streamed) -> Vec<String> {
     let mut notes = Vec::new();
     let Streamed { budget, weights, tables, widest, link, passes } = streamed;

@@ -89,7 +89,7 @@ pub(crate) struct PaceArgs {
     #[arg(long, value_name = "SECONDS")]
     pub(crate) time_limit: Option<f64>,
 
-    /// Train the script's models within SIZE, as gapless.fit_into does: whether they fit, and how much longer a step takes
+    /// Train the script's models within SIZE, as gapless.fit_into does: do they fit, and how much longer is a step?
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["jax", "nproc"])]
     pub(crate) train_in: Option<String>,
 

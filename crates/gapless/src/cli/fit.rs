@@ -167,8 +167,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SHARE", help_heading = "The run")]
     pub(crate) utilization: Option<f64>,
 
-    /// Weights stream from the host, as gapless.stream runs them: memory, and the least time of a pass with SIZE of them
-    /// on the card [default: as much as it has room for]
+    /// Weights stream from the host, as gapless.stream runs them: the memory, and the least time of a pass, with SIZE
+    /// of them on the card [default: as much as it has room for]
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "", help_heading = "The run")]
     pub(crate) stream: Option<String>,
 

@@ -210,6 +210,10 @@ impl From<ExpertsArg> for Experts {
 /// The schemes by their names, each with a line of help.
 fn scheme() -> impl TypedValueParser<Value = Scheme> {
     let names = Scheme::ALL.map(|scheme| PossibleValue::new(scheme.name()).help(scheme.about()));
-    PossibleValuesParser::new(names)
-        .map(|name| Scheme::ALL.into_iter().find(|scheme| scheme.name() == name).expect("one of the names"))
+    PossibleValuesParser::new(names).map(|name| {
+        Scheme::ALL
+            .into_iter()
+            .find(|scheme| scheme.name().eq_ignore_ascii_case(&name))
+            .expect("one of the names")
+    })
 }
