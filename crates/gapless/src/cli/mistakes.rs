@@ -371,7 +371,7 @@ mod tests {
             ("fit gpt2 --bacth 8", "did you mean --batch"),
             ("report a --zzz", "`gapless report --help` lists its flags"),
             ("fleet sim --zzz", "`gapless fleet sim --help` lists its flags"),
-            ("fit gpt2 --optimizer adam8bit", "did you mean adamw8bit"),
+            ("fit gpt2 --optimizer adamv8bit", "did you mean adamw8bit"),
             ("metrics --listen 9754", "use an address and a port, such as 127.0.0.1:9754"),
         ] {
             assert!(told(line).help.contains(help), "{line}: {}", told(line).help);
