@@ -36,4 +36,5 @@ class Roofline:
         counter = self._operations.get(func._overloadpacket)
         operations = counter(*args, **kwargs, out_val=out) if counter is not None else 0
         speed = self._half if any(tensor.element_size() == 2 for tensor in given) else self._single
-        return max(_KERNEL_US, float(1e6 * operations / speed), 1e6 * moved / self._memory)
+        took: float = max(_KERNEL_US, 1e6 * operations / speed, 1e6 * moved / self._memory)
+        return took
