@@ -115,7 +115,13 @@ class Reads:
 
     @property
     def rows(self) -> "dict[str, Any]":
-        return {"reads": _rows(self.reads), "choices": _rows(self.choices), "sampled": _rows(self.sampled), "decided": self.decided, "open_loops": self.open_loops}
+        return {
+            "reads": _rows(self.reads),
+            "choices": _rows(self.choices),
+            "sampled": _rows(self.sampled),
+            "decided": self.decided,
+            "open_loops": self.open_loops,
+        }
 
 
 def short(place: str) -> str:
