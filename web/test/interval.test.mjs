@@ -15,7 +15,11 @@ const still = { reducedMotion: "reduce" };
 const rest = (page) => page.waitForFunction(() => window.gapless.resting);
 const reportOf = (path) => JSON.parse(readFileSync(path, "utf8").match(/id="report">(.*?)<\/script>/s)[1]);
 const state = (page, name) => page.evaluate((key) => window.gapless[key], name);
-const choose = (page, label, value) => page.locator(`.choice[aria-label="${label}"] button[data-value="${value}"]`).click();
+/** Chooses, and waits until the choice is in the picture. */
+const choose = async (page, label, value) => {
+  await page.locator(`.choice[aria-label="${label}"] button[data-value="${value}"]`).click();
+  await rest(page);
+};
 
 /** What was alive in [from, to), and what was allocated there, counted one by one. */
 const counted = (page, [from, to]) =>
@@ -135,6 +139,7 @@ test("the flame graph turned round has the same bytes, the callee first", async 
   assert.ok(own.endsWith(`${found.peakCount.toLocaleString("en-US")} blocks`), `${own} and ${found.peakCount}`);
   await choose(page, "Order", "root");
   await page.locator(".toolbar button", { hasText: "Clear" }).first().click();
+  await rest(page);
   assert.deepEqual(await rows(), forward);
   assert.deepEqual(said, []);
   await context.close();
