@@ -121,7 +121,7 @@ def test_a_workload_of_one_and_a_half_times_the_cap_finishes_under_it(real):
 
 
 def test_the_budget_is_the_limit_the_fraction_or_what_is_asked_for(real):
-    for mode, how, enable in (("", "", f"limit={CAP}"), ("fraction", "", ""), ("active", f"process_limit={CAP}", ""), ("", "budget='4GiB'", f"limit={CAP}")):
+    for mode, how, enable in (("", "", f"limit={CAP}"), ("fraction", "", ""), ("active", f"budget={CAP}", ""), ("", "budget='4GiB'", f"limit={CAP}")):
         outs, lates, _ = run(real, mode, how, enable)
         check(outs, lates)
 
@@ -133,7 +133,7 @@ def test_copies_that_take_their_time_are_waited_for_and_nothing_else(real):
 
 
 def test_it_works_on_torchs_own_allocator(real):
-    outs, _, _ = run(real, "native active", f"process_limit={CAP}")
+    outs, _, _ = run(real, "native active", f"budget={CAP}")
     assert len(set(outs[1:])) == 1 and 0 < outs[1] <= outs[0]
 
 

@@ -5,8 +5,6 @@ Memory is what it is in every estimate. Times are modelled: each operator at a s
 
 from typing import Any
 
-from .._stats import size_text
-
 
 class Trained:
     """The plans of the models that the program trains."""
@@ -48,6 +46,8 @@ def fits(found: "dict[str, Any]") -> bool:
 
 def told(found: "dict[str, Any]") -> "list[str]":
     """A line for each model, and what the times are."""
+    from .._stats import size_text
+
     trained = found.get("trained_in")
     if trained is None:
         return []
@@ -59,6 +59,8 @@ def told(found: "dict[str, Any]") -> "list[str]":
 
 
 def _plan(budget: str, plan: "dict[str, Any]") -> str:
+    from .._stats import size_text
+
     kept = plan["kept"]
     name, all_kept = plan["model"], f"{size_text(kept['peak'])} and {_time(kept['seconds'])} with everything kept"
     if plan["peak"] >= kept["peak"] and plan["fits"]:
