@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-START = """
-import torch, gapless
+MODEL = """
+import torch
 from torch import nn
-MIB = 1 << 20
 
 class Model(nn.Module):
     def __init__(self, width=256, depth=12):
@@ -21,11 +20,19 @@ class Model(nn.Module):
         for block in self.blocks:
             x = x + block(x)
         return x.square().mean()
+"""
+
+START = (
+    MODEL
+    + """
+import gapless
+MIB = 1 << 20
 
 def step(model, x):
     model(x).backward()
     model.zero_grad(set_to_none=True)
 """
+)
 
 
 @pytest.mark.parametrize("start", ["gapless.enable(limit='480MiB')", "# torch's own allocator"])
@@ -112,28 +119,17 @@ assert auto._watch._handles == [] and not torch.nn.modules.module._global_forwar
     assert "GaplessWarning" not in done.err, done.err
 
 
-SCRIPT = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self, width=1024, depth=6):
-        super().__init__()
-        wide = 4 * width
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width)) for _ in range(depth))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = x + block(x)
-        return x.square().mean()
-
-model = Model().cuda()
+SCRIPT = (
+    MODEL
+    + """
+model = Model(1024, 6).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for number in range(7):
     model(torch.randn(8192, 1024, device="cuda")).backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 """
+)
 
 
 def test_an_estimate_says_whether_a_program_trains_in_a_budget_and_at_what_time(estimated, tmp_path):
